@@ -77,6 +77,8 @@ done
 
 never models/onnx models/folder
 never models/tasks models/folder
+never models/text models/folder
+never models/text models/onnx
 never models/folder models/quantize
 never server/answers server/http
 never server/http/transport server/http/api
@@ -92,7 +94,9 @@ library GnuTLS '(gnutls|nettle)/' server/http/transport server/cli
 library zlib 'zlib\.h' server/http/transport
 library libjpeg-turbo '(turbojpeg|jpeglib|jerror)\.h' server/image
 library libpng 'png\.h' server/image
-library cJSON '(cjson/)?cJSON' proto models/folder
+library cJSON '(cjson/)?cJSON' proto models/folder models/text
+library PCRE2 'pcre2' models/text
+library utf8proc 'utf8proc' models/text
 
 # Circles among headers: tsort names the files of each loop on standard error.
 circles=$(includes '(engine|proto|models|server)/' "${layers[@]}" |

@@ -17,7 +17,7 @@ fresh_tree() {
     rm -rf "$scratch/tree"
     mkdir -p "$scratch"/tree/engine/{base,tensor,graph,op,passes,backend,runtime} \
         "$scratch"/tree/engine/{cpu,cuda}/{program,lowering,kernels} \
-        "$scratch"/tree/{proto,models/onnx,models/folder,tests} \
+        "$scratch"/tree/{proto,models/onnx,models/folder,models/text,tests} \
         "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
     cd "$scratch/tree"
     source_of engine/tensor/tensor.h '#pragma once'
@@ -82,6 +82,8 @@ refuses 'GnuTLS outside transport' server/image/hash.c '#include <gnutls/crypto.
 refuses 'zlib outside transport' models/onnx/unpack.c '#include <zlib.h>'
 refuses 'libjpeg outside server/image' server/http/api/jpeg.c '#include <turbojpeg.h>'
 refuses 'libpng outside server/image' server/http/api/png.c '#include <png.h>'
+refuses 'the tokenizers include model folders' models/text/up.c '#include "models/folder/labels.h"'
+refuses 'PCRE2 outside tokenizers' models/folder/pattern.c '#include <pcre2.h>'
 refuses 'cJSON in the importer' models/onnx/json.c '#include <cjson/cJSON.h>'
 fresh_tree
 source_of engine/graph/node.h '#include "engine/graph/graph.h"'

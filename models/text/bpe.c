@@ -1,0 +1,285 @@
+/* Byte-pair encoding: a part's characters are merged by rank, the lowest first. Pairs wait in a
+ * heap, so that n characters take n log n steps. */
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "models/text/pipeline.h"
+
+#define NO_SYMBOL UINT32_MAX
+
+struct symbol {
+    int32_t id;              /* TOKEN_NONE: it has become a part of the one before */
+    uint32_t before, behind; /* NO_SYMBOL: none */
+};
+
+struct waiting {
+    uint32_t rank, at; /* the pair of the symbol `at` and the one behind it */
+    int32_t to;
+};
+
+struct word {
+    struct symbol *symbols;
+    struct waiting *heap;
+    size_t count, waiting;
+};
+
+static size_t merge_slot(const struct token_model *model, uint32_t left, uint32_t right)
+{
+    const size_t mask = ((size_t)1 << model->merge_bits) - 1;
+    const uint64_t key = (uint64_t)left << 32 | right;
+    size_t slot = (size_t)(key * UINT64_C(0x9E3779B97F4A7C15) >> (64 - model->merge_bits));
+    while (model->merges[slot].left != UINT32_MAX &&
+           (model->merges[slot].left != left || model->merges[slot].right != right))
+        slot = (slot + 1) & mask;
+    return slot;
+}
+
+static const struct merge *find_merge(const struct token_model *model, int32_t left, int32_t right)
+{
+    if (!model->merge_count)
+        return NULL;
+    const struct merge *merge = &model->merges[merge_slot(model, (uint32_t)left, (uint32_t)right)];
+    return merge->left == UINT32_MAX ? NULL : merge;
+}
+
+/* The table is at most half full. */
+static bool grow_merges(struct token_model *model)
+{
+    const struct token_model old = *model;
+    const unsigned bits = model->merges ? model->merge_bits + 1 : 10;
+    struct merge *merges = alloc_array((size_t)1 << bits, sizeof *merges);
+    if (!merges)
+        return false;
+    memset(merges, 0xFF, sizeof *merges << bits);
+    model->merges = merges;
+    model->merge_bits = bits;
+    for (size_t i = 0; old.merges && i < (size_t)1 << old.merge_bits; i++)
+        if (old.merges[i].left != UINT32_MAX)
+            merges[merge_slot(model, old.merges[i].left, old.merges[i].right)] = old.merges[i];
+    free(old.merges);
+    return true;
+}
+
+static enum status no_token(const char *token, size_t size, struct error *err)
+{
+    return error_set(err, STATUS_MODEL,
+                     "a merge needs the token \"%.*s\", which the vocabulary lacks",
+                     (int)(size < 60 ? size : 60), token);
+}
+
+enum status bpe_add_merge(struct token_model *model, const char *left, size_t left_size,
+                          const char *right, size_t right_size, size_t rank, struct error *err)
+{
+    const struct trie *trie = &model->vocabulary.trie;
+    const int32_t left_id = trie_find(trie, left, left_size);
+    const int32_t right_id = trie_find(trie, right, right_size);
+    const size_t skipped = strlen(model->prefix);
+    if (left_id < 0)
+        return no_token(left, left_size, err);
+    if (right_id < 0 || right_size < skipped)
+        return no_token(right, right_size, err);
+    char made[2 * TOKEN_BYTES_MAX];
+    memcpy(made, left, left_size);
+    memcpy(made + left_size, right + skipped, right_size - skipped);
+    const int32_t to = trie_find(trie, made, left_size + right_size - skipped);
+    if (to < 0)
+        return no_token(made, left_size + right_size - skipped, err);
+    if ((!model->merges || 2 * model->merge_count >= (size_t)1 << model->merge_bits) &&
+        !grow_merges(model))
+        return error_no_memory(err, "for merges");
+    struct merge *merge = &model->merges[merge_slot(model, (uint32_t)left_id, (uint32_t)right_id)];
+    model->merge_count += merge->left == UINT32_MAX;
+    *merge = (struct merge){(uint32_t)left_id, (uint32_t)right_id, (uint32_t)rank, to};
+    return STATUS_OK;
+}
+
+/* "left right", or ["left", "right"]. */
+static enum status read_merge(const cJSON *item, struct token_model *model, size_t rank,
+                              struct error *err)
+{
+    const cJSON *first = cJSON_IsArray(item) ? item->child : NULL;
+    if (first && first->next && !first->next->next && cJSON_IsString(first) &&
+        cJSON_IsString(first->next))
+        return bpe_add_merge(model, first->valuestring, strlen(first->valuestring),
+                             first->next->valuestring, strlen(first->next->valuestring), rank, err);
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    const char *blank = strchr(text, ' ');
+    if (!blank || strchr(blank + 1, ' '))
+        return json_wrong_part("merges", "a list of pairs of tokens", err);
+    return bpe_add_merge(model, text, (size_t)(blank - text), blank + 1, strlen(blank + 1), rank,
+                         err);
+}
+
+enum status bpe_read(const cJSON *json, struct token_model *model, struct error *err)
+{
+    const cJSON *dropout = json_get(json, "dropout");
+    if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble <= 0))
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the model's \"dropout\" makes ids at random, which "
+                         "lensd does not do; set it to null");
+    TRY(json_flag(json, "fuse_unk", false, &model->fuses_unknown, err));
+    TRY(json_flag(json, "ignore_merges", false, &model->ignores_merges, err));
+    if (model->vocabulary.count) /* from vocab.json; merges.txt follows */
+        return STATUS_OK;
+    TRY(vocabulary_read(&model->vocabulary, json_get(json, "vocab"), err));
+    const cJSON *merges = json_get(json, "merges");
+    size_t rank = 0;
+    for (const cJSON *item = cJSON_IsArray(merges) ? merges->child : NULL; item;
+         item = item->next, rank++)
+        TRY(read_merge(item, model, rank, err));
+    return merges ? STATUS_OK : json_wrong_part("merges", "a list of pairs of tokens", err);
+}
+
+static bool is_before(const struct waiting *a, const struct waiting *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void heap_push(struct word *word, struct waiting entry)
+{
+    size_t at = word->waiting++;
+    for (; at > 0 && is_before(&entry, &word->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        word->heap[at] = word->heap[(at - 1) / 2];
+    word->heap[at] = entry;
+}
+
+static struct waiting heap_pop(struct word *word)
+{
+    const struct waiting top = word->heap[0], last = word->heap[--word->waiting];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < word->waiting; at = child) {
+        if (child + 1 < word->waiting && is_before(&word->heap[child + 1], &word->heap[child]))
+            child++;
+        if (!is_before(&word->heap[child], &last))
+            break;
+        word->heap[at] = word->heap[child];
+    }
+    word->heap[at] = last;
+    return top;
+}
+
+static void push_pair(const struct token_model *model, struct word *word, uint32_t at)
+{
+    if (at == NO_SYMBOL || word->symbols[at].behind == NO_SYMBOL)
+        return;
+    const struct merge *merge =
+        find_merge(model, word->symbols[at].id, word->symbols[word->symbols[at].behind].id);
+    if (merge)
+        heap_push(word, (struct waiting){merge->rank, at, merge->to});
+}
+
+/* Every merge makes one symbol less and at most two pairs more: the heap holds 3 for each symbol.
+ */
+static void merge_all(const struct token_model *model, struct word *word)
+{
+    for (uint32_t i = 0; i < word->count; i++)
+        push_pair(model, word, i);
+    while (word->waiting) {
+        const struct waiting top = heap_pop(word);
+        struct symbol *symbol = &word->symbols[top.at];
+        if (symbol->id < 0 || symbol->behind == NO_SYMBOL)
+            continue;
+        struct symbol *next = &word->symbols[symbol->behind];
+        const struct merge *merge = find_merge(model, symbol->id, next->id);
+        if (!merge || merge->to != top.to)
+            continue;
+        symbol->id = top.to;
+        next->id = TOKEN_NONE;
+        symbol->behind = next->behind;
+        if (next->behind != NO_SYMBOL)
+            word->symbols[next->behind].before = top.at;
+        push_pair(model, word, symbol->before);
+        push_pair(model, word, top.at);
+    }
+}
+
+static void add_symbol(struct word *word, int32_t id)
+{
+    const uint32_t at = (uint32_t)word->count++;
+    word->symbols[at] = (struct symbol){id, at ? at - 1 : NO_SYMBOL, NO_SYMBOL};
+    if (at)
+        word->symbols[at - 1].behind = at;
+}
+
+/* The id of a character with the prefix and suffix that its place in the word asks for. */
+static int32_t find_character(const struct token_model *model, const char *text, size_t length,
+                              bool is_first, bool is_last)
+{
+    const struct trie *trie = &model->vocabulary.trie;
+    uint32_t node = 0;
+    if (!is_first && *model->prefix &&
+        !(node = trie_walk(trie, 0, model->prefix, strlen(model->prefix))))
+        return TOKEN_NONE;
+    node = trie_walk(trie, node, text, length);
+    if (node && is_last && *model->suffix)
+        node = trie_walk(trie, node, model->suffix, strlen(model->suffix));
+    return node ? trie->ids[node] : TOKEN_NONE;
+}
+
+/* An unknown character as the ids of its bytes. False where one is missing. */
+static bool add_bytes(const struct token_model *model, const char *text, size_t length,
+                      struct word *word)
+{
+    if (!model_has_bytes(model, text, length))
+        return false;
+    for (size_t i = 0; i < length; i++)
+        add_symbol(word, model->bytes[(uint8_t)text[i]]);
+    return true;
+}
+
+static void split_characters(const struct token_model *model, const char *text, size_t size,
+                             struct word *word)
+{
+    bool is_unknown = false; /* an unknown token waits, to be joined with those that follow */
+    for (size_t i = 0, length; i < size; i += length) {
+        length = utf8_length(text + i, size - i);
+        const int32_t id = find_character(model, text + i, length, !i, i + length == size);
+        if (id >= 0) {
+            if (is_unknown)
+                add_symbol(word, model->unknown);
+            is_unknown = false;
+            add_symbol(word, id);
+        } else if (!add_bytes(model, text + i, length, word) && model->unknown >= 0) {
+            if (is_unknown && !model->fuses_unknown)
+                add_symbol(word, model->unknown);
+            is_unknown = true;
+        }
+    }
+    if (is_unknown)
+        add_symbol(word, model->unknown);
+}
+
+void bpe_tokenize(const struct token_model *model, const char *text, size_t size,
+                  struct id_list *to)
+{
+    if (model->ignores_merges) {
+        const int32_t id = trie_find(&model->vocabulary.trie, text, size);
+        if (id >= 0) {
+            ids_add(to, id);
+            return;
+        }
+    }
+    /* Short words, of which most texts consist, need no memory. */
+    struct symbol few[64];
+    struct waiting few_waiting[3 * COUNT_OF(few)];
+    struct word word = {few, few_waiting, 0, 0};
+    void *memory = NULL;
+    if (size > COUNT_OF(few)) {
+        memory = alloc_array(size, sizeof *word.symbols + 3 * sizeof *word.heap);
+        if (!memory) {
+            to->failed = STATUS_NO_MEMORY;
+            return;
+        }
+        word.symbols = memory;
+        word.heap = (struct waiting *)(word.symbols + size);
+    }
+    split_characters(model, text, size, &word);
+    merge_all(model, &word);
+    for (size_t i = 0; i < word.count; i++)
+        if (word.symbols[i].id >= 0)
+            ids_add(to, word.symbols[i].id);
+    free(memory);
+}

@@ -1,0 +1,62 @@
+/* A text on its way to tokens: the parts it has been split into. Private to models/text/. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+
+/* A text may grow to this many bytes while it is normalised. */
+#define PARTS_BYTES_MAX ((size_t)32 << 20)
+
+struct text_part {
+    size_t start, size;
+    int32_t token; /* an added token; -1: text to be tokenised */
+    bool at_start; /* its first character is the first one of the original text */
+};
+
+/* Zeroes are empty. A failure is remembered, and later additions are ignored. */
+struct text_parts {
+    char *text; /* of all parts, one after the other */
+    size_t size, room;
+    struct text_part *list;
+    size_t count, list_room;
+    enum status failed;
+};
+
+void text_parts_done(struct text_parts *parts);
+
+/* Makes room for `more` bytes behind the text; NULL on failure. The caller increases parts->size.
+ */
+char *text_parts_room(struct text_parts *parts, size_t more);
+void text_parts_add(struct text_parts *parts, const char *text, size_t size);
+void text_parts_put(struct text_parts *parts, uint32_t character); /* at most U+10FFFF */
+
+/* What was added since the last part ends here and becomes a part, if it is anything. */
+void text_parts_end(struct text_parts *parts, int32_t token, bool at_start);
+
+/* Adds text[0 … size) as a part. */
+void text_parts_add_part(struct text_parts *parts, const char *text, size_t size, int32_t token,
+                         bool at_start);
+
+/* What becomes of the matches of a pattern (SplitDelimiterBehavior). */
+enum split_behavior {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS
+};
+
+/* Splits a text into parts of `to`: the caller names segments that cover it, in order. */
+struct splitter {
+    struct text_parts *to;
+    const char *text;
+    enum split_behavior behavior;
+    bool at_start; /* of the text */
+    bool is_open, was_match;
+    size_t start, end; /* of the open part */
+};
+void splitter_add(struct splitter *splitter, size_t start, size_t end, bool is_match);
+void splitter_end(struct splitter *splitter);

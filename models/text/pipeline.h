@@ -1,0 +1,230 @@
+/* Private to models/text/: a tokenizer's stages, and how each is read from tokenizer.json.
+ *
+ * encode: the text is split at added tokens; steps (normalizers) rewrite each part; it is split at
+ * added tokens that are normalised; steps (pre-tokenizers) split further; the model makes ids of
+ * each part; the template adds special tokens. */
+#pragma once
+
+#include "models/text/parts.h"
+#include "models/text/regex.h"
+#include "models/text/tokenizer.h"
+#include "models/text/trie.h"
+
+struct cJSON;
+
+/* ---- JSON (json_fields.c): members that are missing or null have no value ---- */
+
+/* The member; NULL where it is missing or null. */
+const struct cJSON *json_get(const struct cJSON *json, const char *key);
+/* Its string; `other` where it has no value. STATUS_MODEL if it is something else. */
+enum status json_text(const struct cJSON *json, const char *key, const char *other,
+                      const char **ret, struct error *err) MUST_USE;
+enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
+                      struct error *err) MUST_USE;
+/* A whole number from 0 to `most`; more becomes `most`. */
+enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
+                      size_t *ret, struct error *err) MUST_USE;
+/* Returns STATUS_MODEL: "WHAT" is not `expected`. */
+enum status json_wrong_part(const char *what, const char *expected, struct error *err);
+
+/* ---- Vocabulary (vocabulary.c) ---- */
+
+#define TOKEN_IDS_MAX   ((size_t)1 << 22)
+#define TOKEN_BYTES_MAX 8192
+#define TOKEN_NONE      (-1)
+
+struct vocabulary {
+    struct trie trie;
+    char **tokens; /* of each id; NULL: none */
+    size_t count, room;
+    size_t distinct; /* texts */
+};
+
+/* Adds a token; an id that is taken is replaced. STATUS_MODEL, STATUS_NO_MEMORY. */
+enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
+                           struct error *err) MUST_USE;
+void vocabulary_done(struct vocabulary *vocabulary);
+int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);
+/* Reads {"token": id, …}. */
+enum status vocabulary_read(struct vocabulary *vocabulary, const struct cJSON *json,
+                            struct error *err) MUST_USE;
+/* The ids of <0x00> … <0xFF>; TOKEN_NONE where one is missing. */
+void vocabulary_bytes(const struct vocabulary *vocabulary, int32_t ret[static 256]);
+
+/* ---- Ids ---- */
+
+struct id_list {
+    int32_t *ids;
+    size_t count, room;
+    enum status failed;
+};
+void ids_add(struct id_list *list, int32_t id);
+
+/* ---- Models ---- */
+
+/* Appends the ids of a part that is not empty. A failure is noted in `to`: STATUS_INVALID: a
+ * character that the vocabulary lacks, and it has no token for such. */
+struct token_model {
+    const char *kind;
+    struct vocabulary vocabulary;
+    size_t size; /* of the vocabulary: the first id of added tokens */
+    void (*tokenize)(const struct token_model *model, const char *text, size_t size,
+                     struct id_list *to);
+    int32_t unknown; /* TOKEN_NONE: unknown characters are left out, or refused */
+    bool fuses_unknown, ignores_merges, has_byte_fallback;
+    int32_t bytes[256];    /* has_byte_fallback */
+    char *prefix, *suffix; /* of a word's later parts (##); of its last (</w>); never NULL */
+    size_t word_max;       /* WordPiece: characters of a word */
+    double *scores;        /* Unigram */
+    double unknown_score;
+    struct merge {
+        uint32_t left, right; /* both 0xFFFFFFFF: the slot is free */
+        uint32_t rank;
+        int32_t to;
+    } * merges; /* BPE: a hash table of 1 << merge_bits */
+    unsigned merge_bits;
+    size_t merge_count;
+};
+
+enum status token_model_read(const struct cJSON *json, struct token_model *ret,
+                             struct error *err) MUST_USE;
+void token_model_done(struct token_model *model);
+
+/* Whether each byte of a text has a token that unknown characters fall back to. */
+bool model_has_bytes(const struct token_model *model, const char *text, size_t size);
+
+enum status bpe_read(const struct cJSON *json, struct token_model *model,
+                     struct error *err) MUST_USE;
+/* Adds the merge of two tokens; false: no memory. The token that they make must be there. */
+enum status bpe_add_merge(struct token_model *model, const char *left, size_t left_size,
+                          const char *right, size_t right_size, size_t rank,
+                          struct error *err) MUST_USE;
+void bpe_tokenize(const struct token_model *model, const char *text, size_t size,
+                  struct id_list *to);
+void wordpiece_tokenize(const struct token_model *model, const char *text, size_t size,
+                        struct id_list *to);
+enum status unigram_read(const struct cJSON *json, struct token_model *model,
+                         struct error *err) MUST_USE;
+void unigram_tokenize(const struct token_model *model, const char *text, size_t size,
+                      struct id_list *to);
+
+/* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
+
+struct text_step {
+    /* Appends what becomes of one part; a failure is noted in `to`. `at_start` as in text_part. */
+    void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
+                struct text_parts *to);
+    bool (*matches)(uint32_t character); /* what is left out, or split at */
+    struct text_regex *regex;
+    char *content;      /* that is put in, malloc'ed */
+    uint32_t character; /* that is split at, or replaced */
+    enum split_behavior behavior;
+    bool flags[2]; /* each kind's own */
+    size_t length; /* Precompiled: units of the double array, which text follows */
+    size_t content_size;
+};
+
+#define STEPS_MAX 32
+
+struct step_list {
+    struct text_step steps[STEPS_MAX];
+    size_t count;
+};
+
+typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
+                     struct text_parts *to);
+
+/* A kind of step: its name in the file, what it does and how it is read. `read` may be NULL; it
+ * gets the step that was added for it, and may add more. */
+struct step_kind {
+    const char *type;
+    step_fn *run;
+    bool (*matches)(uint32_t character);
+    enum split_behavior behavior;
+    bool flags[2];
+    enum status (*read)(const struct cJSON *json, struct step_list *list, struct text_step *step,
+                        struct error *err);
+};
+
+/* A step at the end of the list; NULL: there are STEPS_MAX. */
+struct text_step *step_add(struct step_list *list, step_fn *run);
+/* Reads a step or a Sequence of steps; null is none. `what` names them ("normalizer"), `list_key`
+ * is a Sequence's member. */
+enum status steps_read(const struct cJSON *json, const char *what, const char *list_key,
+                       const struct step_kind *kinds, size_t kind_count, struct step_list *list,
+                       struct error *err) MUST_USE;
+void steps_done(struct step_list *list);
+/* Runs each step on each part that is text; *parts and *spare change places. */
+void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
+/* "pattern": {"String": …} or {"Regex": …}. */
+enum status step_read_pattern(const struct cJSON *json, struct text_step *step,
+                              struct error *err) MUST_USE;
+/* The member `key`, a text, as the step's content. */
+enum status step_read_content(const struct cJSON *json, const char *key, const char *other,
+                              struct text_step *step, struct error *err) MUST_USE;
+
+enum status normalizers_read(const struct cJSON *json, struct step_list *list,
+                             struct error *err) MUST_USE;
+enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,
+                                struct error *err) MUST_USE;
+/* Makes the step replace text by a table of sentencepiece, of which `size` bytes are copied. */
+enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
+                         struct error *err) MUST_USE;
+/* Writes each byte as the character that byte-level vocabularies have for it. */
+step_fn step_bytes;
+
+/* ---- Added tokens (added_tokens.c) ---- */
+
+struct added_token {
+    char *content;
+    int32_t id;
+    bool is_single_word, strips_left, strips_right, is_normalized;
+};
+
+struct added_tokens {
+    struct added_token *list;
+    size_t count, new_count;               /* new: the model's vocabulary lacks them */
+    struct trie raw, normalized, contents; /* places in the list */
+};
+
+/* Splits a text at added tokens. */
+void added_tokens_split(const struct added_tokens *added, const struct trie *trie, const char *text,
+                        size_t size, bool at_start, struct text_parts *to);
+
+/* ---- The whole ---- */
+
+struct template_piece {
+    int32_t id; /* TOKEN_NONE: the text */
+    int32_t type;
+};
+
+struct tokenizer {
+    struct tokenizer_facts facts;
+    struct added_tokens added;
+    struct step_list normalizers, pre_tokenizers;
+    struct token_model model;
+    struct template_piece *pieces;
+    size_t piece_count;
+    bool truncates_left;
+};
+
+/* Reads the members of tokenizer.json (tokenizer_json.c). */
+enum status tokenizer_read_json(const struct cJSON *json, struct tokenizer *ret,
+                                struct error *err) MUST_USE;
+/* Reads the post-processor (template.c); null adds no tokens. */
+enum status template_read(const struct cJSON *json, struct tokenizer *ret,
+                          struct error *err) MUST_USE;
+/* Makes the template that adds a token in front and one behind; TOKEN_NONE: none. */
+enum status template_set(struct tokenizer *ret, int32_t front, int32_t behind,
+                         struct error *err) MUST_USE;
+
+enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
+                              struct error *err) MUST_USE;
+/* `token` has the flags; its id is the vocabulary's, or the next. */
+enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
+                             struct added_token token, struct error *err) MUST_USE;
+void added_tokens_done(struct added_tokens *added);
+
+/* Reads whichever files the folders have (tokenizer_files.c). */
+enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
+                                 struct error *err) MUST_USE;

@@ -1,0 +1,272 @@
+/* Pre-tokenizers: steps that split a part into words. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "models/text/characters.h"
+#include "models/text/pipeline.h"
+
+/* GPT-2's pattern, which ByteLevel splits by. */
+#define GPT2_PATTERN                                                                               \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* ---- By characters ---- */
+
+static struct splitter splitter_of(const struct text_step *step, const char *text, bool at_start,
+                                   struct text_parts *to)
+{
+    return (struct splitter){
+        .to = to, .text = text, .behavior = step->behavior, .at_start = at_start};
+}
+
+/* Each character that matches is a match of its own. */
+static void run_characters(const struct text_step *step, const char *text, size_t size,
+                           bool at_start, struct text_parts *to)
+{
+    struct splitter splitter = splitter_of(step, text, at_start, to);
+    size_t done = 0;
+    for (size_t i = 0; i < size;) {
+        const size_t start = i;
+        const uint32_t c = character_next(text, size, &i);
+        if (!(step->matches ? step->matches(c) : c == step->character))
+            continue;
+        if (start > done)
+            splitter_add(&splitter, done, start, false);
+        splitter_add(&splitter, start, i, true);
+        done = i;
+    }
+    if (done < size)
+        splitter_add(&splitter, done, size, false);
+    splitter_end(&splitter);
+}
+
+/* Runs of word characters, and runs of what is neither that nor blank: \w+|[^\w\s]+ */
+static void run_whitespace(const struct text_step *step, const char *text, size_t size,
+                           bool at_start, struct text_parts *to)
+{
+    enum { BLANK, WORD, OTHER } before = BLANK;
+    size_t begin = 0;
+    (void)step;
+    for (size_t i = 0; i < size;) {
+        const size_t start = i;
+        const uint32_t c = character_next(text, size, &i);
+        const int kind = character_is_word(c) ? WORD : character_is_space(c) ? BLANK : OTHER;
+        if (kind != (int)before) {
+            if (before != BLANK)
+                text_parts_add_part(to, text + begin, start - begin, -1, at_start && !begin);
+            begin = start;
+            before = kind;
+        }
+    }
+    if (before != BLANK)
+        text_parts_add_part(to, text + begin, size - begin, -1, at_start && !begin);
+}
+
+/* ---- By patterns ---- */
+
+struct pattern_split {
+    struct splitter splitter;
+    bool is_inverted;
+};
+
+static void split_segment(void *context, size_t start, size_t end, bool is_match)
+{
+    struct pattern_split *split = context;
+    splitter_add(&split->splitter, start, end, is_match != split->is_inverted);
+}
+
+/* flags: invert. */
+static void run_split(const struct text_step *step, const char *text, size_t size, bool at_start,
+                      struct text_parts *to)
+{
+    struct pattern_split split = {splitter_of(step, text, at_start, to), step->flags[0]};
+    const enum status status = text_regex_each(step->regex, text, size, split_segment, &split);
+    if (status != STATUS_OK && !to->failed)
+        to->failed = status;
+    splitter_end(&split.splitter);
+}
+
+/* ---- ByteLevel ---- */
+
+void step_bytes(const struct text_step *step, const char *text, size_t size, bool at_start,
+                struct text_parts *to)
+{
+    char *out = text_parts_room(to, size > PARTS_BYTES_MAX ? size : 2 * size);
+    (void)step;
+    if (!out)
+        return;
+    for (size_t i = 0; i < size; i++) {
+        /* Printable Latin-1 stands for itself; the other bytes follow from U+0100. */
+        const uint8_t b = (uint8_t)text[i];
+        uint32_t c = b;
+        if (b <= ' ')
+            c = 0x100 + b;
+        else if (b >= 0x7F && b <= 0xA0)
+            c = 0x121 + b - 0x7F;
+        else if (b == 0xAD)
+            c = 0x143;
+        out += utf8_put(c, out);
+    }
+    to->size = (size_t)(out - to->text);
+    text_parts_end(to, -1, at_start);
+}
+
+static void run_prefix_blank(const struct text_step *step, const char *text, size_t size,
+                             bool at_start, struct text_parts *to)
+{
+    (void)step;
+    if (text[0] != ' ')
+        text_parts_put(to, ' ');
+    text_parts_add(to, text, size);
+    text_parts_end(to, -1, at_start);
+}
+
+static enum status too_many(struct error *err)
+{
+    return error_set(err, STATUS_UNSUPPORTED, "there are more than %d steps", STEPS_MAX);
+}
+
+static enum status read_byte_level(const cJSON *json, struct step_list *list,
+                                   struct text_step *step, struct error *err)
+{
+    bool has_prefix, has_pattern;
+    TRY(json_flag(json, "add_prefix_space", true, &has_prefix, err));
+    TRY(json_flag(json, "use_regex", true, &has_pattern, err));
+    if (has_prefix) {
+        step->run = run_prefix_blank;
+        step = step_add(list, run_split);
+    }
+    if (has_pattern && step) {
+        step->run = run_split;
+        step->behavior = SPLIT_ISOLATED;
+        TRY(text_regex_create(GPT2_PATTERN, false, &step->regex, err));
+        step = step_add(list, step_bytes);
+    }
+    if (!step)
+        return too_many(err);
+    step->run = step_bytes;
+    return STATUS_OK;
+}
+
+/* ---- Metaspace ---- */
+
+enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
+
+/* flags: prepends, and only at the start of the text. */
+static void run_metaspace(const struct text_step *step, const char *text, size_t size,
+                          bool at_start, struct text_parts *to)
+{
+    if (step->flags[0] && (at_start || !step->flags[1]) && text[0] != ' ' &&
+        (size < step->content_size || memcmp(text, step->content, step->content_size) != 0))
+        text_parts_add(to, step->content, step->content_size);
+    for (size_t i = 0; i < size; i++)
+        if (text[i] == ' ')
+            text_parts_add(to, step->content, step->content_size);
+        else
+            text_parts_add(to, text + i, 1);
+    text_parts_end(to, -1, at_start);
+}
+
+static enum status read_metaspace(const cJSON *json, struct step_list *list, struct text_step *step,
+                                  struct error *err)
+{
+    const char *scheme;
+    bool prefixes, splits;
+    size_t length;
+    TRY(step_read_content(json, "replacement", NULL, step, err));
+    TRY(json_text(json, "prepend_scheme", "always", &scheme, err));
+    TRY(json_flag(json, "add_prefix_space", true, &prefixes, err));
+    TRY(json_flag(json, "split", true, &splits, err));
+    step->flags[0] = prefixes && strcmp(scheme, "never") != 0;
+    step->flags[1] = !strcmp(scheme, "first");
+    const uint32_t replacement = utf8_character(step->content, step->content_size, &length);
+    if (!step->content_size || length != step->content_size)
+        return json_wrong_part("replacement", "one character", err);
+    if (!step->flags[1] && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
+        return json_wrong_part("prepend_scheme", "\"first\", \"always\" or \"never\"", err);
+    if (!splits)
+        return STATUS_OK;
+    struct text_step *split = step_add(list, run_characters);
+    if (!split)
+        return too_many(err);
+    split->character = replacement;
+    split->behavior = SPLIT_MERGED_WITH_NEXT;
+    return STATUS_OK;
+}
+
+/* ---- tokenizer.json ---- */
+
+static enum status read_behavior(const cJSON *json, struct step_list *list, struct text_step *step,
+                                 struct error *err)
+{
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
+    const char *name;
+    (void)list;
+    TRY(json_text(json, "behavior", "Isolated", &name, err));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(name, names[i])) {
+            step->behavior = (enum split_behavior)i;
+            return STATUS_OK;
+        }
+    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the behavior \"%.60s\"", name);
+}
+
+static enum status read_split(const cJSON *json, struct step_list *list, struct text_step *step,
+                              struct error *err)
+{
+    TRY(step_read_pattern(json, step, err));
+    TRY(json_flag(json, "invert", false, &step->flags[0], err));
+    return read_behavior(json, list, step, err);
+}
+
+static enum status read_digits(const cJSON *json, struct step_list *list, struct text_step *step,
+                               struct error *err)
+{
+    bool is_each;
+    (void)list;
+    TRY(json_flag(json, "individual_digits", false, &is_each, err));
+    step->behavior = is_each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
+    return STATUS_OK;
+}
+
+static enum status read_delimiter(const cJSON *json, struct step_list *list, struct text_step *step,
+                                  struct error *err)
+{
+    const char *delimiter;
+    size_t length;
+    (void)list;
+    TRY(json_text(json, "delimiter", "", &delimiter, err));
+    step->character = utf8_character(delimiter, strlen(delimiter) + 1, &length);
+    return *delimiter && !delimiter[length] ? STATUS_OK
+                                            : json_wrong_part("delimiter", "one character", err);
+}
+
+static enum status read_bert(const cJSON *json, struct step_list *list, struct text_step *step,
+                             struct error *err)
+{
+    (void)json, (void)step;
+    struct text_step *signs = step_add(list, run_characters);
+    if (!signs)
+        return too_many(err);
+    signs->matches = character_is_punctuation;
+    signs->behavior = SPLIT_ISOLATED;
+    return STATUS_OK;
+}
+
+enum status pre_tokenizers_read(const cJSON *json, struct step_list *list, struct error *err)
+{
+    static const struct step_kind kinds[] = {
+        {"ByteLevel", step_bytes, .read = read_byte_level},
+        {"Split", run_split, .read = read_split},
+        {"Metaspace", run_metaspace, .read = read_metaspace},
+        {"Whitespace", run_whitespace},
+        {"WhitespaceSplit", run_characters, character_is_space, SPLIT_REMOVED},
+        {"BertPreTokenizer", run_characters, character_is_space, SPLIT_REMOVED, .read = read_bert},
+        {"Punctuation", run_characters, character_is_punctuation, .read = read_behavior},
+        {"Digits", run_characters, character_is_number, .read = read_digits},
+        {"CharDelimiterSplit", run_characters, .read = read_delimiter},
+    };
+    return steps_read(json, "pre-tokenizer", "pretokenizers", kinds, COUNT_OF(kinds), list, err);
+}

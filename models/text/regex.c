@@ -1,0 +1,188 @@
+/* Regular expressions by PCRE2, with limits. A just-in-time compiled pattern is used where the
+ * process may make memory executable, else the interpreter. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "models/text/regex.h"
+
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/text/parts.h"
+
+enum { STEPS_MAX = 20000000, HEAP_MAX_KIB = 65536, PATTERN_MAX = 4096 };
+
+struct text_regex {
+    pcre2_code *code;
+    pcre2_match_context *limits;
+};
+
+/* Oniguruma's \s and \w, as parts of a class. PCRE2 counts U+180E as a blank, and its versions do
+ * not agree about \w. */
+static const char spaces[] = "\\p{Z}\\t-\\r\\x{85}";
+static const char words[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}";
+
+static void put(struct text_parts *to, const char *text)
+{
+    text_parts_add(to, text, strlen(text));
+}
+
+/* Writes what the escape sequence \c is to PCRE2. */
+static void put_escape(char c, bool in_class, struct text_parts *to)
+{
+    const char *set = c == 's' || c == 'S' ? spaces : c == 'w' || c == 'W' ? words : NULL;
+    const bool is_negated = c == 'S' || c == 'W';
+    if (c == 'h') /* a hexadecimal digit */
+        put(to, in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
+    else if (set && !(in_class && is_negated)) {
+        put(to, in_class ? "" : is_negated ? "[^" : "[");
+        put(to, set);
+        put(to, in_class ? "" : "]");
+    } else
+        text_parts_add(to, (char[]){'\\', c}, 2);
+}
+
+/* Translates Ruby's syntax. False if it has what PCRE2 does not: sets in sets. */
+static bool translate(const char *pattern, struct text_parts *to)
+{
+    size_t class_start = 0; /* where the text of the open class begins */
+    bool in_class = false;
+    for (size_t i = 0; pattern[i]; i++) {
+        if (pattern[i] == '\\' && pattern[i + 1]) {
+            put_escape(pattern[++i], in_class, to);
+            continue;
+        }
+        const bool is_set = pattern[i] == '[' && pattern[i + 1] != ':';
+        if (in_class && (is_set || !strncmp(pattern + i, "&&", 2)))
+            return false;
+        if (!in_class && pattern[i] == '[') {
+            in_class = true;
+            class_start = i + 1 + (pattern[i + 1] == '^');
+        } else if (in_class && pattern[i] == '[') { /* [:alpha:] */
+            const char *end = strstr(pattern + i, ":]");
+            if (!end)
+                return false;
+            for (; pattern + i < end + 1; i++)
+                text_parts_add(to, pattern + i, 1);
+        } else if (in_class && pattern[i] == ']' && i > class_start)
+            in_class = false;
+        text_parts_add(to, pattern + i, 1);
+    }
+    return true;
+}
+
+static enum status refuse(const char *pattern, const char *why, struct error *err)
+{
+    return error_set(err, STATUS_UNSUPPORTED, "the pattern \"%.100s\" cannot be used: %s", pattern,
+                     why);
+}
+
+static enum status compile(struct text_regex *regex, const char *shown, const char *pattern,
+                           size_t size, uint32_t options, struct error *err)
+{
+    int code;
+    size_t at;
+    char why[120];
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    regex->limits = pcre2_match_context_create(NULL);
+    if (context && regex->limits) {
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        pcre2_set_parens_nest_limit(context, 50);
+        pcre2_set_match_limit(regex->limits, STEPS_MAX);
+        pcre2_set_heap_limit(regex->limits, HEAP_MAX_KIB);
+        regex->code = pcre2_compile((PCRE2_SPTR)pattern, size, options, &code, &at, context);
+    }
+    pcre2_compile_context_free(context);
+    if (!context || !regex->limits)
+        return error_no_memory(err, "for a pattern");
+    if (!regex->code) {
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        return refuse(shown, why, err);
+    }
+    (void)pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE);
+    return STATUS_OK;
+}
+
+enum status text_regex_create(const char *pattern, bool literal, struct text_regex **ret,
+                              struct error *err)
+{
+    struct text_regex *regex = calloc(1, sizeof *regex);
+    struct text_parts text = {0};
+    enum status status = STATUS_OK;
+    if (literal)
+        put(&text, pattern);
+    else if (!translate(pattern, &text))
+        status = refuse(pattern, "lensd does not have sets inside of sets", err);
+    if (!regex || text.failed)
+        status = error_no_memory(err, "for a pattern");
+    else if (status == STATUS_OK && (!text.size || text.size > PATTERN_MAX))
+        status = refuse(pattern, text.size ? "it is too long" : "it is empty", err);
+    if (status == STATUS_OK)
+        status =
+            compile(regex, pattern, text.text, text.size,
+                    literal ? PCRE2_UTF | PCRE2_LITERAL | PCRE2_NO_UTF_CHECK
+                            : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                    err);
+    text_parts_done(&text);
+    if (status != STATUS_OK) {
+        text_regex_free(regex);
+        return status;
+    }
+    *ret = regex;
+    return STATUS_OK;
+}
+
+void text_regex_free(struct text_regex *regex)
+{
+    if (!regex)
+        return;
+    pcre2_code_free(regex->code);
+    pcre2_match_context_free(regex->limits);
+    free(regex);
+}
+
+/* The first match at or after `at`, by the interpreter where the compiled code has too little
+ * stack. */
+static int find(const struct text_regex *regex, const char *text, size_t size, size_t at,
+                pcre2_match_data *data)
+{
+    int found = pcre2_match(regex->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, data,
+                            regex->limits);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+        found = pcre2_match(regex->code, (PCRE2_SPTR)text, size, at,
+                            PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, regex->limits);
+    return found;
+}
+
+enum status text_regex_each(const struct text_regex *regex, const char *text, size_t size,
+                            text_segment_fn *on_segment, void *context)
+{
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex->code, NULL);
+    if (!data)
+        return STATUS_NO_MEMORY;
+    const size_t *match = pcre2_get_ovector_pointer(data);
+    size_t done = 0, at = 0;
+    bool had_match = false;
+    int found = 1;
+    while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
+        const size_t start = match[0], end = match[1];
+        at = end;
+        /* An empty match advances the search by a character; right behind a match it is none. */
+        if (start == end) {
+            for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
+                at++;
+            if (had_match && start == done)
+                continue;
+        }
+        if (start > done)
+            on_segment(context, done, start, false);
+        on_segment(context, start, end, true);
+        done = end;
+        had_match = true;
+    }
+    pcre2_match_data_free(data);
+    if (found <= 0 && found != PCRE2_ERROR_NOMATCH)
+        return found == PCRE2_ERROR_NOMEMORY ? STATUS_NO_MEMORY : STATUS_INVALID;
+    if (done < size)
+        on_segment(context, done, size, false);
+    return STATUS_OK;
+}

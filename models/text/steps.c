@@ -1,0 +1,121 @@
+/* Lists of steps: how they are read from tokenizer.json and run. */
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "models/text/pipeline.h"
+
+/* Sequences inside of sequences. */
+enum { SEQUENCE_DEPTH_MAX = 8 };
+
+struct text_step *step_add(struct step_list *list, step_fn *run)
+{
+    if (list->count == STEPS_MAX)
+        return NULL;
+    struct text_step *step = &list->steps[list->count++];
+    *step = (struct text_step){.run = run};
+    return step;
+}
+
+static enum status read_one(const cJSON *json, const char *what, const char *type,
+                            const struct step_kind *kinds, size_t kind_count,
+                            struct step_list *list, struct error *err)
+{
+    size_t k = 0;
+    while (k < kind_count && strcmp(kinds[k].type, type) != 0)
+        k++;
+    if (k == kind_count)
+        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the %s \"%.60s\"", what,
+                         type);
+    struct text_step *step = step_add(list, kinds[k].run);
+    if (!step)
+        return error_set(err, STATUS_UNSUPPORTED, "there are more than %d steps of kind %s",
+                         STEPS_MAX, what);
+    step->matches = kinds[k].matches;
+    step->behavior = kinds[k].behavior;
+    memcpy(step->flags, kinds[k].flags, sizeof step->flags);
+    const enum status status = kinds[k].read ? kinds[k].read(json, list, step, err) : STATUS_OK;
+    return status == STATUS_OK ? status : error_prefix(err, "%s \"%s\"", what, type);
+}
+
+enum status steps_read(const cJSON *json, const char *what, const char *list_key,
+                       const struct step_kind *kinds, size_t kind_count, struct step_list *list,
+                       struct error *err)
+{
+    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* what follows in each open sequence */
+    size_t depth = 0;
+    const char *type;
+    for (const cJSON *at = json; at && !cJSON_IsNull(at);) {
+        const cJSON *next = at == json ? NULL : at->next;
+        TRY(json_text(at, "type", "", &type, err));
+        if (strcmp(type, "Sequence") != 0) {
+            TRY(read_one(at, what, type, kinds, kind_count, list, err));
+            at = next;
+        } else {
+            const cJSON *entries = json_get(at, list_key);
+            if (!cJSON_IsArray(entries))
+                return json_wrong_part(list_key, "a list", err);
+            if (depth == SEQUENCE_DEPTH_MAX)
+                return error_set(err, STATUS_UNSUPPORTED,
+                                 "more than %d sequences are inside of each other",
+                                 SEQUENCE_DEPTH_MAX);
+            stack[depth++] = next;
+            at = entries->child;
+        }
+        while (!at && depth > 0)
+            at = stack[--depth];
+    }
+    return STATUS_OK;
+}
+
+void steps_done(struct step_list *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        text_regex_free(list->steps[i].regex);
+        free(list->steps[i].content);
+    }
+    list->count = 0;
+}
+
+void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare)
+{
+    for (size_t s = 0; s < list->count && !parts->failed; s++) {
+        const struct text_step *step = &list->steps[s];
+        spare->size = spare->count = 0;
+        for (size_t i = 0; i < parts->count; i++) {
+            const struct text_part *part = &parts->list[i];
+            if (part->token >= 0)
+                text_parts_add_part(spare, parts->text + part->start, part->size, part->token,
+                                    part->at_start);
+            else
+                step->run(step, parts->text + part->start, part->size, part->at_start, spare);
+        }
+        const struct text_parts swap = *parts;
+        *parts = *spare;
+        *spare = swap;
+    }
+}
+
+enum status step_read_pattern(const cJSON *json, struct text_step *step, struct error *err)
+{
+    const cJSON *pattern = json_get(json, "pattern");
+    const char *text, *literal;
+    TRY(json_text(pattern, "Regex", NULL, &text, err));
+    TRY(json_text(pattern, "String", NULL, &literal, err));
+    if (!text == !literal)
+        return json_wrong_part("pattern", "{\"Regex\": …} or {\"String\": …}", err);
+    return text_regex_create(text ? text : literal, !text, &step->regex, err);
+}
+
+enum status step_read_content(const cJSON *json, const char *key, const char *other,
+                              struct text_step *step, struct error *err)
+{
+    const char *content;
+    TRY(json_text(json, key, other, &content, err));
+    if (!content)
+        return json_wrong_part(key, "a text", err);
+    step->content_size = strlen(content);
+    step->content = strdup(content);
+    return step->content ? STATUS_OK : error_no_memory(err, "for a tokenizer");
+}

@@ -1,0 +1,213 @@
+/* A text to ids, through the stages of a tokenizer. */
+#include "models/text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "models/text/pipeline.h"
+
+enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
+                           struct error *err)
+{
+    struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    if (!tokenizer)
+        return error_no_memory(err, "for a tokenizer");
+    tokenizer->facts.max_length = SIZE_MAX;
+    tokenizer->facts.length_multiple = 1;
+    const enum status status = tokenizer_read_files(folders, count, tokenizer, err);
+    const struct token_model *model = &tokenizer->model;
+    const size_t after = model->size + tokenizer->added.new_count;
+    tokenizer->facts.vocabulary_size =
+        after > model->vocabulary.count ? after : model->vocabulary.count;
+    tokenizer->facts.kind = model->kind;
+    for (size_t i = 0; i < tokenizer->pre_tokenizers.count; i++)
+        if (tokenizer->pre_tokenizers.steps[i].run == step_bytes)
+            tokenizer->facts.kind = "byte-level BPE";
+    if (status != STATUS_OK) {
+        tokenizer_free(tokenizer);
+        return status;
+    }
+    *ret = tokenizer;
+    return STATUS_OK;
+}
+
+void tokenizer_free(struct tokenizer *tokenizer)
+{
+    if (!tokenizer)
+        return;
+    added_tokens_done(&tokenizer->added);
+    steps_done(&tokenizer->normalizers);
+    steps_done(&tokenizer->pre_tokenizers);
+    token_model_done(&tokenizer->model);
+    free(tokenizer->pieces);
+    free(tokenizer);
+}
+
+const struct tokenizer_facts *tokenizer_facts(const struct tokenizer *tokenizer)
+{
+    return &tokenizer->facts;
+}
+
+const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, size_t size)
+{
+    const struct tokenizer_facts *facts = &tokenizer->facts;
+    if (facts->max_length == SIZE_MAX)
+        snprintf(buffer, size, "%s, %zu tokens", facts->kind, facts->vocabulary_size);
+    else
+        snprintf(buffer, size, "%s, %zu tokens, texts of up to %zu", facts->kind,
+                 facts->vocabulary_size, facts->max_length);
+    return buffer;
+}
+
+/* ---- Encoding ---- */
+
+static void split_added(const struct tokenizer *tokenizer, const struct trie *trie,
+                        struct text_parts *parts, struct text_parts *spare)
+{
+    if (!trie->bits || parts->failed)
+        return;
+    spare->size = spare->count = 0;
+    for (size_t i = 0; i < parts->count; i++) {
+        const struct text_part *part = &parts->list[i];
+        const char *text = parts->text + part->start;
+        if (part->token >= 0)
+            text_parts_add_part(spare, text, part->size, part->token, part->at_start);
+        else
+            added_tokens_split(&tokenizer->added, trie, text, part->size, part->at_start, spare);
+    }
+    const struct text_parts swap = *parts;
+    *parts = *spare;
+    *spare = swap;
+}
+
+static void make_ids(const struct tokenizer *tokenizer, const char *text, size_t size,
+                     struct id_list *ids)
+{
+    struct text_parts parts = {0}, spare = {0};
+    text_parts_add_part(&parts, text, size, -1, true);
+    split_added(tokenizer, &tokenizer->added.raw, &parts, &spare);
+    steps_run(&tokenizer->normalizers, &parts, &spare);
+    split_added(tokenizer, &tokenizer->added.normalized, &parts, &spare);
+    steps_run(&tokenizer->pre_tokenizers, &parts, &spare);
+    ids->failed = parts.failed;
+    for (size_t i = 0; i < parts.count && !ids->failed; i++)
+        if (parts.list[i].token >= 0)
+            ids_add(ids, parts.list[i].token);
+        else
+            tokenizer->model.tokenize(&tokenizer->model, parts.text + parts.list[i].start,
+                                      parts.list[i].size, ids);
+    text_parts_done(&parts);
+    text_parts_done(&spare);
+}
+
+static enum status explain(enum status status, struct error *err)
+{
+    if (status == STATUS_TOO_LARGE)
+        return error_set(err, status,
+                         "the tokenizer makes the text longer than %zu bytes; shorten it",
+                         PARTS_BYTES_MAX);
+    if (status == STATUS_INVALID)
+        return error_set(err, status,
+                         "the tokenizer cannot split the text: it has a character that "
+                         "the vocabulary lacks, or takes too many steps");
+    return error_no_memory(err, "for the tokens of a text");
+}
+
+/* Shortens the ids to `room`; *ret_cut is how many are gone. */
+static enum status fit(const struct tokenizer *tokenizer, const struct encode_options *options,
+                       struct id_list *ids, size_t added, size_t *ret_cut, struct error *err)
+{
+    const size_t most = options->max_length ? options->max_length : tokenizer->facts.max_length;
+    if (added > most)
+        return error_set(err, STATUS_INVALID,
+                         "%zu tokens are too few: the model adds %zu special tokens to each text",
+                         most, added);
+    if (ids->count <= most - added)
+        return STATUS_OK;
+    if (!options->truncate && !tokenizer->facts.truncates)
+        return error_set(err, STATUS_INVALID,
+                         "the text has %zu tokens, but the model takes %zu; shorten it, or ask to "
+                         "truncate it",
+                         ids->count + added, most);
+    *ret_cut = ids->count - (most - added);
+    ids->count = most - added;
+    if (tokenizer->truncates_left)
+        memmove(ids->ids, ids->ids + *ret_cut, ids->count * sizeof *ids->ids);
+    return STATUS_OK;
+}
+
+/* The tokens of the template's pieces. */
+static enum status place(const struct tokenizer *tokenizer, bool has_special,
+                         const struct id_list *ids, struct token_list *ret, struct error *err)
+{
+    const size_t most = ids->count + tokenizer->facts.added_count;
+    ret->ids = alloc_array(most, 2 * sizeof *ret->ids);
+    if (!ret->ids)
+        return error_no_memory(err, "for the tokens of a text");
+    ret->types = ret->ids + most;
+    for (size_t p = 0; p < tokenizer->piece_count; p++) {
+        const struct template_piece *piece = &tokenizer->pieces[p];
+        const size_t count = piece->id < 0 ? ids->count : has_special;
+        for (size_t i = 0; i < count; i++) {
+            ret->ids[ret->count] = piece->id < 0 ? ids->ids[i] : piece->id;
+            ret->types[ret->count++] = piece->type;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size,
+                             const struct encode_options *options, struct token_list *ret,
+                             struct error *err)
+{
+    struct id_list ids = {0};
+    const size_t added = options->omit_special ? 0 : tokenizer->facts.added_count;
+    memset(ret, 0, sizeof *ret);
+    if (size > TOKENIZER_TEXT_MAX)
+        return error_set(err, STATUS_TOO_LARGE, "the text has %zu bytes; the most is %zu", size,
+                         TOKENIZER_TEXT_MAX);
+    if (!utf8_valid(text, size))
+        return error_set(err, STATUS_INVALID, "the text is not UTF-8");
+    make_ids(tokenizer, text, size, &ids);
+    enum status status = ids.failed ? explain(ids.failed, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = fit(tokenizer, options, &ids, added, &ret->cut, err);
+    if (status == STATUS_OK)
+        status = place(tokenizer, !options->omit_special, &ids, ret, err);
+    free(ids.ids);
+    if (status != STATUS_OK)
+        token_list_done(ret);
+    return status;
+}
+
+void token_list_done(struct token_list *list)
+{
+    free(list->ids); /* with the types */
+    memset(list, 0, sizeof *list);
+}
+
+size_t tokenizer_row_length(const struct tokenizer *tokenizer, size_t longest)
+{
+    const size_t multiple = tokenizer->facts.length_multiple;
+    const size_t fixed = tokenizer->facts.fixed_length;
+    const size_t length = longest > fixed ? longest : fixed;
+    return length % multiple ? length + multiple - length % multiple : length;
+}
+
+void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,
+                         size_t length, int64_t *ids, int64_t *mask, int64_t *types)
+{
+    const struct tokenizer_facts *facts = &tokenizer->facts;
+    const size_t before = facts->pads_left ? length - list->count : 0;
+    for (size_t i = 0; i < length; i++) {
+        const bool is_token = i >= before && i - before < list->count;
+        ids[i] = is_token ? list->ids[i - before] : facts->pad_id;
+        if (mask)
+            mask[i] = is_token;
+        if (types)
+            types[i] = is_token ? list->types[i - before] : facts->pad_type_id;
+    }
+}

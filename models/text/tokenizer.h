@@ -1,0 +1,93 @@
+/* Text to token ids, as Hugging Face's library `tokenizers` makes them (github.com/huggingface/
+ * tokenizers; the format of tokenizer.json has no other specification).
+ *
+ * A tokenizer is read once from a model's folder and never changes: any number of threads may
+ * encode with it at the same time. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/status.h"
+
+struct tokenizer;
+
+/* Bytes of one text at most; longer ones are STATUS_TOO_LARGE. */
+#define TOKENIZER_TEXT_MAX ((size_t)1 << 20)
+
+/* What serving a model needs to know of its tokenizer. */
+struct tokenizer_facts {
+    const char *kind;       /* "WordPiece", "BPE", "byte-level BPE", "Unigram"; static */
+    size_t vocabulary_size; /* ids are below this number */
+    /* Tokens of one text, special tokens included, as the folder's files say; SIZE_MAX: they set no
+     * limit. */
+    size_t max_length;
+    int64_t pad_id, pad_type_id; /* 0 where no file names a padding token */
+    bool has_pad;                /* a file names it */
+    bool pads_left;
+    size_t added_count; /* special tokens that are added to each text ([CLS] and [SEP]: 2) */
+    size_t
+        fixed_length; /* tokenizer.json pads each text to this many; 0: to the longest of a batch */
+    size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
+    bool truncates;         /* tokenizer.json shortens long texts by itself */
+};
+
+/* Reads the tokenizer in folders[0 … count), each file from the first folder that has it:
+ * tokenizer.json, else vocab.json and merges.txt, else vocab.txt, else spiece.model,
+ * tokenizer.model, sentencepiece.bpe.model or sentencepiece.model; with tokenizer_config.json,
+ * special_tokens_map.json and config.json beside it. Links out of a folder and special files are
+ * refused. STATUS_NOT_FOUND: no folder has a tokenizer. STATUS_MODEL: a file is damaged or
+ * contradicts itself; STATUS_UNSUPPORTED: a file asks for a part that lensd does not have, which
+ * the sentence names; STATUS_IO, STATUS_NO_MEMORY. Every sentence names the file. Free *ret with
+ * tokenizer_free(). */
+enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
+                           struct error *err) MUST_USE;
+
+void tokenizer_free(struct tokenizer *tokenizer); /* NULL is fine */
+
+const struct tokenizer_facts *tokenizer_facts(const struct tokenizer *tokenizer);
+
+/* One line for people: "byte-level BPE, 49408 tokens, texts of up to 77". Returns `buffer`. */
+const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, size_t size);
+
+/* The id of a token as the vocabulary writes it ("[SEP]", "</s>"); -1: there is none. */
+int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
+
+/* The token with an id as the vocabulary writes it (not the text it stands for); NULL: there is
+ * none. Lives as long as the tokenizer. */
+const char *tokenizer_token(const struct tokenizer *tokenizer, int64_t id);
+
+/* How one text is encoded. Zeroes: as the files say, and a text that is too long is refused. */
+struct encode_options {
+    size_t max_length; /* tokens, special ones included; 0: facts->max_length */
+    bool truncate; /* shorten a text that is too long; else refuse it, unless facts->truncates */
+    bool omit_special; /* add no special tokens */
+};
+
+/* Tokens of one text, without padding. */
+struct token_list {
+    int64_t *ids, *types; /* `count` each, types of 0 or 1; malloc'ed */
+    size_t count;         /* real tokens: with special ones, after truncation */
+    size_t cut;           /* how many truncation removed */
+};
+
+/* Encodes text[0 … size), UTF-8 that need not be terminated; empty text gives the special tokens.
+ * STATUS_INVALID: not UTF-8, or more than max_length tokens (the sentence says how many), or
+ * max_length has no room for the special tokens; STATUS_TOO_LARGE: more than TOKENIZER_TEXT_MAX
+ * bytes, or a normalizer makes it far longer; STATUS_NO_MEMORY. Free *ret with token_list_done();
+ * on failure it is zeroes. */
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size,
+                             const struct encode_options *options, struct token_list *ret,
+                             struct error *err) MUST_USE;
+void token_list_done(struct token_list *list); /* zeroes are fine */
+
+/* How long the rows of a batch are whose longest text has `longest` tokens: that or
+ * facts->fixed_length, rounded up to facts->length_multiple. A model with a fixed length has its
+ * own. */
+size_t tokenizer_row_length(const struct tokenizer *tokenizer, size_t longest);
+
+/* Writes one row of a batch, padded on the tokenizer's side: `length` >= list->count ids, mask (1:
+ * token, 0: padding) and types. `mask` and `types` may be NULL. */
+void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,
+                         size_t length, int64_t *ids, int64_t *mask, int64_t *types);

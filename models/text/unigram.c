@@ -1,0 +1,135 @@
+/* Unigram: the way through the text whose tokens have the largest sum of scores. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "models/text/pipeline.h"
+
+/* How much less than the worst token an unknown character is worth. */
+#define UNKNOWN_PENALTY 10.0
+
+/* The best way to a place of the text. */
+struct best_way {
+    double score;
+    int32_t id;
+    uint32_t start; /* of its last token; UINT32_MAX: none leads here */
+};
+
+enum status unigram_read(const cJSON *json, struct token_model *model, struct error *err)
+{
+    static const char expected[] = "a list of tokens and their scores";
+    const cJSON *list = json_get(json, "vocab");
+    if (!cJSON_IsArray(list))
+        return json_wrong_part("vocab", expected, err);
+    const size_t count = (size_t)cJSON_GetArraySize(list);
+    size_t id = 0, unknown;
+    double least = INFINITY;
+    model->scores = alloc_array(count, sizeof *model->scores);
+    if (!model->scores)
+        return error_no_memory(err, "for the vocabulary");
+    for (const cJSON *item = list->child; item; item = item->next, id++) {
+        const cJSON *token = cJSON_IsArray(item) ? item->child : NULL;
+        if (!cJSON_IsString(token) || !cJSON_IsNumber(token->next) ||
+            !isfinite(token->next->valuedouble))
+            return json_wrong_part("vocab", expected, err);
+        TRY(vocabulary_add(&model->vocabulary, token->valuestring, strlen(token->valuestring), id,
+                           err));
+        model->scores[id] = token->next->valuedouble;
+        least = fmin(least, model->scores[id]);
+    }
+    model->size = count;
+    model->unknown_score = least - UNKNOWN_PENALTY;
+    TRY(json_size(json, "unk_id", SIZE_MAX, SIZE_MAX, &unknown, err));
+    if (unknown != SIZE_MAX && unknown >= count)
+        return error_set(err, STATUS_MODEL, "\"unk_id\" is %zu, but there are %zu tokens", unknown,
+                         count);
+    model->unknown = unknown == SIZE_MAX ? TOKEN_NONE : (int32_t)unknown;
+    return STATUS_OK;
+}
+
+static void offer(struct best_way *way, double score, int32_t id, size_t start)
+{
+    if (way->start == UINT32_MAX || score > way->score)
+        *way = (struct best_way){score, id, (uint32_t)start};
+}
+
+/* Fills the best ways to all places. False: the vocabulary has no token for unknown characters. */
+static bool find_ways(const struct token_model *model, const char *text, size_t size,
+                      struct best_way *ways)
+{
+    const struct trie *trie = &model->vocabulary.trie;
+    for (size_t start = 0, length; start < size; start += length) {
+        const double so_far = ways[start].score;
+        bool has_single = false;
+        length = utf8_length(text + start, size - start);
+        uint32_t node = 0;
+        for (size_t i = start; i < size && (node = trie_step(trie, node, text[i])); i++) {
+            const int32_t id = trie->ids[node];
+            if (id < 0)
+                continue;
+            offer(&ways[i + 1], model->scores[id] + so_far, id, start);
+            has_single |= i + 1 == start + length;
+        }
+        if (!has_single && model->unknown < 0)
+            return false;
+        if (!has_single)
+            offer(&ways[start + length], model->unknown_score + so_far, model->unknown, start);
+    }
+    return true;
+}
+
+/* Appends what a token of the way stands for. Text that no token stands for may still be one:
+ * unknown characters that follow each other are looked up together. */
+static void add_token(const struct token_model *model, const char *text, size_t size, int32_t id,
+                      struct id_list *to)
+{
+    if (id == model->unknown && (id = trie_find(&model->vocabulary.trie, text, size)) < 0) {
+        if (model_has_bytes(model, text, size)) {
+            for (size_t i = 0; i < size; i++)
+                ids_add(to, model->bytes[(uint8_t)text[i]]);
+            return;
+        }
+        id = model->unknown;
+    }
+    ids_add(to, id);
+}
+
+void unigram_tokenize(const struct token_model *model, const char *text, size_t size,
+                      struct id_list *to)
+{
+    struct best_way *ways = alloc_array(size + 1, sizeof *ways);
+    if (!ways) {
+        to->failed = STATUS_NO_MEMORY;
+        return;
+    }
+    for (size_t i = 0; i <= size; i++)
+        ways[i].start = UINT32_MAX;
+    ways[0].start = 0;
+    if (!find_ways(model, text, size, ways)) {
+        to->failed = STATUS_INVALID;
+        free(ways);
+        return;
+    }
+    /* From the end back; then forwards by the ends that were noted. */
+    uint32_t next = (uint32_t)size;
+    for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
+        start = ways[end].start;
+        /* The slot of a start is read before its end is noted there. */
+        ways[end].start = next;
+    }
+    for (uint32_t start = 0, end = next; start < size;) {
+        const int32_t id = ways[end].id;
+        uint32_t behind = ways[end].start;
+        while (id == model->unknown && behind > end && ways[behind].id == id) {
+            end = behind;
+            behind = ways[end].start;
+        }
+        add_token(model, text + start, end - start, id, to);
+        start = end;
+        end = behind;
+    }
+    free(ways);
+}
