@@ -71,8 +71,7 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
         free(text);
         return error_set(
             err, STATUS_INVALID,
-            "\"%.40s\" must be a string, a number, true, false, or a list of strings and "
-            "numbers",
+            "\"%.40s\" must be a string, a number, true, false, or a list of strings and numbers",
             member->string);
     }
     request->parameters[request->parameter_count++] =
@@ -117,9 +116,9 @@ static enum status read_images(cJSON *member, const struct predict_json_limits *
                                struct predict_json *request, struct error *err)
 {
     if (request->images)
-        return error_set(err, STATUS_INVALID,
-                         "the request has several members of images; send one \"image\", or one "
-                         "\"images\"");
+        return error_set(
+            err, STATUS_INVALID,
+            "the request has several members of images; send one \"image\", or one \"images\"");
     request->as_list = !strcmp(member->string, "images");
     size_t count = 1;
     if (request->as_list) {

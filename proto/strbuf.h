@@ -1,5 +1,4 @@
-/* A growing buffer for JSON that is too long or too frequent for a cJSON tree. Private to proto/.
- * */
+/* A growing buffer for JSON too long or too frequent for a cJSON tree. Private to proto/. */
 #pragma once
 
 #include <stdbool.h>

@@ -30,10 +30,10 @@ static enum status charge_more(struct message_memory *memory, size_t bytes)
     if (bytes <= memory->left)
         return STATUS_OK;
     if (!memory->charge)
-        return error_set(memory->err, STATUS_TOO_LARGE,
-                         "the message has too many fields; unpacked it would take more than %zu "
-                         "bytes",
-                         SMALL_MESSAGE);
+        return error_set(
+            memory->err, STATUS_TOO_LARGE,
+            "the message has too many fields; unpacked it would take more than %zu bytes",
+            SMALL_MESSAGE);
     TRY(memory->charge(memory->context, step, memory->err));
     memory->left = step;
     return STATUS_OK;
@@ -120,8 +120,7 @@ static enum status refuse_shared_memory(const char *name, Inference__ParameterEn
     for (size_t i = 0; i < count; i++)
         if (!strncmp(entries[i]->key, "shared_memory", 13))
             return error_set(err, STATUS_INVALID,
-                             "'%.80s': shared memory is not supported; send tensors in the "
-                             "message",
+                             "'%.80s': shared memory is not supported; send tensors in the message",
                              name);
     return STATUS_OK;
 }
@@ -186,10 +185,10 @@ static enum status narrow(const struct v2_input *input, const struct typed_conte
 
 static enum status wrong_count(const struct v2_input *input, size_t count, struct error *err)
 {
-    return error_set(err, STATUS_INVALID,
-                     "input '%.80s' of datatype %s has %zu elements in its contents, but its shape "
-                     "needs %zu",
-                     input->name, input->datatype, count, input->count);
+    return error_set(
+        err, STATUS_INVALID,
+        "input '%.80s' of datatype %s has %zu elements in its contents, but its shape needs %zu",
+        input->name, input->datatype, count, input->count);
 }
 
 /* Copies bytes_contents as binary data: each element after its length. */
@@ -321,10 +320,10 @@ static enum status take_message(struct v2_unpacking *u)
         return error_set(u->err, STATUS_INVALID, "a request has at most %d inputs and outputs",
                          V2_MAX_TENSORS);
     if (raw && raw != message->n_inputs)
-        return error_set(u->err, STATUS_INVALID,
-                         "there are %zu raw_input_contents for %zu inputs; send one for each, or "
-                         "none",
-                         raw, message->n_inputs);
+        return error_set(
+            u->err, STATUS_INVALID,
+            "there are %zu raw_input_contents for %zu inputs; send one for each, or none", raw,
+            message->n_inputs);
     TRY(take_parameters(u));
     request->inputs = alloc_array(message->n_inputs, sizeof *request->inputs);
     request->outputs = alloc_array(message->n_outputs, sizeof *request->outputs);
@@ -384,8 +383,7 @@ static void *take_messages(struct arena *arena, const ProtobufCMessageDescriptor
     return messages ? list : NULL;
 }
 
-/* Packs `message` with room for `more` bytes; returns NULL and writes nothing when out of memory.
- * */
+/* Packs `message` with room for `more` bytes; NULL, with nothing written, when out of memory. */
 static char *pack_message(const void *message, size_t more, size_t *ret_size)
 {
     size_t room;

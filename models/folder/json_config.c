@@ -1,5 +1,4 @@
-/* Reads configuration files in JSON: the file as a tree, and the members of an object by a table.
- */
+/* Reads JSON configuration files: the file as a tree, the members of an object by a table. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

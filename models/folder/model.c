@@ -107,10 +107,10 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
     for (size_t i = 0, used = 0; i < graph->input_count && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", i ? ", " : "",
                                  graph->inputs[i]->name);
-    return error_set(err, STATUS_MODEL,
-                     "it describes an input '%.60s', which the model does not have; the model's "
-                     "%s %s",
-                     name, graph->input_count == 1 ? "only input is" : "inputs are", names);
+    return error_set(
+        err, STATUS_MODEL,
+        "it describes an input '%.60s', which the model does not have; the model's %s %s", name,
+        graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
 /* Sets symbolic dimensions to those of config.pbtxt. Its dims do not include the batch if it has
@@ -435,11 +435,10 @@ enum status model_load_version(const char *path, const char *version, const char
         struct pipeline_config config;
         model_place_done(&place);
         TRY(pipeline_config_read(path, &config, err));
-        return error_set(
-            err, STATUS_MODEL,
-            "%.200s: a pipeline of models, which only serve, predict and inspect take; "
-            "name one of its models",
-            path);
+        return error_set(err, STATUS_MODEL,
+                         "%.200s: a pipeline of models, which only serve, predict and inspect "
+                         "take; name one of its models",
+                         path);
     }
     struct model *model = calloc(1, sizeof *model);
     enum status status =

@@ -165,20 +165,18 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
     if (survey->files)
         return error_set(
             err, STATUS_NOT_FOUND,
-            "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
-            "leading zeros) and a single *.onnx file, found %zu of those; name the .onnx file "
-            "instead",
+            "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no leading "
+            "zeros) and a single *.onnx file, found %zu of those; name the .onnx file instead",
             survey->files);
     if (survey->checkpoint)
-        return error_set(err, STATUS_NOT_FOUND,
-                         "no .onnx file, but %.80s: export it to ONNX first "
-                         "(models/export/README.md)",
-                         survey->checkpoint);
+        return error_set(
+            err, STATUS_NOT_FOUND,
+            "no .onnx file, but %.80s: export it to ONNX first (models/export/README.md)",
+            survey->checkpoint);
     return error_set(err, STATUS_NOT_FOUND,
                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
-                     "leading zeros) and a single *.onnx file, found none of those; export a "
-                     "model to model.onnx in "
-                     "it, or serve a folder of model folders with --models");
+                     "leading zeros) and a single *.onnx file, found none of those; export a model "
+                     "to model.onnx in it, or serve a folder of model folders with --models");
 }
 
 /* Refuses a folder with both a pipeline.json and a model: one name stands for one of them. */

@@ -85,8 +85,7 @@ struct triton_input {
 /* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 where they are missing. A name with
  * a '/' or ".." is refused, other keys are ignored. `text`
  * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free
- * with triton_config_done(), which accepts zeroes.
- */
+ * with triton_config_done(), which accepts zeroes. */
 struct triton_config {
     char *label_file; /* malloc'ed */
     int max_batch;

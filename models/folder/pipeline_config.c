@@ -42,8 +42,8 @@ static enum status stage_labels(const cJSON *list, void *object, struct error *e
 static enum status stage_sizes(const cJSON *list, void *object, struct error *err)
 {
     struct pipeline_stage *ret = object;
-    static const char expected[] = "a list of 1 to 5 sizes such as \"320x48\", width and height of "
-                                   "1 to 4096 pixels";
+    static const char expected[] =
+        "a list of 1 to 5 sizes such as \"320x48\", width and height of 1 to 4096 pixels";
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
          entry = entry->next) {
         struct stage_size *size = &ret->sizes[ret->size_count];
@@ -144,8 +144,7 @@ static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_
             "nothing; write one of them");
     if (!ret->model[0])
         return error_set(err, STATUS_MODEL,
-                         "\"model\" is missing: the name of a model in the same "
-                         "repository");
+                         "\"model\" is missing: the name of a model in the same repository");
     return STATUS_OK;
 }
 
@@ -157,9 +156,7 @@ static enum status read_stages(const cJSON *json, struct pipeline_config *ret, s
     *ret = (struct pipeline_config){.stage_count = 0};
     if (!list || list->next || strcmp(list->string, "stages") != 0 || !cJSON_IsArray(list))
         return error_set(err, STATUS_MODEL,
-                         "the file must be an object with the one key "
-                         "\"stages\": %s",
-                         form);
+                         "the file must be an object with the one key \"stages\": %s", form);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         if (ret->stage_count == PIPELINE_STAGES_MAX)
             return error_set(err, STATUS_MODEL, "more than %d stages", PIPELINE_STAGES_MAX);

@@ -10,8 +10,7 @@
 #include "engine/base/status.h"
 
 /* Pillow's filters by the numbers that Pillow and Hugging Face's "resample" use, and one of
- * OpenCV's.
- */
+ * OpenCV's. */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,

@@ -10,8 +10,7 @@
 
 #include "engine/base/size.h"
 
-/* With ProtectHome= systemd puts an empty folder without permissions in the place of each of these.
- */
+/* With ProtectHome= systemd replaces each of these by an empty folder without permissions. */
 static bool is_in_hidden_home(const char *path)
 {
     static const char *const homes[] = {"/home", "/root", "/run/user"};

@@ -17,10 +17,10 @@
 enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
 {
     if (file->used > file->limit || bytes > file->limit - file->used)
-        return error_set(err, STATUS_NO_MEMORY,
-                         "%zu bytes more would pass the load's memory limit of %zu bytes (%zu in "
-                         "use)",
-                         bytes, file->limit, file->used);
+        return error_set(
+            err, STATUS_NO_MEMORY,
+            "%zu bytes more would pass the load's memory limit of %zu bytes (%zu in use)", bytes,
+            file->limit, file->used);
     file->used += bytes;
     return STATUS_OK;
 }
@@ -159,9 +159,8 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
         if (guess)
             return error_set(err, STATUS_MODEL, "%s", guess);
         return err->status == STATUS_MODEL
-                   ? error_advise(err,
-                                  "the file is damaged or incomplete: copy it again, or export "
-                                  "the model again")
+                   ? error_advise(err, "the file is damaged or incomplete: copy it again, or "
+                                       "export the model again")
                    : err->status;
     }
     /* The messages are gone again before the graph is used: they are limited, not charged. */

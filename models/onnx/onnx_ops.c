@@ -2,8 +2,7 @@
  *
  * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is left out; the version of an
  * operator is the opset its domain is imported at, in the function where there is one;
- * AttributeProto.type may be missing in old files and a value equal to the default may be absent.
- */
+ * AttributeProto.type may be missing in old files, and a value equal to the default, too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -139,8 +139,7 @@ static struct wire_reference raw_place(const Onnx__TensorProto *proto)
     return reference;
 }
 
-/* Finds the one field that is filled; two of them, or the list of another data type, is an error.
- */
+/* Finds the one field that is filled; two of them, or another data type's list, are an error. */
 static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
                                 enum storage *ret, size_t *ret_count, struct error *err)
 {

@@ -23,8 +23,7 @@ struct wire_reference {
  * wire types 6 and 7, varints over 10 bytes, groups that do not close, nesting deeper than
  * WIRE_MAX_DEPTH, a known field of the wrong wire type, packed lists cut through an element,
  * strings that hold a NUL byte (they would alias shorter names) or are no UTF-8, a singular message
- * twice. STATUS_NO_MEMORY when the copy would pass `limit` bytes. *ret is malloc'ed. Thread-safe.
- */
+ * twice. STATUS_NO_MEMORY when the copy exceeds `limit` bytes. *ret is malloc'ed. Thread-safe. */
 enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
                       size_t size, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;

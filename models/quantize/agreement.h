@@ -26,8 +26,7 @@
  *   map           For a tensor with class scores at every position, in addition: the best class is
  *                 equal at AGREEMENT_SHARE of the positions with a clear one (its lead is at least
  *                 AGREEMENT_LEAD of the range of the scores there). Integers are equal at
- *                 that share of positions.
- */
+ *                 that share of positions. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
-/* Selects the outputs to compare: the class scores if the model is a classifier, else all outputs.
- */
+/* Selects the outputs to compare: the class scores of a classifier, else all outputs. */
 #include "models/quantize/outputs.h"
 
 #include <stdlib.h>

@@ -2,8 +2,7 @@
  * finds out how far it then agrees with float32.
  *
  *     photos ─┬─ four of five: ranges; layers that stay in float32
- *             └─ the fifth, held out: the report
- */
+ *             └─ the fifth, held out: the report */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
@@ -72,8 +71,7 @@ struct quantize_options {
  * *report, without its folder and bytes, to be freed with quantize_report_done() (fine on zeroes).
  * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration, up to a
  * share of the work. Errors: STATUS_INVALID (too few photos; a model without one image input),
- * STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED, STATUS_NO_MEMORY and those of sessions.
- */
+ * STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED, STATUS_NO_MEMORY, sessions' errors. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;

@@ -38,8 +38,7 @@ static bool is_better(const struct detection *a, const struct detection *b)
     return a->score > b->score || (a->score >= b->score && a->place < b->place);
 }
 
-/* Moves the entry at `root` of a heap down: its root is the best with `sign` 1, the worst with -1.
- */
+/* Moves the entry at `root` of a heap down; the root is the best (`sign` 1) or the worst (-1). */
 static void heap_sift(struct detection *heap, size_t count, size_t root, int sign)
 {
     const struct detection moved = heap[root];
@@ -97,8 +96,7 @@ void candidates_add(struct candidates *candidates, const struct detection *added
         heap_make(found->items, found->count, -1);
 }
 
-/* The boxes that were kept so far, in blocks, so that the compiler can vectorise loops over them.
- */
+/* The boxes kept so far, in blocks, so that the compiler can vectorise loops over them. */
 struct kept_boxes {
     size_t count;
     float x1[TASK_MAX_DETECTIONS + KEPT_BLOCK], y1[TASK_MAX_DETECTIONS + KEPT_BLOCK];

@@ -20,8 +20,7 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
 /* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
  * (float32) or converted into `buffer` (float16, bfloat16, float64). It is valid while both are.
  * STATUS_INVALID when the tensor does not divide into `batch` images, is empty, or has more than
- * one dimension of an image that is not 1; STATUS_NO_MEMORY.
- */
+ * one dimension of an image that is not 1; STATUS_NO_MEMORY. */
 enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;

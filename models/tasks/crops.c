@@ -8,8 +8,7 @@
 #include "engine/base/size.h"
 
 /* PP-OCR: the ratio of height to width from which a crop is turned, and the distance of rows in
- * pixels.
- */
+ * pixels. */
 #define TURN_RATIO   1.5
 #define ROW_DISTANCE 10
 

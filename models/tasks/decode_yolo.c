@@ -2,8 +2,7 @@
  *
  * A candidate's class is the one with the greatest score, the first of equal ones. Sources:
  * Ultralytics' non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
- * postprocess.
- */
+ * postprocess. */
 #include <math.h>
 
 #include "models/tasks/decoders.h"

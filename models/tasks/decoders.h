@@ -48,8 +48,7 @@ layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_F
 layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION and LAYOUT_TENSORFLOW */
 
-/* LAYOUT_PANOPTIC and LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() makes them.
- */
+/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() adds it. */
 layout_decoder decode_mask_queries;
 
 /* Boxes are in points of the map, with an angle, until text_corners() sets the corners of those

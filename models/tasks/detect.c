@@ -1,5 +1,4 @@
-/* Calls the decoder of the layout, suppresses overlaps, and converts boxes to pixels of the photo.
- */
+/* Calls the layout's decoder, suppresses overlaps, and converts boxes to pixels of the photo. */
 #include "models/tasks/detect.h"
 
 #include <math.h>

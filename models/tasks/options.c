@@ -172,8 +172,7 @@ static enum status option_flag(const char *name, const char *text, int *ret, str
     return STATUS_OK;
 }
 
-/* Reads a whole number up to `most` at *text and moves *text past it. Returns -1 if there is none.
- */
+/* Reads a whole number up to `most` at *text and moves *text past it; -1 if there is none. */
 static long take_whole(const char **text, long most)
 {
     char *end = NULL;

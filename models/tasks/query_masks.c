@@ -208,8 +208,7 @@ static struct area_map map_of(const struct query_masks *masks, const float *scor
     return map;
 }
 
-/* Pixels of the photo where the mask alone would be: its score is at least 0.5. -1: out of memory.
- */
+/* Counts the photo's pixels where the mask's score is at least 0.5. -1: out of memory. */
 static double area_alone(struct query_masks *masks, size_t i)
 {
     const struct area_map map =

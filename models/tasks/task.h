@@ -122,8 +122,7 @@ struct task {
      * does. */
     float unclip_ratio;
     bool dilates;  /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
-    int mask_side; /* Mask2Former: masks are first interpolated to this many points per side; else 0
-                    */
+    int mask_side; /* Mask2Former: masks are first interpolated to this side; else 0 */
     struct task_options options; /* complete */
     bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
@@ -198,6 +197,5 @@ static inline bool task_layout_is_faces(enum task_layout layout)
     return layout == LAYOUT_YUNET || layout == LAYOUT_SCRFD || layout == LAYOUT_SCRFD_FLAT;
 }
 
-/* Whether the outputs of the layout have one row per image. If not, a run can have one image only.
- */
+/* Whether the layout's outputs have one row per image. If not, a run can have one image only. */
 bool task_layout_has_rows(enum task_layout layout);

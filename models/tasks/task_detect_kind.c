@@ -113,8 +113,7 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
 }
 
 /* Checks whether an output that fits no layout would fit one with another number of labels; if so,
- * notes that as the reason. `extras`: numbers of a candidate that are neither its box nor scores.
- */
+ * notes that as the reason. `extras`: a candidate's numbers besides its box and scores. */
 static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
                          int64_t extras, struct task *task)
 {
@@ -250,8 +249,7 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one for each query.
- */
+/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one per query. */
 static const struct {
     const char *architecture;
     enum task_layout layout;
@@ -522,11 +520,10 @@ static enum status check_text_size(const struct task_facts *facts, const struct 
     const int64_t numbers = output->shape.rank == 2 ? output->shape.dims[1] : -1;
     if (numbers <= 0 || (uint64_t)numbers == facts->text_size)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_MODEL,
-        "the vectors in zero_shot.json have %zu numbers, but output '%s' has %lld; make "
-        "them with the text half of this model",
-        facts->text_size, output->name, (long long)numbers);
+    return error_set(err, STATUS_MODEL,
+                     "the vectors in zero_shot.json have %zu numbers, but output '%s' has %lld; "
+                     "make them with the text half of this model",
+                     facts->text_size, output->name, (long long)numbers);
 }
 
 /* Whether an output has a score for each label. */
@@ -670,9 +667,9 @@ static void decide_classification(const struct task_facts *facts, struct task *t
     const struct task_output *output = &facts->outputs[facts->class_output];
     decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s",
             output->name, shape_text(&output->shape, text),
-            facts->label_count ? ""
-                               : "; if it is a vector, write {\"task\": \"embedding\"} into "
-                                 "lensd.json");
+            facts->label_count
+                ? ""
+                : "; if it is a vector, write {\"task\": \"embedding\"} into lensd.json");
 }
 
 static void decide_nothing(const struct task_facts *facts, struct task *task)
@@ -681,11 +678,10 @@ static void decide_nothing(const struct task_facts *facts, struct task *task)
     if (facts->output_count == 0)
         decided(task, TASK_UNKNOWN, "it has no output");
     else
-        decided(
-            task, TASK_UNKNOWN,
-            "output '%.60s' of an image has the shape %s, which is not one score per class, and "
-            "nothing else shows its meaning; write \"task\" into lensd.json",
-            facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
+        decided(task, TASK_UNKNOWN,
+                "output '%.60s' of an image has the shape %s, which is not one score per class, "
+                "and nothing else shows its meaning; write \"task\" into lensd.json",
+                facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
 }
 
 /* ---- lensd.json ---- */
@@ -707,10 +703,10 @@ static enum status configured_layout(const struct task_facts *facts, struct task
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 1 ? ", " : "",
                                  task_layouts[i].name);
     if (layout == LAYOUT_NONE)
-        return error_set(err, STATUS_MODEL,
-                         "lensd.json: \"layout\" is \"%.40s\", which lensd does not know; it may "
-                         "be %s",
-                         facts->configured_layout, names);
+        return error_set(
+            err, STATUS_MODEL,
+            "lensd.json: \"layout\" is \"%.40s\", which lensd does not know; it may be %s",
+            facts->configured_layout, names);
     if (facts->output_count < task_layouts[layout].outputs)
         return error_set(
             err, STATUS_MODEL, "lensd.json: the layout \"%s\" has %zu outputs, but the model %zu",
@@ -745,8 +741,8 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
          task->output_count == 3);
     if (task->kind != kind && !facts->configured_layout)
         return error_set(err, STATUS_MODEL,
-                         "lensd.json: \"task\" is \"%s\", but the outputs do not show the "
-                         "layout of the boxes; add \"layout\"",
+                         "lensd.json: \"task\" is \"%s\", but the outputs do not show the layout "
+                         "of the boxes; add \"layout\"",
                          task_name(kind));
     if (kind == TASK_INSTANCES && has_own_masks)
         task->kind = kind;
@@ -757,8 +753,8 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
                          task_name(kind));
     if (kind == TASK_INSTANCES && task->kind != kind && !take_prototypes(facts, task))
         return error_set(err, STATUS_MODEL,
-                         "lensd.json: the task \"%s\" needs a second output of the shape "
-                         "[batch, prototypes, height, width]",
+                         "lensd.json: the task \"%s\" needs a second output of the shape [batch, "
+                         "prototypes, height, width]",
                          task_name(kind));
     if (kind == TASK_POSE && !task_layout_is_faces(task->layout) &&
         !read_points(facts->point_shape, task))
@@ -798,10 +794,10 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
             continue;
         const size_t at = maps[i].find(facts);
         if (at == SIZE_MAX)
-            return error_set(err, STATUS_MODEL,
-                             "lensd.json: \"task\" is \"%s\", but no output of the model has the "
-                             "shape %s",
-                             name, maps[i].shape);
+            return error_set(
+                err, STATUS_MODEL,
+                "lensd.json: \"task\" is \"%s\", but no output of the model has the shape %s", name,
+                maps[i].shape);
         take_output(at, task);
         task->layout = maps[i].layout ? maps[i].layout : task->layout;
         decided(task, kind, "task '%s' in lensd.json", name);
@@ -812,12 +808,11 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
         decided(task, TASK_UNKNOWN, "lensd.json says that its outputs are tensors");
     } else if (kind == TASK_TEXT) {
         if (task->kind != TASK_TEXT)
-            return error_set(err, STATUS_MODEL,
-                             "lensd.json: \"task\" is \"text-recognition\", but %s",
-                             facts->are_characters
-                                 ? task->evidence
-                                 : "the model has no list of characters; put characters.txt beside "
-                                   "the .onnx file, with one character per line");
+            return error_set(
+                err, STATUS_MODEL, "lensd.json: \"task\" is \"text-recognition\", but %s",
+                facts->are_characters ? task->evidence
+                                      : "the model has no list of characters; put characters.txt "
+                                        "beside the .onnx file, with one character per line");
     } else if (kind == TASK_CLASSIFICATION) {
         if (facts->class_output == SIZE_MAX)
             return error_set(err, STATUS_MODEL,
@@ -878,11 +873,11 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     if (facts->text_size && task.kind == TASK_EMBEDDING)
         decided(&task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json");
     if (facts->text_size && task.kind != TASK_ZERO_SHOT)
-        return error_set(err, STATUS_MODEL,
-                         "zero_shot.json gives vectors of texts, but the model's task is '%s', not "
-                         "an embedding; write {\"task\": \"embedding\"} into lensd.json, or remove "
-                         "the file",
-                         task_name(task.kind));
+        return error_set(
+            err, STATUS_MODEL,
+            "zero_shot.json gives vectors of texts, but the model's task is '%s', not an "
+            "embedding; write {\"task\": \"embedding\"} into lensd.json, or remove the file",
+            task_name(task.kind));
     complete_options(facts, &task);
     if (task.kind == TASK_ZERO_SHOT) {
         TRY(check_text_size(facts, &facts->outputs[task.outputs[0]], err));

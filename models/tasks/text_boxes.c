@@ -245,8 +245,7 @@ static int64_t turn_of(struct text_point a, struct text_point b, struct text_poi
     return (int64_t)(b.x - a.x) * (c.y - a.y) - (int64_t)(b.y - a.y) * (c.x - a.x);
 }
 
-/* Adds a point to a chain of the hull, and removes the points at which the hull then does not turn.
- */
+/* Adds a point to a chain of the hull, and removes points at which the hull does not turn. */
 static size_t extend_hull(struct text_point *hull, size_t first, size_t count,
                           struct text_point point)
 {
@@ -436,8 +435,7 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
 }
 
 /* The smallest rectangle around what pyclipper makes of the corners, which are counter-clockwise:
- * cuts them to whole points, and moves the sides outwards with round corners. False: out of memory.
- */
+ * cuts them to whole points, moves the sides outwards with round corners. False: no memory. */
 static bool move_whole_points(struct text_map *map, double corners[4][2], double outwards,
                               struct text_rectangle *ret)
 {

@@ -16,10 +16,8 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
 {
     const size_t classes = row->shape.rank == 2 ? (size_t)row->shape.dims[1] : 0;
     if (classes < 2 || row->count == 0)
-        return task_rows_wrong(row,
-                               "a probability for each position and character, "
-                               "[positions, 1 + characters]",
-                               err);
+        return task_rows_wrong(
+            row, "a probability for each position and character, [positions, 1 + characters]", err);
     const size_t positions = row->count / classes;
     struct text_reading line = {.characters = alloc_array(positions, sizeof *line.characters),
                                 .is_read = true};
@@ -36,8 +34,8 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
         if (!isfinite(scores[best])) {
             text_done(&line);
             return error_set(err, STATUS_NUMERIC,
-                             "the model's probabilities are not finite at position %zu of the "
-                             "text in this image",
+                             "the model's probabilities are not finite at position %zu of the text "
+                             "in this image",
                              i);
         }
         if (best != last && best > 0) {

@@ -155,9 +155,8 @@ static enum status unknown_flag(enum command command, const char *flag, size_t l
                          "unknown option '--%s'; did you mean '--%s'? (lensd %s --help lists them)",
                          name, nearest, command_name(command));
     return error_set(err, STATUS_CONFIG,
-                     "unknown option '--%s'; lensd %s --help lists those there "
-                     "are",
-                     name, command_name(command));
+                     "unknown option '--%s'; lensd %s --help lists those there are", name,
+                     command_name(command));
 }
 
 /* argv[*at] is a flag: sets its option, and moves *at past its value. */
@@ -207,9 +206,8 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     case COMMAND_QUANTIZE:
         if (count > 0)
             return error_set(err, STATUS_CONFIG,
-                             "'%.80s' is one argument too many; lensd %s takes "
-                             "one MODEL",
-                             words[0], command_name(reading->config->command));
+                             "'%.80s' is one argument too many; lensd %s takes one MODEL", words[0],
+                             command_name(reading->config->command));
         return STATUS_OK;
     case COMMAND_DEVICES:
     case COMMAND_HEALTH:
@@ -259,8 +257,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
             i++;
         } else if (word[1] != '-') {
             return error_set(err, STATUS_CONFIG,
-                             "unknown option '%.60s'; options are written "
-                             "--name VALUE (lensd %s --help lists them)",
+                             "unknown option '%.60s'; options are written --name VALUE (lensd %s "
+                             "--help lists them)",
                              word, command_name(reading->config->command));
         } else {
             TRY(read_flag(reading, argc, argv, &i, err));
@@ -415,8 +413,7 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
     return STATUS_OK;
 }
 
-/* Whether `name` is a valid device name such as "cpu" or "cuda:0", even if this machine lacks it.
- * */
+/* Whether `name` is a device's name such as "cpu" or "cuda:0", even if this machine lacks it. */
 static bool names_device(const char *name, size_t length)
 {
     if (length == 3 && !memcmp(name, "cpu", 3))
@@ -430,10 +427,10 @@ static bool names_device(const char *name, size_t length)
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
     if (!config->memory_note[0])
-        snprintf(config->memory_note, sizeof config->memory_note,
-                 "%s has a limit for %.*s, which is not in use here (--device %.80s); it limits "
-                 "nothing",
-                 option, (int)length, names, config->device);
+        snprintf(
+            config->memory_note, sizeof config->memory_note,
+            "%s has a limit for %.*s, which is not in use here (--device %.80s); it limits nothing",
+            option, (int)length, names, config->device);
 }
 
 /* Reads one "BYTES" or "DEVICE=BYTES" of --memory. */
@@ -513,9 +510,8 @@ static enum status check_origins(const struct config *config, struct error *err)
         if (!is_origin(list, length))
             return error_set(
                 err, STATUS_CONFIG,
-                "--cors-origin has '%.*s', which no browser sends; an origin is a scheme, a "
-                "host and perhaps a port, without a path: https://app.example; for all of "
-                "them * alone",
+                "--cors-origin has '%.*s', which no browser sends; an origin is a scheme, a host "
+                "and perhaps a port, without a path: https://app.example; for all of them * alone",
                 length < 100 ? (int)length : 100, list);
         list += length;
         list += strspn(list, ", ");
@@ -566,10 +562,10 @@ static enum status check_listening(struct config *config, struct error *err)
     char *end;
     unsigned long bits = strtoul(config->unix_mode, &end, 8);
     if (*end || end == config->unix_mode || bits == 0 || bits > 0777)
-        return error_set(err, STATUS_CONFIG,
-                         "--unix-mode is '%.20s'; it must be permissions in octal digits, such as "
-                         "0660 or 0666",
-                         config->unix_mode);
+        return error_set(
+            err, STATUS_CONFIG,
+            "--unix-mode is '%.20s'; it must be permissions in octal digits, such as 0660 or 0666",
+            config->unix_mode);
     config->unix_bits = (unsigned)bits;
     if (config->admin_port && config->admin_port == config->port && !config->unix_path)
         return error_set(err, STATUS_CONFIG, "--port and --admin-port are both %d; choose two",
@@ -625,17 +621,16 @@ static enum status check_together(struct config *config, struct error *err)
     if (config->response_cache && config->response_cache < 65536)
         return error_set(
             err, STATUS_CONFIG,
-            "--response-cache is %lld bytes; it must be at least 65536, or 0 to keep no "
-            "answers",
+            "--response-cache is %lld bytes; it must be at least 65536, or 0 to keep no answers",
             (long long)config->response_cache);
     if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
         return error_set(err, STATUS_CONFIG,
                          "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
                          config->model_name);
     if (config->command == COMMAND_INSPECT && !config->model)
-        return error_set(err, STATUS_CONFIG,
-                         "no model given; use: lensd inspect MODEL (an .onnx "
-                         "file or a model folder)");
+        return error_set(
+            err, STATUS_CONFIG,
+            "no model given; use: lensd inspect MODEL (an .onnx file or a model folder)");
     if (config->command == COMMAND_QUANTIZE && (!config->model || !config->calibrate))
         return error_set(err, STATUS_CONFIG,
                          "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",

@@ -37,8 +37,7 @@ enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
 
 enum config_log_format { CONFIG_LOG_TEXT, CONFIG_LOG_JSON, CONFIG_LOG_AUTO };
 
-/* The settings of one run. The struct owns texts and lists; `arguments` points to strings of argv.
- * */
+/* The settings of one run. It owns texts and lists; `arguments` points to strings of argv. */
 struct config {
     enum command command;
     char *config_file;
@@ -149,6 +148,5 @@ void config_done(struct config *config);
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
 
-/* Returns the name nearest to `word` among `count` (a typing error away), or NULL if none is near.
- * */
+/* Returns the name nearest to `word` among `count` (a typing error away); NULL if none is near. */
 const char *config_nearest(const char *word, const char *const *names, size_t count);

@@ -11,20 +11,18 @@
 
 static const struct command_help commands[] = {
     {COMMAND_SERVE, "lensd serve [MODEL] [options]",
-     "Serves a model over HTTP: POST a photo to /predict, get labels back. Without MODEL it "
-     "serves the built-in digit classifier.",
+     "Serves a model over HTTP: POST a photo to /predict, get labels back. Without MODEL it serves "
+     "the built-in digit classifier.",
      "  lensd serve\n"
      "  lensd serve resnet50/ --port 9000\n"
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL PHOTO… [options]",
      "Runs a model on photos without a server. PHOTO is a file, a folder (with the folders in it), "
-     "a "
-     "pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it is "
-     "there; Ctrl-C ends the run and keeps what is printed. Exits with 1 if a photo failed. "
-     "Measures "
-     "nothing: --precision auto is fp32 unless an earlier lensd serve has stored a choice for this "
-     "model.",
+     "a pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it "
+     "is there; Ctrl-C ends the run and keeps what is printed. Exits with 1 if a photo failed. "
+     "Measures nothing: --precision auto is fp32 unless an earlier lensd serve has stored a choice "
+     "for this model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"
      "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
@@ -50,11 +48,9 @@ static const struct command_help commands[] = {
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
     {COMMAND_QUANTIZE, "lensd quantize MODEL --calibrate PHOTOS [options]",
-     "Converts a float32 model to 8 bits: an ONNX file with QuantizeLinear and "
-     "DequantizeLinear, "
+     "Converts a float32 model to 8 bits: an ONNX file with QuantizeLinear and DequantizeLinear, "
      "with the model's labels and preprocessing beside it. Prints how far it agrees with float32 "
-     "on "
-     "photos it was not calibrated on, and writes that to report.json.",
+     "on photos it was not calibrated on, and writes that to report.json.",
      "  lensd quantize resnet50/ --calibrate photos/\n"
      "  lensd quantize model.onnx --calibrate photos/ -o model-int8\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
@@ -142,14 +138,13 @@ void config_help(enum command command, FILE *out)
         print_option(out, option, command);
     }
     fputc('\n', out);
-    help_print_wrapped(
-        out,
-        command == COMMAND_HEALTH
-            ? "Each option is also an environment variable (--port: LENSD_PORT) and a key of the "
-              "file that --config names, which may be the server's own. A flag wins over the "
-              "environment, the environment over the file."
-            : "Each option is also an environment variable (--top-k: LENSD_TOP_K) and a key of "
-              "the file that --config names (\"top-k\"). A flag wins over the environment, the "
-              "environment over the file.",
-        0, 0);
+    help_print_wrapped(out,
+                       command == COMMAND_HEALTH
+                           ? "Each option is also an environment variable (--port: LENSD_PORT) and "
+                             "a key of the file that --config names, which may be the server's "
+                             "own. A flag wins over the environment, the environment over the file."
+                           : "Each option is also an environment variable (--top-k: LENSD_TOP_K) "
+                             "and a key of the file that --config names (\"top-k\"). A flag wins "
+                             "over the environment, the environment over the file.",
+                       0, 0);
 }

@@ -40,9 +40,8 @@ const struct option config_options[] = {
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},
     {"default-model", OPTION_TEXT, COMMAND_SERVE, FIELD(default_model), 0, 0, NULL, "NAME", MODEL,
-     "the model for requests that name none; default: the only model, or the only "
-     "pipeline "
-     "whose stages are all other models; with several models such requests get 400"},
+     "the model for requests that name none; default: the only model, or the only pipeline whose "
+     "stages are all other models; with several models such requests get 400"},
     {"load", OPTION_CHOICE, COMMAND_SERVE, FIELD(load), 0, 0, "eager", "eager|lazy", MODEL,
      "when models are loaded. eager: at the start; lazy: by the first request for one, which waits "
      "for it. A model's lensd.json may say otherwise"},
@@ -62,9 +61,8 @@ const struct option config_options[] = {
      "input size, such as 640x480, if the file leaves height and width free; default: that of its "
      "configuration, else 224x224"},
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
-     "folder of photos typical for the model, searched with its sub-folders: about 100; "
-     "at "
-     "most 256 are used, every fifth only for the report"},
+     "folder of photos typical for the model, searched with its sub-folders: about 100; at most "
+     "256 are used, every fifth only for the report"},
     {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8"},
     {"target", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(target), 0, 0, "vnni", "vnni|avx2", MODEL,
@@ -95,8 +93,7 @@ const struct option config_options[] = {
     {"precision", OPTION_CHOICE, TIMED | COMMAND_INSPECT, FIELD(precision), 0, 0, "auto",
      "fp32|tf32|bf16|fp16|int8|auto", DEVICE,
      "arithmetic of the forward pass; tf32: GPUs; auto: the fastest whose answers agree with fp32, "
-     "measured "
-     "when a model is first loaded"},
+     "measured when a model is first loaded"},
     {"cache", OPTION_TEXT, TIMED | COMMAND_INSPECT, FIELD(cache), 0, 0, NULL, "FOLDER", DEVICE,
      "folder that stores those measurements for the next start, or none; default: lensd in "
      "$XDG_CACHE_HOME or ~/.cache"},
@@ -145,8 +142,7 @@ const struct option config_options[] = {
      "--user may not remove it"},
     {"admin-port", OPTION_NUMBER, COMMAND_SERVE, FIELD(admin_port), 0, 65535, "0", "N", SERVER,
      "second port on --host for health, metrics, pages and admins, with connections and a thread "
-     "of "
-     "its own: it answers when the other port is full; 0: none"},
+     "of its own: it answers when the other port is full; 0: none"},
     {"grpc-port", OPTION_NUMBER, COMMAND_SERVE, FIELD(grpc_port), 0, 65535, "0", "N", SERVER,
      "port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS where --tls-cert "
      "is given); 0: none"},
@@ -207,8 +203,7 @@ const struct option config_options[] = {
     {"proxy-protocol", OPTION_SWITCH, COMMAND_SERVE, FIELD(proxy_protocol), 0, 0, "false", NULL,
      ACCESS,
      "connections from --trusted-proxies begin with a PROXY header (version 1 or 2), which names "
-     "the "
-     "client; connections without one are closed"},
+     "the client; connections without one are closed"},
     {"rate", OPTION_NUMBER, COMMAND_KEY, FIELD(key_rate), 0, 1000000, "0", "N", ACCESS,
      "requests per second allowed with the key; 0: no limit"},
     {"burst", OPTION_NUMBER, COMMAND_KEY, FIELD(key_burst), 0, 1000000, "0", "N", ACCESS,

@@ -65,8 +65,7 @@ static enum status set_bytes(const struct option *option, const char *origin, co
     if (!config_read_bytes(text, &value) || value < option->min || value > option->max)
         return error_set(
             err, STATUS_CONFIG,
-            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M "
-            "or 1G",
+            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M or 1G",
             origin, text, (long long)option->min, (long long)option->max);
     *ret = value;
     return STATUS_OK;

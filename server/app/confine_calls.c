@@ -310,8 +310,7 @@ static void filter_answer(struct call_filter *filter, uint32_t answer)
     filter_put(filter, BPF_RET | BPF_K, answer, 0, 0);
 }
 
-/* Refuses calls of another architecture (32-bit programs, x32), whose numbers mean something else.
- * */
+/* Refuses calls of another architecture (32-bit, x32), whose numbers mean something else. */
 static void filter_begin(struct call_filter *filter)
 {
     filter->length = 0;

@@ -211,10 +211,10 @@ static void warn_of_reload(const struct config *config)
         char text[400];
         if (!files[i].path || access(files[i].path, R_OK) == 0)
             continue;
-        snprintf(text, sizeof text,
-                 "%s '%.200s' was read as root, but --user '%.60s' cannot read it again at SIGHUP: "
-                 "%s",
-                 files[i].option, files[i].path, config->user, strerror(errno));
+        snprintf(
+            text, sizeof text,
+            "%s '%.200s' was read as root, but --user '%.60s' cannot read it again at SIGHUP: %s",
+            files[i].option, files[i].path, config->user, strerror(errno));
         log_event(LOG_WARN, "user", LOG_STR("text", text));
     }
 }
@@ -443,9 +443,8 @@ static void say_ready(struct serve *serve)
                   LOG_STR("precision", precision), LOG_INT("threads", threads), url);
     if (model_host_readiness(serve->model_host) == MODEL_HOST_FAILED)
         log_event(LOG_WARN, "not ready",
-                  LOG_STR("text",
-                          "a required model does not serve (--ready strict): /readyz answers "
-                          "503 until it does"));
+                  LOG_STR("text", "a required model does not serve (--ready strict): /readyz "
+                                  "answers 503 until it does"));
     free(models);
 }
 
@@ -713,9 +712,8 @@ int command_serve(const struct config *config)
                   LOG_STR("text", "--watch has no effect: the built-in model has no files"));
     if (config->ready == CONFIG_READY_STRICT && !config->models)
         log_event(LOG_WARN, "ready",
-                  LOG_STR("text",
-                          "--ready strict has no effect without --models: lensd ends if its "
-                          "model does not load"));
+                  LOG_STR("text", "--ready strict has no effect without --models: lensd ends if "
+                                  "its model does not load"));
     process_protect(config->core_dumps);
     int result = 0;
     if (config->check) {

@@ -173,8 +173,7 @@ static bool grow_pulses(struct supervisor *supervisor, size_t count)
     return true;
 }
 
-/* Whether a pass is stuck, or a model has images waiting and has answered none for the whole span.
- */
+/* Whether a pass is stuck, or a model has images waiting and answered none for the whole span. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count;

@@ -187,17 +187,15 @@ static const char *note_of(const struct profile *profile)
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;
-    printf(
-        "layers      %.3f ms: the quickest of %d passes with a clock around each layer, the table "
-        "below\n",
-        with, PROFILE_RUNS);
+    printf("layers      %.3f ms: the quickest of %d passes with a clock around each layer, the "
+           "table below\n",
+           with, PROFILE_RUNS);
     if (without <= 0)
         return;
     printf("batch       %.3f ms: the quickest pass without these clocks, before them\n", without);
     if (with > DISTURBED * without || without > DISTURBED * with)
-        printf(
-            "            they are far apart: other work kept the machine busy, or the model is so "
-            "small that clocks count\n");
+        printf("            they are far apart: other work kept the machine busy, or the model is "
+               "so small that clocks count\n");
 }
 
 static void profile_print_table(const struct profile *profile)

@@ -176,9 +176,8 @@ static char *report_json(const struct quantize_report *report)
         write_members(&w, root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
                       report->fp32_boxes, report->int8_boxes, report->box_pairs, report->overlap);
     write_members(&w, root,
-                  "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} "
-                  "milliseconds{fp32=%.3f int8=%.3f} faster=%hhd biases_corrected=%hhd "
-                  "smoothed=%hhd fp32_share=%.3f",
+                  "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} milliseconds{fp32=%.3f "
+                  "int8=%.3f} faster=%hhd biases_corrected=%hhd smoothed=%hhd fp32_share=%.3f",
                   report->holds, report->error, report->fp32_bytes, report->int8_bytes,
                   report->fp32_ms, report->int8_ms, report->is_faster, report->corrects_biases,
                   report->is_smoothed, report->fp32_share);
@@ -232,11 +231,10 @@ static void print_report(const struct quantizing *q)
         printf("%-12sThese are few: about 100 give better ranges and a better comparison.\n", "");
     print_kept(report);
     if (report->agreement.is_vector)
-        printf(
-            "%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f in "
-            "the mean, %.4f at most\n",
-            "best class", report->agreement.same, report->agreement.images, report->agreement.mean,
-            report->agreement.greatest);
+        printf("%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f "
+               "in the mean, %.4f at most\n",
+               "best class", report->agreement.same, report->agreement.images,
+               report->agreement.mean, report->agreement.greatest);
     else
         printf("%-12srelative error %.4f on average, %.4f at most, on %d held-out photos\n",
                "outputs", report->agreement.mean, report->agreement.greatest,
@@ -274,8 +272,7 @@ static enum status check_photos(const struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* A layer that would be quantized must have finite weights: one NaN spoils the scale of a channel.
- */
+/* A layer to be quantized must have finite weights: one NaN spoils a channel's scale. */
 static enum status check_weight(const struct value *weight, struct error *err)
 {
     const struct tensor *tensor = weight ? weight->known : NULL;

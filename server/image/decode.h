@@ -42,8 +42,7 @@ enum status limits_check(const char *name, uint64_t width, uint64_t height,
 /* Whether the bytes are the beginning of a JPEG or PNG signature that is cut short. */
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
-/* Describes bytes of an unknown format for an error sentence: "a GIF image", "HTML text". Static.
- * */
+/* Describes bytes of an unknown format for an error: "a GIF image", "HTML text". Static. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
 /* Reads orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 if it is

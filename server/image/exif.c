@@ -136,8 +136,7 @@ int exif_orientation(const uint8_t *tiff, size_t size)
     return find_orientation(tiff, size, &orientation) ? orientation : 1;
 }
 
-/* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 if there is none.
- * */
+/* Reads the first tiff:Orientation="N" or tiff:Orientation>N of an XMP packet; 1 without one. */
 static int xmp_orientation(const uint8_t *xmp, size_t size)
 {
     static const char name[] = "tiff:Orientation";

@@ -189,10 +189,10 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
     char text[100];
     library_text(cause.message, text, sizeof text);
     if (cause.code == HEIF_MEMORY && cause.subcode == HEIF_OVER_LIMIT)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "the %s is larger than allowed (max_side, max_pixels): %.90s; send a "
-                         "smaller picture",
-                         name, text);
+        return error_set(
+            err, STATUS_TOO_LARGE,
+            "the %s is larger than allowed (max_side, max_pixels): %.90s; send a smaller picture",
+            name, text);
     if (cause.code == HEIF_MEMORY)
         return error_set(err, STATUS_NO_MEMORY,
                          "no memory to decode the %s; send a smaller picture or try again", name);
@@ -270,11 +270,10 @@ static enum status heif_read_pixels(const struct heif_file *file, struct pixel_b
     enum status status = STATUS_OK;
     if (!pixels || stride < 0 || (size_t)stride < row || width < 0 || height < 0 ||
         (uint32_t)width != file->width || (uint32_t)height != file->height)
-        status = error_set(
-            err, STATUS_BAD_IMAGE,
-            "the %s is damaged (its picture does not have the size that it declares); send an "
-            "intact file",
-            file->name);
+        status = error_set(err, STATUS_BAD_IMAGE,
+                           "the %s is damaged (its picture does not have the size that it "
+                           "declares); send an intact file",
+                           file->name);
     for (uint32_t y = 0; status == STATUS_OK && y < file->height; y++)
         memcpy(buffer->data + y * row, pixels + (size_t)y * (size_t)stride, row);
     heif.image_release(image);

@@ -46,12 +46,9 @@ static _Noreturn void jpeg_give_up(struct jpeg_reader *reader, enum status statu
 
 static _Noreturn void fail_truncated(struct jpeg_reader *reader)
 {
-    jpeg_give_up(
-        reader,
-        error_set(
-            reader->err, STATUS_BAD_IMAGE,
-            "the JPEG ends early: its data stops before the picture is complete; send the whole "
-            "file"));
+    jpeg_give_up(reader, error_set(reader->err, STATUS_BAD_IMAGE,
+                                   "the JPEG ends early: its data stops before the picture is "
+                                   "complete; send the whole file"));
 }
 
 static _Noreturn void fail_corrupt(struct jpeg_reader *reader)
@@ -65,13 +62,10 @@ static _Noreturn void fail_corrupt(struct jpeg_reader *reader)
 
 static _Noreturn void fail_unsupported(struct jpeg_reader *reader, const char *what)
 {
-    jpeg_give_up(
-        reader,
-        error_set(
-            reader->err, STATUS_UNSUPPORTED_MEDIA,
-            "%s JPEG is not supported; save the picture as baseline or progressive JPEG of 8 bit, "
-            "or as PNG",
-            what));
+    jpeg_give_up(reader, error_set(reader->err, STATUS_UNSUPPORTED_MEDIA,
+                                   "%s JPEG is not supported; save the picture as baseline or "
+                                   "progressive JPEG of 8 bit, or as PNG",
+                                   what));
 }
 
 /* jpeg_error_mgr.error_exit. It must not return. */
@@ -84,20 +78,16 @@ static _Noreturn void jpeg_on_error(j_common_ptr common)
             reader, error_set(reader->err, STATUS_NO_MEMORY,
                               "no memory to decode the JPEG; send a smaller picture or try again"));
     case JERR_NO_BACKING_STORE: /* more than mem->max_memory_to_use */
-        jpeg_give_up(
-            reader,
-            error_set(
-                reader->err, STATUS_TOO_LARGE,
-                "the JPEG needs more working memory than its size justifies; save it again as "
-                "baseline JPEG"));
+        jpeg_give_up(reader, error_set(reader->err, STATUS_TOO_LARGE,
+                                       "the JPEG needs more working memory than its size "
+                                       "justifies; save it again as baseline JPEG"));
     case JERR_IMAGE_TOO_BIG: {
         const uint32_t side = JPEG_MAX_DIMENSION;
-        jpeg_give_up(
-            reader,
-            error_set(reader->err, STATUS_TOO_LARGE,
-                      "the JPEG is %u x %u pixels, but a side may have at most %u; send a smaller "
-                      "picture",
-                      reader->cinfo.image_width, reader->cinfo.image_height, side));
+        jpeg_give_up(reader,
+                     error_set(reader->err, STATUS_TOO_LARGE,
+                               "the JPEG is %u x %u pixels, but a side may have at most %u; send a "
+                               "smaller picture",
+                               reader->cinfo.image_width, reader->cinfo.image_height, side));
     }
     case JERR_SOF_UNSUPPORTED:
         fail_unsupported(reader, "lossless or hierarchical");
@@ -173,8 +163,7 @@ static void jpeg_on_progress(j_common_ptr common)
                   reader->limits->max_scans));
 }
 
-/* Prepares `reader` for setjmp. The decompress object is created after setjmp, since that can fail.
- */
+/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes after that. */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {

@@ -65,20 +65,15 @@ static void png_on_read(png_structp png, png_bytep bytes, size_t count)
 {
     struct png_reader *reader = png_get_io_ptr(png);
     if (count > reader->size - reader->at) {
-        png_give_up(
-            reader,
-            error_set(reader->err, STATUS_BAD_IMAGE,
-                      "the PNG ends early: its data stops before the picture is complete; send the "
-                      "whole file"));
+        png_give_up(reader, error_set(reader->err, STATUS_BAD_IMAGE,
+                                      "the PNG ends early: its data stops before the picture is "
+                                      "complete; send the whole file"));
     }
     if (reader->is_last_row && png_get_io_chunk_type(png) == IDAT) {
         if (count > reader->last_bytes) {
-            png_give_up(
-                reader,
-                error_set(
-                    reader->err, STATUS_BAD_IMAGE,
-                    "the PNG is damaged (its data goes on after the last row); save it again or "
-                    "send an intact file"));
+            png_give_up(reader, error_set(reader->err, STATUS_BAD_IMAGE,
+                                          "the PNG is damaged (its data goes on after the last "
+                                          "row); save it again or send an intact file"));
         }
         reader->last_bytes -= count;
     }
@@ -115,14 +110,11 @@ static enum status png_read_size(const uint8_t *data, size_t size,
     if (size < HEADER_END)
         return error_set(
             err, STATUS_BAD_IMAGE,
-            "the PNG ends early: %zu bytes do not even hold its header; send the whole "
-            "file",
-            size);
+            "the PNG ends early: %zu bytes do not even hold its header; send the whole file", size);
     if (png_u32(data + LENGTH_AT) != 13 || memcmp(data + NAME_AT, "IHDR", 4) != 0)
         return error_set(
             err, STATUS_BAD_IMAGE,
-            "the PNG is damaged (it does not begin with a header chunk); send an intact "
-            "file");
+            "the PNG is damaged (it does not begin with a header chunk); send an intact file");
     const uint32_t width = png_u32(data + WIDTH_AT), height = png_u32(data + HEIGHT_AT);
     TRY(limits_check("PNG", width, height, limits, err));
     *ret = (struct stored_size){width, height, width, height};

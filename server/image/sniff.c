@@ -108,8 +108,7 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };
 
-/* Returns the beginning in lower case without white space and byte order mark, to recognise markup.
- * */
+/* Returns the beginning in lower case without blanks and byte order mark, to recognise markup. */
 static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
 {
     size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

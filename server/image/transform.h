@@ -4,8 +4,7 @@
  * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, with the
  * fixed-point 8-bit intermediate of Pillow's Resample.c, so that a model sees the pixels of its
  * training: largest difference 1/255, mean at most 0.05/255. RESAMPLE_LINEAR is OpenCV's
- * cv::resize() on bytes, bit for bit. Only the rows and columns that the crop keeps are computed.
- * */
+ * cv::resize() on bytes, bit for bit. Only rows and columns that the crop keeps are computed. */
 #pragma once
 
 #include "engine/tensor/image_numbers.h"

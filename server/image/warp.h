@@ -20,6 +20,5 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, uint8_t *ret);
 
-/* Turns the picture by 90 degrees counter-clockwise: `ret` has `height` columns and `width` rows.
- * */
+/* Turns the picture 90 degrees counter-clockwise: `ret` has `height` columns, `width` rows. */
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);

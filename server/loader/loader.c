@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "models/folder/repository.h"
 #include "server/loader/loader_watch.h"
@@ -281,8 +282,7 @@ static void log_assumptions(const struct model *model)
                                   "beside the .onnx file, one name a line"));
 }
 
-/* Warns if photos can be sent to the model, but are refused because its outputs mean nothing here.
- */
+/* Warns if photos sent to the model are refused because its outputs mean nothing here. */
 static void log_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
     struct deployment *deployment;
@@ -624,7 +624,7 @@ static enum status unload_by_name(struct loader *loader, const char *name, struc
 
 static struct queued_job *next_job(struct loader *loader)
 {
-    pthread_mutex_lock(&loader->lock);
+    LOCK(&loader->lock);
     struct queued_job *job = loader->jobs;
     if (job) {
         loader->jobs = job->next;
@@ -632,7 +632,6 @@ static struct queued_job *next_job(struct loader *loader)
             loader->last_job = &loader->jobs;
         loader->job_count--;
     }
-    pthread_mutex_unlock(&loader->lock);
     return job;
 }
 

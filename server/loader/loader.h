@@ -35,8 +35,7 @@ struct loader;
 
 /* Looks at what is there, and announces it to the model host; loads nothing yet. Texts are
  * borrowed. STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG with a sentence when there is nothing to
- * begin with.
- */
+ * begin with. */
 enum status loader_create(const struct loader_options *options, struct loader **ret,
                           struct error *err) MUST_USE;
 
@@ -71,7 +70,6 @@ enum status loader_submit(struct loader *loader, enum loader_job job, const char
                           void *context, struct error *err) MUST_USE;
 
 /* Cancels what is being loaded and joins the thread; jobs that wait are answered. May be called
- * again.
- */
+ * again. */
 void loader_stop(struct loader *loader);
 void loader_free(struct loader *loader); /* NULL is fine */

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/lock.h"
 #include "engine/base/utf8.h"
 
 #define VALUE_MAX  1024
@@ -375,10 +376,9 @@ static void wake_writer_locked(void)
 
 static void put(const char *text, size_t size)
 {
-    pthread_mutex_lock(&writer.lock);
+    LOCK(&writer.lock);
     put_locked(text, size);
     wake_writer_locked();
-    pthread_mutex_unlock(&writer.lock);
 }
 
 static void *log_thread(void *context)
@@ -401,9 +401,8 @@ bool log_start(void)
     if (at_quick_exit(log_flush) != 0 || pthread_create(&thread, NULL, log_thread, NULL) != 0)
         return false;
     pthread_detach(thread);
-    pthread_mutex_lock(&writer.lock);
+    LOCK(&writer.lock);
     writer.has_thread = true;
-    pthread_mutex_unlock(&writer.lock);
     return true;
 }
 
@@ -413,10 +412,9 @@ void log_flush(void)
     int failure = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += FLUSH_SECONDS;
-    pthread_mutex_lock(&writer.lock);
+    LOCK(&writer.lock);
     while (failure == 0 && (writer.is_writing || has_work_locked()))
         failure = pthread_cond_clockwait(&writer.written, &writer.lock, CLOCK_MONOTONIC, &until);
-    pthread_mutex_unlock(&writer.lock);
 }
 
 unsigned long log_lost_total(void)

@@ -69,8 +69,7 @@ const char *log_level_name(enum log_level level);
 /* Implements log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Writes an error as a line that is not an event, `format` without a newline; cut to LOG_LINE_MAX.
- * */
+/* Writes an error as a line that is no event; `format` has no newline. Cut to LOG_LINE_MAX. */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
 /* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.

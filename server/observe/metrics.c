@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
@@ -157,12 +158,10 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
 {
     if (!metrics)
         return NULL;
-    pthread_mutex_lock(&metrics->lock);
+    LOCK(&metrics->lock);
     struct metric_family *family =
         find_family_locked(metrics, kind, name, help, buckets, bucket_count);
-    struct metric *series = family ? find_series_locked(family, labels) : NULL;
-    pthread_mutex_unlock(&metrics->lock);
-    return series;
+    return family ? find_series_locked(family, labels) : NULL;
 }
 
 static void add_double(_Atomic double *value, double amount)

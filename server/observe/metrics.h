@@ -41,6 +41,5 @@ const char *metrics_escape(const char *value, char *text, size_t size);
 
 /* Returns the whole text, malloc'ed, for the caller to free; NULL when out of memory. *ret_size
  * excludes the terminator. Passes `promtool check metrics`. The values of one histogram agree with
- * each other (+Inf bucket equals count); different series may be from slightly different moments.
- * */
+ * each other (+Inf bucket equals count); series may be from slightly different moments. */
 char *metrics_text(struct metrics *metrics, size_t *ret_size);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "lensd_version.h"
 #include "proto/trace_json.h"
@@ -318,12 +319,11 @@ static enum sent post(struct trace_exporter *exporter, const char *json, size_t 
 /* Waits until `until`, or until the exporter must stop. */
 static void pause_until(struct trace_exporter *exporter, int64_t until)
 {
-    pthread_mutex_lock(&exporter->lock);
+    LOCK(&exporter->lock);
     while (!exporter->stop_at && clock_now() < until) {
         const struct timespec at = {until / SECOND, until % SECOND};
         pthread_cond_timedwait(&exporter->changed, &exporter->lock, &at);
     }
-    pthread_mutex_unlock(&exporter->lock);
 }
 
 static void send_batch(struct trace_exporter *exporter, size_t count)
@@ -521,9 +521,7 @@ static enum status read_headers(struct trace_exporter *exporter, struct error *e
         const int length = snprintf(line, sizeof line, "%s: %s", key, value);
         status = length >= (int)sizeof line || strpbrk(line, "\r\n")
                      ? error_set(err, STATUS_CONFIG,
-                                 "%s: a header is too long, or has more than "
-                                 "one line",
-                                 variable)
+                                 "%s: a header is too long, or has more than one line", variable)
                      : add_header(exporter, line, err);
     }
     free(copy);

@@ -25,7 +25,6 @@ int probes_from_folder(const struct probes *probes);
  * that cannot be read is logged, and a drawn picture stands in for it. */
 enum status probes_write(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
 
-/* The same of the folder's image i; a file that cannot be read is an error, which does not name it.
- */
+/* Does so for the folder's image i; the error for an unreadable file does not name it. */
 enum status probes_read(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
 const char *probes_file(const struct probes *probes, int i); /* its path */

@@ -130,16 +130,16 @@ static enum status infer_check_shape(const struct deployment *deployment,
     }
     if (input->dtype == wanted->dtype && shape_equal(&shape, &wanted->shape) && *ret_rows > 0)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
-        wanted->name, deployment->model->name, dtype_oip_name(wanted->dtype),
-        wanted_shape(deployment, wanted, expected), input->datatype,
-        shape_text(&input->shape, given),
-        !deployment->takes_images ? ""
-        : deployment->model->free_height && deployment->model->free_width
-            ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
-            : "; BYTES with a JPEG or PNG go as well, and a file exported with free height and "
-              "width takes other sizes");
+    return error_set(err, STATUS_INVALID,
+                     "input '%s' of model '%s' is %s %s, the request has %s %s%s", wanted->name,
+                     deployment->model->name, dtype_oip_name(wanted->dtype),
+                     wanted_shape(deployment, wanted, expected), input->datatype,
+                     shape_text(&input->shape, given),
+                     !deployment->takes_images ? ""
+                     : deployment->model->free_height && deployment->model->free_width
+                         ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
+                         : "; BYTES with a JPEG or PNG go as well, and a file exported with free "
+                           "height and width takes other sizes");
 }
 
 /* Reads numbers in JSON into memory of their own, which is charged like the body. */
@@ -258,8 +258,7 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
 }
 
 /* A body without JSON is the single input: an image, with or without its length before it, or one
- * row.
- */
+ * row. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
@@ -311,11 +310,10 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_INVALID,
-        "\"classification\" is %zu for output '%s', whose rows have %zu values; ask for "
-        "1 to %d of them, or for the tensor itself",
-        wanted, name, classes, PREDICT_MAX_TOP_K);
+    return error_set(err, STATUS_INVALID,
+                     "\"classification\" is %zu for output '%s', whose rows have %zu values; ask "
+                     "for 1 to %d of them, or for the tensor itself",
+                     wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
 static enum status check_outputs(struct infer_work *work, const struct deployment *deployment,
@@ -578,11 +576,10 @@ static enum status json_size(const struct exchange *x, const struct deployment *
     errno = 0;
     unsigned long long value = strtoull(x->json_length, &end, 10);
     if (x->json_length[0] < '0' || x->json_length[0] > '9' || *end || errno || value > x->body.size)
-        return error_set(
-            err, STATUS_INVALID,
-            "Inference-Header-Content-Length is '%.40s'; it must be a number from 0 to "
-            "the length of the body, %zu",
-            x->json_length, x->body.size);
+        return error_set(err, STATUS_INVALID,
+                         "Inference-Header-Content-Length is '%.40s'; it must be a number from 0 "
+                         "to the length of the body, %zu",
+                         x->json_length, x->body.size);
     *ret = (size_t)value;
     *ret_raw = value == 0;
     return STATUS_OK;
@@ -603,15 +600,14 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
         json++;
     if ((json < size && data[json] < ' ') || memchr(data, '\0', size))
-        return error_set(err, STATUS_INVALID,
-                         "the body is binary, not JSON; the header Inference-Header-Content-Length "
-                         "says how many bytes of JSON it begins with (0: none, it is the input "
-                         "itself)");
+        return error_set(
+            err, STATUS_INVALID,
+            "the body is binary, not JSON; the header Inference-Header-Content-Length says how "
+            "many bytes of JSON it begins with (0: none, it is the input itself)");
     return STATUS_OK;
 }
 
-/* The model compiled for the height and width of the request's tensor replaces *deployment.
- */
+/* Replaces *deployment by the model compiled for the size of the request's tensor. */
 static enum status choose_size(struct exchange *x, const struct v2_request *v2,
                                struct deployment **deployment, struct error *err)
 {
@@ -649,10 +645,10 @@ static enum status read_body(struct exchange *x, struct infer_work *work,
     if (*ret_raw)
         return STATUS_OK;
     if (x->body.size == 0)
-        return error_set(err, STATUS_INVALID,
-                         "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s "
-                         "describes them",
-                         deployment->model->name);
+        return error_set(
+            err, STATUS_INVALID,
+            "the body is empty; send {\"inputs\": […]} as GET /v2/models/%s describes them",
+            deployment->model->name);
     TRY(check_is_json(x, err));
     return v2_request_parse(x->body.data, x->body.size, *ret_json, &limits, &work->v2, err);
 }

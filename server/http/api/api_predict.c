@@ -239,9 +239,8 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return error_set(
             err, STATUS_INVALID,
             "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
-            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
-            "slices, overlap and merge; for segmenters classes and masks; for embedding models "
-            "normalize",
+            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, slices, "
+            "overlap and merge; for segmenters classes and masks; for embedding models normalize",
             name);
     if (size >= sizeof value || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
@@ -356,10 +355,10 @@ static enum status read_multipart(const struct exchange *x, struct predict_work 
             count++;
     }
     if (count == 0)
-        return error_set(err, STATUS_INVALID,
-                         "the form has no image in it; send one: curl -F image=@photo.jpg "
-                         "%s/predict",
-                         x->server->url);
+        return error_set(
+            err, STATUS_INVALID,
+            "the form has no image in it; send one: curl -F image=@photo.jpg %s/predict",
+            x->server->url);
     if (count > max_images)
         return error_set(err, STATUS_TOO_LARGE,
                          "%zu images in one request; the limit is %zu (--max-images)", count,
@@ -648,8 +647,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     if (dialect && dialect->is_single && work->request.image_count > 1)
         return error_set(
             err, STATUS_INVALID,
-            "%s takes one picture in a request, and this one has %zu; send them one by "
-            "one",
+            "%s takes one picture in a request, and this one has %zu; send them one by one",
             dialect->name, work->request.image_count);
     work->request.model = work->model[0] ? work->model : NULL;
     if (x->match.model[0]) { /* the path takes precedence */

@@ -132,10 +132,9 @@ static void put_model_states(FILE *out, const struct model_status *models, size_
                     metrics_escape(models[i].name, name, sizeof name),
                     metrics_escape(models[i].version, version, sizeof version),
                     model_state_name((enum model_state)state), (int)models[i].state == state);
-    fputs(
-        "# HELP lensd_model_stale 1 if a version serves what was loaded before, because its files "
-        "have changed and did not load.\n# TYPE lensd_model_stale gauge\n",
-        out);
+    fputs("# HELP lensd_model_stale 1 if a version serves what was loaded before, because its "
+          "files have changed and did not load.\n# TYPE lensd_model_stale gauge\n",
+          out);
     for (size_t i = 0; i < count; i++)
         if (models[i].state == MODEL_READY)
             fprintf(out, "lensd_model_stale{model=\"%s\",version=\"%s\"} %d\n",
@@ -151,8 +150,8 @@ static void put_model_states(FILE *out, const struct model_status *models, size_
     for (size_t i = 0; i < count; i++)
         for (int cause = UNLOAD_ASKED; cause < UNLOAD_CAUSES; cause++)
             fprintf(out,
-                    "lensd_model_unloads_total{model=\"%s\",version=\"%s\",cause=\"%s\"} "
-                    "%" PRIu64 "\n",
+                    "lensd_model_unloads_total{model=\"%s\",version=\"%s\",cause=\"%s\"} %" PRIu64
+                    "\n",
                     metrics_escape(models[i].name, name, sizeof name),
                     metrics_escape(models[i].version, version, sizeof version),
                     unload_cause_name((enum unload_cause)cause), models[i].unloads[cause]);

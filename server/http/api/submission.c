@@ -60,9 +60,8 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     if (!http_budget_charge(budget, own, bytes))
         return error_set(err, STATUS_OVERLOADED,
                          "the answer may take %zu bytes; with it the bodies and answers of all "
-                         "requests would exceed %zu bytes, or those of your address three "
-                         "quarters of that; try again soon, or raise the limit "
-                         "(--max-upload-memory)",
+                         "requests would exceed %zu bytes, or those of your address three quarters "
+                         "of that; try again soon, or raise the limit (--max-upload-memory)",
                          bytes, most);
     x->answer.charged += bytes;
     return STATUS_OK;
@@ -437,9 +436,8 @@ enum status refuse_pipeline(const struct exchange *x, const char *model, const c
         return STATUS_OK;
     const enum status status = error_set(
         err, STATUS_INVALID,
-        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON, "
-        "lines of text or a picture, and without slices; here name one of its models, such as "
-        "'%s'",
+        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON, lines "
+        "of text or a picture, and without slices; here name one of its models, such as '%s'",
         name, name, stages->stages[0].model);
     free(stages);
     return status;

@@ -128,10 +128,10 @@ static void refuse_broken_head(struct exchange *x, const struct request_head *he
 void exchange_refuse_broken(struct exchange *x, const struct request_head *head, int status)
 {
     if (x->state == EXCHANGE_BODY && status == 413) {
-        respond_refusal(x, 413, "too_large",
-                        "a chunk, or the line with its size, is too long; the limit is %zu "
-                        "(--max-body)",
-                        x->server->options.max_body);
+        respond_refusal(
+            x, 413, "too_large",
+            "a chunk, or the line with its size, is too long; the limit is %zu (--max-body)",
+            x->server->options.max_body);
     } else if (x->state == EXCHANGE_BODY) {
         respond_refusal(x, 400, "invalid_request",
                         "the chunks of the body are malformed; write each as its length in "
@@ -226,14 +226,13 @@ enum status admit_check_hosts(const char *list, struct error *err)
         return STATUS_OK;
     for (bool more = true; more;) {
         const size_t length = strcspn(list, ",");
-        const size_t plain = strspn(list, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789-_.");
+        const size_t plain =
+            strspn(list, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
         if (length == 0 || plain != length)
-            return error_set(
-                err, STATUS_CONFIG,
-                "--allowed-hosts has '%.*s'; write host names without scheme and port, "
-                "with commas between them, or * alone",
-                length < 80 ? (int)length : 80, list);
+            return error_set(err, STATUS_CONFIG,
+                             "--allowed-hosts has '%.*s'; write host names without scheme and "
+                             "port, with commas between them, or * alone",
+                             length < 80 ? (int)length : 80, list);
         list += length;
         more = *list == ',';
         list += more;
@@ -246,16 +245,16 @@ static void check_headers(struct exchange *x, const struct request_head *head)
 {
     size_t limit = x->server->options.max_header;
     if (head->size > limit)
-        respond_refusal(x, 431, "header_too_large",
-                        "the request line and headers have %zu bytes; the limit is %zu "
-                        "(--max-header)",
-                        head->size, limit);
+        respond_refusal(
+            x, 431, "header_too_large",
+            "the request line and headers have %zu bytes; the limit is %zu (--max-header)",
+            head->size, limit);
     else if (!strcmp(head->version, "HTTP/1.1") && !head->host)
         respond_refusal(x, 400, "invalid_request", NEEDS_HOST);
     else if (head->host && !is_allowed_host(&x->server->options, head->host))
         respond_refusal(x, 403, "forbidden",
-                        "lensd does not answer for the host '%.100s'; use its IP address, or "
-                        "add the name to --allowed-hosts",
+                        "lensd does not answer for the host '%.100s'; use its IP address, or add "
+                        "the name to --allowed-hosts",
                         head->host);
     else if (head->expect && strcasecmp(head->expect, "100-continue") != 0)
         respond_refusal(x, 417, "expectation_failed",
@@ -270,8 +269,7 @@ static void check_route(struct exchange *x)
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
     } else if (!x->route) {
         respond_refusal(x, 404, "not_found",
-                        "%.100s does not exist; GET / lists the paths, POST /predict takes "
-                        "images",
+                        "%.100s does not exist; GET / lists the paths, POST /predict takes images",
                         x->path);
     }
     if (!x->route)
@@ -306,9 +304,9 @@ static void check_room(struct exchange *x)
         return;
     x->closes = true;
     if (x->route->access != ROUTE_OPEN)
-        respond_refusal(x, 503, "too_many_connections",
-                        "all connections are in use; try again soon, or raise the limit "
-                        "(--max-connections)");
+        respond_refusal(
+            x, 503, "too_many_connections",
+            "all connections are in use; try again soon, or raise the limit (--max-connections)");
 }
 
 static void check_access(struct exchange *x, const struct request_head *head)
@@ -324,10 +322,9 @@ static void check_access(struct exchange *x, const struct request_head *head)
     case KEY_GRANTED:
         return;
     case KEY_MISSING:
-        respond_refusal(x, 401, "unauthorized",
-                        "%s needs an API key; send it as Authorization: Bearer KEY or X-API-Key: "
-                        "KEY",
-                        x->path);
+        respond_refusal(
+            x, 401, "unauthorized",
+            "%s needs an API key; send it as Authorization: Bearer KEY or X-API-Key: KEY", x->path);
         respond_header(x, "WWW-Authenticate", "Bearer realm=\"lensd\"");
         return;
     case KEY_UNKNOWN:
@@ -370,10 +367,10 @@ static void allow_origin(struct exchange *x, const struct request_head *head)
     char allow[ALLOW_TEXT];
     respond_header(x, "Access-Control-Allow-Methods", "%s",
                    route_allow(route_methods(x->route), allow, sizeof allow));
-    respond_header(x, "Access-Control-Allow-Headers",
-                   "Authorization, Content-Type, Content-Encoding, X-API-Key, X-Request-Id, "
-                   "X-Request-Timeout-Ms, X-Priority, traceparent, "
-                   "Inference-Header-Content-Length");
+    respond_header(
+        x, "Access-Control-Allow-Headers",
+        "Authorization, Content-Type, Content-Encoding, X-API-Key, X-Request-Id, "
+        "X-Request-Timeout-Ms, X-Priority, traceparent, Inference-Header-Content-Length");
     respond_header(x, "Access-Control-Max-Age", "600");
     if (!x->answer.status) {
         respond_empty(x, 204);

@@ -6,8 +6,7 @@
 
 #include "server/http/transport/exchange.h"
 
-/* If the answer is an error, a body up to this size is still read, so the connection stays usable.
- */
+/* After an error, a body up to this size is still read, so that the connection stays usable. */
 #define EXCHANGE_DISCARD_MAX ((uint64_t)1 << 20)
 
 #define EXCHANGE_TARGET_MAX 8192 /* bytes of path and query */
@@ -21,11 +20,10 @@ struct request_head {
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
-    bool malformed; /* the request line or a header is invalid, or a proxy may parse it differently
-                     */
-    int hosts;      /* number of Host headers */
-    int lengths, encodings;        /* number of Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding; /* the last of each */
+    bool malformed;                 /* a line is invalid, or a proxy may parse it differently */
+    int hosts;                      /* number of Host headers */
+    int lengths, encodings;         /* number of Content-Length and Transfer-Encoding headers */
+    const char *length, *encoding;  /* the last of each */
 };
 
 enum head_verdict {

@@ -1,5 +1,4 @@
-/* Takes an answer from its handler to the socket: calls `finish`, compresses, charges the budget.
- */
+/* Takes an answer from handler to socket: calls `finish`, compresses, charges the budget. */
 #include "server/http/transport/answer.h"
 
 #include <stdlib.h>

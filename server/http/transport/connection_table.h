@@ -114,7 +114,6 @@ void connection_leave_locked(struct connections *connections, struct connection 
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
 /* Answers with an error, from any thread, and shuts down our sending side. Under TLS the
- * connection's own thread sends the answer (connection_send_pending_refusal). `code` is a constant.
- */
+ * connection's own thread sends it (connection_send_pending_refusal). `code` is a constant. */
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
                               int http, const char *code, const char *sentence);

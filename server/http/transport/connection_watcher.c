@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/http/transport/connection_table.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/thread.h"
@@ -33,8 +34,7 @@ struct late_clients {
 
 /* ---- hang-ups ---- */
 
-/* Returns the request to cancel, pinned; NULL if there is none or it will see `cancelled` itself.
- */
+/* Returns the request to cancel, pinned; NULL if there is none or it sees `cancelled` itself. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -61,8 +61,7 @@ static void show_end_locked(struct connection *connection)
 
 /* A client that has ended its sending side may still read, or may have disconnected. Over TCP only
  * sending something shows which. If the client has disconnected, its system answers an interim
- * answer (RFC 9110, section 15.2) with a reset, which handle_event() sees. Other clients ignore it.
- */
+ * answer (RFC 9110, section 15.2) with a reset, which handle_event() sees. Others ignore it. */
 static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -119,8 +118,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     if (limit == 0)
         return;
     if (connection->is_unix) {
-        /* The kernel does not count bytes here: allow the header the time since the last request.
-         */
+        /* The kernel counts no bytes here: allow the header the time since the last request. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
     } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
@@ -219,8 +217,7 @@ static void check_answer_locked(struct connections *connections, struct connecti
     int64_t limit = connections->limits.answer_timeout_ms;
     if (limit == 0 || !is_slow_locked(connection, limit, now))
         return;
-    /* No error can be sent in the middle of an answer. Drop what the kernel still holds of it, too.
-     */
+    /* In the middle of an answer no error can be sent. Drop what the kernel still holds, too. */
     const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
     metric_add(connections->timeout_total, 1);
     (void)setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -232,7 +229,7 @@ static void check_times_once(struct connections *connections, int64_t now,
                              struct late_clients *late)
 {
     late->count = 0;
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     for (struct connection *c = connections->head; c; c = c->next) {
         if (c->is_multiplexed)
             continue;
@@ -260,7 +257,6 @@ static void check_times_once(struct connections *connections, int64_t now,
             break;
         }
     }
-    pthread_mutex_unlock(&connections->lock);
 }
 
 static void check_times(struct connections *connections, int64_t now)
@@ -300,7 +296,7 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
 {
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     int64_t now = clock_now(), until;
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     if (forwarded_for) {
         const struct penalty *penalty = penalty_find(&connections->penalties, client);
         until = penalty ? penalty_until(penalty) : 0;
@@ -313,7 +309,6 @@ int64_t connection_penalty(struct connections *connections, struct connection *c
         until = penalty_until(&connection->penalty);
     }
     connection->has_asked = true;
-    pthread_mutex_unlock(&connections->lock);
     return until;
 }
 
@@ -322,7 +317,7 @@ void connection_note_penalty(struct connections *connections, struct connection 
 {
     const uint64_t client = penalty_client(connection->address, forwarded_for);
     const int64_t now = clock_now();
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     struct penalty *penalty = !forwarded_for ? &connection->penalty
                               : refused      ? penalty_add(&connections->penalties, client)
                                              : penalty_find(&connections->penalties, client);
@@ -336,7 +331,6 @@ void connection_note_penalty(struct connections *connections, struct connection 
         penalty_leave(&connections->penalties, client, penalty, now);
         penalty_served(penalty); /* so that it is not left a second time */
     }
-    pthread_mutex_unlock(&connections->lock);
 }
 
 bool connection_delay(struct connections *connections, struct connection *connection, int64_t until,

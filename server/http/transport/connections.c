@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "proto/answers.h"
 #include "server/http/transport/connection_table.h"
 #include "server/http/transport/raw_answer.h"
@@ -47,22 +48,20 @@ void connection_enter_locked(struct connections *connections, struct connection 
 bool connection_enter(struct connections *connections, struct connection *connection,
                       enum connection_phase phase)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     bool ours = connection->phase != CONNECTION_REFUSED;
     if (ours)
         connection_enter_locked(connections, connection, phase);
-    pthread_mutex_unlock(&connections->lock);
     return ours;
 }
 
 void connection_answering(struct connections *connections, struct connection *connection,
                           size_t size)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     connection->answer_size = size;
     if (connection->phase != CONNECTION_REFUSED)
         connection_enter_locked(connections, connection, CONNECTION_ANSWERING);
-    pthread_mutex_unlock(&connections->lock);
 }
 
 /* The answer is small and the socket's buffer is empty: one send takes all of it, unless the client
@@ -83,9 +82,8 @@ static void refuse_locked(struct connections *connections, struct connection *co
 void connection_refuse(struct connections *connections, struct connection *connection,
                        const char *answer, size_t size)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     refuse_locked(connections, connection, answer, size);
-    pthread_mutex_unlock(&connections->lock);
 }
 
 void connection_leave_locked(struct connections *connections, struct connection *connection)
@@ -163,31 +161,27 @@ void connections_count_late(struct connections *connections)
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     connection->request = request;
     if (request && connection->gone) {
         atomic_store(&request->cancelled, 1);
         metric_add(connections->gone_total, 1);
     }
-    pthread_mutex_unlock(&connections->lock);
 }
 
 void connection_set_version(struct connections *connections, struct connection *connection,
                             const char *version)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     /* HTTP/1.0 has no interim answers. On a Unix socket the kernel reports a disconnect itself. */
     connection->may_ask =
         !connection->tls && !connection->is_unix && strcmp(version, "HTTP/1.0") != 0;
-    pthread_mutex_unlock(&connections->lock);
 }
 
 bool connection_is_gone(struct connections *connections, struct connection *connection)
 {
-    pthread_mutex_lock(&connections->lock);
-    bool gone = connection->gone;
-    pthread_mutex_unlock(&connections->lock);
-    return gone;
+    LOCK(&connections->lock);
+    return connection->gone;
 }
 
 static bool is_full_locked(const struct connections *connections, bool is_admin)
@@ -266,11 +260,10 @@ struct connections *connection_table_create(const struct connection_limits *limi
     connections->gone_total =
         metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
                     "Requests whose client hung up before the answer.", "", NULL, 0);
-    connections->timeout_total =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
-                    "Requests whose headers or body did not arrive in time, or whose answer was "
-                    "not taken in time.",
-                    "", NULL, 0);
+    connections->timeout_total = metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
+                                             "Requests whose headers or body did not arrive in "
+                                             "time, or whose answer was not taken in time.",
+                                             "", NULL, 0);
     connections->late_handshakes =
         metrics_get(metrics, METRIC_COUNTER, "lensd_tls_handshake_timeouts_total",
                     "TLS handshakes that did not finish in time.", "", NULL, 0);
@@ -460,19 +453,14 @@ void connection_close(struct connections *connections, struct connection *connec
 
 int connection_refusal(struct connections *connections, struct connection *connection)
 {
-    pthread_mutex_lock(&connections->lock);
-    int refusal = connection->refusal;
-    pthread_mutex_unlock(&connections->lock);
-    return refusal;
+    LOCK(&connections->lock);
+    return connection->refusal;
 }
 
 struct connection *connections_find(struct connections *connections, int fd)
 {
-    pthread_mutex_lock(&connections->lock);
-    struct connection *connection =
-        fd >= 0 && (size_t)fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
-    pthread_mutex_unlock(&connections->lock);
-    return connection;
+    LOCK(&connections->lock);
+    return fd >= 0 && (size_t)fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
 }
 
 void connection_set_exchange(struct connection *connection, struct exchange *exchange)
@@ -492,19 +480,17 @@ const char *connection_address(const struct connection *connection)
 
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy)
 {
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     *ret_open = connections->counts[false].open;
     *ret_busy = connections->counts[false].busy;
-    pthread_mutex_unlock(&connections->lock);
 }
 
 bool connections_have_unread(struct connections *connections)
 {
     int unread = 0;
-    pthread_mutex_lock(&connections->lock);
+    LOCK(&connections->lock);
     for (const struct connection *c = connections->head; c && unread == 0; c = c->next)
         if (c->is_admin || ioctl(c->fd, FIONREAD, &unread) != 0)
             unread = 0;
-    pthread_mutex_unlock(&connections->lock);
     return unread > 0;
 }

@@ -325,8 +325,7 @@ static void answer_broken(struct http_server *server, unsigned status)
     }
     exchange_refuse_broken(x, &head, (int)status);
     refuse_now(x);
-    /* Closing a socket with unread bytes resets the connection, and the client may lose the answer.
-     */
+    /* Closing a socket with unread bytes resets the connection: the client may lose the answer. */
     for (int i = 0; i < 64 && recv(fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++)
         ;
     if (made)

@@ -37,8 +37,7 @@ void daemon_accept(struct http_server *server, bool accepts);
 /* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, not the listeners. Also valid if it was not started.
- */
+/* Ends its threads and closes its connections, not the listeners. Valid also if not started. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/schedule/runtime/thread.h"
@@ -31,13 +32,12 @@ static void wake_locked(struct event_loop *loop)
 static bool begin_run(struct event_loop *loop, bool *ret_accepts)
 {
     uint64_t wakes;
-    pthread_mutex_lock(&loop->lock);
+    LOCK(&loop->lock);
     if (loop->woken)
         (void)!read(loop->wake_fd, &wakes, sizeof wakes);
     loop->woken = false;
     *ret_accepts = loop->accepts;
     bool stop = loop->stop;
-    pthread_mutex_unlock(&loop->lock);
     return !stop;
 }
 
@@ -171,8 +171,7 @@ void event_loop_stop(struct event_loop *loop)
 void event_loop_resume(struct event_loop *loop, struct MHD_Connection *connection)
 {
     /* The lock also keeps the daemon alive until MHD_resume_connection() has returned. */
-    pthread_mutex_lock(&loop->lock);
+    LOCK(&loop->lock);
     MHD_resume_connection(connection);
     wake_locked(loop);
-    pthread_mutex_unlock(&loop->lock);
 }

@@ -167,8 +167,7 @@ const char *exchange_address(const struct exchange *exchange);
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
 
-/* Records for the log the model, the number of images and the time in each phase (request_log.c).
- */
+/* Records for the log: model, number of images and time in each phase (request_log.c). */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
 /* Returns a request header, NULL if absent; it lives as long as the exchange. Only its owner may
@@ -203,8 +202,7 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
                                  const char *target);
 void exchange_free(struct exchange *exchange); /* accepts NULL */
 
-/* Finds the client that a trusted proxy names. `forwarded_for`: the last X-Forwarded-For, or NULL.
- */
+/* Finds the client that a trusted proxy names. `forwarded_for`: X-Forwarded-For's last, or NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
 /* When a request with this method may continue, if its client was refused a moment ago

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
@@ -64,7 +65,7 @@ static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resu
                            bool *ret_is_ending)
 {
     uint64_t wakes;
-    pthread_mutex_lock(&grpc->lock);
+    LOCK(&grpc->lock);
     if (grpc->is_woken)
         (void)!read(grpc->wake_fd, &wakes, sizeof wakes);
     grpc->is_woken = false;
@@ -72,7 +73,6 @@ static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resu
     grpc->resumed = NULL;
     *ret_is_ending = grpc->is_ending;
     const bool stop = grpc->stop;
-    pthread_mutex_unlock(&grpc->lock);
     return !stop;
 }
 
@@ -196,12 +196,11 @@ enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_se
 static void grpc_wake(struct grpc_server *grpc, bool *flag)
 {
     const uint64_t one = 1;
-    pthread_mutex_lock(&grpc->lock);
+    LOCK(&grpc->lock);
     *flag = true;
     if (!grpc->is_woken && grpc->wake_fd >= 0)
         (void)!write(grpc->wake_fd, &one, sizeof one);
     grpc->is_woken = true;
-    pthread_mutex_unlock(&grpc->lock);
 }
 
 void grpc_begin_end(struct grpc_server *grpc)

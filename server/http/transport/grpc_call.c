@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "proto/dialects.h"
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"
@@ -68,24 +69,22 @@ static void carrier_resume(struct exchange *x)
     const uint64_t one = 1;
     struct grpc_call *call = x->handle;
     struct grpc_server *grpc = call->connection->server;
-    pthread_mutex_lock(&grpc->lock);
+    LOCK(&grpc->lock);
     call->next_resumed = grpc->resumed;
     grpc->resumed = call;
     if (!grpc->is_woken)
         (void)!write(grpc->wake_fd, &one, sizeof one);
     grpc->is_woken = true;
-    pthread_mutex_unlock(&grpc->lock);
 }
 
 static void carrier_watch(struct exchange *x, struct predict_request *request)
 {
     struct grpc_call *call = x->handle;
     struct grpc_server *grpc = call->connection->server;
-    pthread_mutex_lock(&grpc->lock);
+    LOCK(&grpc->lock);
     call->watched = request;
     if (request && call->is_gone)
         atomic_store(&request->cancelled, 1);
-    pthread_mutex_unlock(&grpc->lock);
 }
 
 static const struct exchange_carrier grpc_carrier = {.dialect = &dialect_grpc,

@@ -342,8 +342,7 @@ void grpc_connection_sweep(struct grpc_connection *c)
         connection_done(c);
 }
 
-/* Returns false if the connection is over, after an alert with the reason (such as `h2` missing).
- */
+/* Returns false if the connection is over, after an alert with the reason (`h2` is missing …). */
 static bool shake_hands(struct grpc_connection *c)
 {
     const int result = gnutls_handshake(c->tls);

@@ -1,8 +1,7 @@
 /* Limits the memory of all request bodies and answers together (--max-upload-memory). A body and
  * the data derived from it count until the request is answered. An answer counts from the admission
  * of its request until it has been sent. All connections share one budget; any thread may use it.
- * The requests of one client together get only a share, so that one client cannot block the others.
- */
+ * The requests of one client together get a share, so that it cannot block the others. */
 #pragma once
 
 #include <stdatomic.h>

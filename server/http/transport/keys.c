@@ -14,6 +14,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 
 #define HASH_BYTES   32
@@ -288,10 +289,9 @@ enum status keyring_reload(struct keyring *keyring, struct error *err)
 
 void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins)
 {
-    pthread_mutex_lock(&keyring->lock);
+    LOCK(&keyring->lock);
     *ret_admins = keyring->admin_count;
     *ret_keys = keyring->lines.count - keyring->admin_count;
-    pthread_mutex_unlock(&keyring->lock);
 }
 
 /* Compares with every line in full, so that the time does not reveal which one matches. */
@@ -345,7 +345,7 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
     size_t length = key ? strnlen(key, KEY_TEXT_MAX + 1) : 0;
     bool hashed = length > 0 && length <= KEY_TEXT_MAX &&
                   gnutls_hash_fast(GNUTLS_DIG_SHA256, key, length, hash) == 0;
-    pthread_mutex_lock(&keyring->lock);
+    LOCK(&keyring->lock);
     struct key *found = hashed ? find_locked(keyring, hash) : NULL;
     enum key_verdict verdict = KEY_GRANTED;
     if (found)
@@ -356,7 +356,6 @@ enum key_verdict keyring_check(struct keyring *keyring, enum route_access access
         metric_add(found->granted, 1);
     else if (found && verdict == KEY_LIMITED)
         metric_add(found->limited, 1);
-    pthread_mutex_unlock(&keyring->lock);
     return verdict;
 }
 

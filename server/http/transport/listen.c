@@ -24,10 +24,10 @@ static enum status cannot_listen(const struct listen_options *options, int cause
     const int port = options->port;
     switch (cause) {
     case EADDRINUSE:
-        return error_set(err, STATUS_NOT_READY,
-                         "port %d on %s is in use by another program; stop it, or choose another "
-                         "port with %s",
-                         port, host, options->option);
+        return error_set(
+            err, STATUS_NOT_READY,
+            "port %d on %s is in use by another program; stop it, or choose another port with %s",
+            port, host, options->option);
     case EACCES:
         return error_set(err, STATUS_CONFIG,
                          "not allowed to listen on port %d; choose 1024 or higher with %s", port,
@@ -38,10 +38,10 @@ static enum status cannot_listen(const struct listen_options *options, int cause
                          "this machine only, 0.0.0.0: all addresses)",
                          host);
     case EMFILE:
-        return error_set(err, STATUS_CONFIG,
-                         "cannot listen on %s port %d: %s; raise the limit of open files "
-                         "(ulimit -n)",
-                         host, port, strerror(cause));
+        return error_set(
+            err, STATUS_CONFIG,
+            "cannot listen on %s port %d: %s; raise the limit of open files (ulimit -n)", host,
+            port, strerror(cause));
     default:
         return error_set(err, STATUS_CONFIG, "cannot listen on %s port %d: %s", host, port,
                          strerror(cause));
@@ -109,10 +109,10 @@ static enum status bind_port(const struct listen_options *options, bool listens,
     snprintf(service, sizeof service, "%d", options->port);
     int failure = getaddrinfo(options->host, service, &hints, &found);
     if (failure)
-        return error_set(err, STATUS_CONFIG,
-                         "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or "
-                         "0.0.0.0",
-                         options->host, gai_strerror(failure));
+        return error_set(
+            err, STATUS_CONFIG,
+            "'%.100s' is not an address of this machine (%s); use --host 127.0.0.1 or 0.0.0.0",
+            options->host, gai_strerror(failure));
     *ret_fd = -1;
     *ret_cause = 0;
     for (const struct addrinfo *a = found; a && *ret_fd < 0; a = a->ai_next) {
@@ -169,10 +169,9 @@ static enum status clear_path(const struct sockaddr_un *address, struct error *e
     if (fd >= 0)
         close(fd);
     if (!stale)
-        return error_set(err, STATUS_NOT_READY,
-                         "another program listens on '%s'; stop it, or choose another path with "
-                         "--unix",
-                         path);
+        return error_set(
+            err, STATUS_NOT_READY,
+            "another program listens on '%s'; stop it, or choose another path with --unix", path);
     if (unlink(path) != 0)
         return error_set(err, STATUS_CONFIG, "cannot remove the old socket '%s': %s", path,
                          strerror(errno));
@@ -272,10 +271,10 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
     if (count == 0)
         return STATUS_OK;
     if (count != 1)
-        return error_set(err, STATUS_CONFIG,
-                         "LISTEN_FDS is %ld; lensd takes one socket: keep one Listen line in the "
-                         "socket unit",
-                         count);
+        return error_set(
+            err, STATUS_CONFIG,
+            "LISTEN_FDS is %ld; lensd takes one socket: keep one Listen line in the socket unit",
+            count);
     if (!is_listening(PASSED_FD) || fcntl(PASSED_FD, F_SETFD, FD_CLOEXEC) != 0 ||
         fcntl(PASSED_FD, F_SETFL, O_NONBLOCK) != 0)
         return error_set(err, STATUS_CONFIG,

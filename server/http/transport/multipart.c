@@ -138,8 +138,7 @@ static enum status read_headers(const uint8_t *body, size_t end, size_t *at,
         if (!stop || lines > HEADER_COUNT || *at + length - start > HEADER_MAX)
             return error_set(
                 err, STATUS_INVALID,
-                "multipart: a part's headers do not end within %d lines of %d bytes in "
-                "all",
+                "multipart: a part's headers do not end within %d lines of %d bytes in all",
                 HEADER_COUNT, HEADER_MAX);
         *at += length + 2;
         if (length == 0)
@@ -175,17 +174,16 @@ static enum status multipart_split(const uint8_t *body, size_t size, const char 
     struct delimiter delimiter;
     if (!find_delimiter(body, size, 0, mark, mark_size, &delimiter))
         return error_set(err, STATUS_INVALID,
-                         "multipart: the boundary of the Content-Type is not in "
-                         "the body");
+                         "multipart: the boundary of the Content-Type is not in the body");
     while (!delimiter.last) {
         struct multipart_part part = {.name = ""};
         size_t at = delimiter.end;
         /* Search from the line end of the previous delimiter: if a part has neither headers nor
          * bytes, its next delimiter is right there. */
         if (!find_delimiter(body, size, delimiter.end - 2, mark, mark_size, &delimiter))
-            return error_set(err, STATUS_INVALID,
-                             "multipart: the last part has no end (--boundary--): the body is cut "
-                             "off");
+            return error_set(
+                err, STATUS_INVALID,
+                "multipart: the last part has no end (--boundary--): the body is cut off");
         size_t end = delimiter.start + 2 < at ? at : delimiter.start + 2;
         TRY(read_headers(body, end, &at, &part, err));
         part.data = body + at;
@@ -193,9 +191,9 @@ static enum status multipart_split(const uint8_t *body, size_t size, const char 
         TRY(add_part(multipart, &capacity, max_parts, &part, err));
     }
     if (multipart->count == 0)
-        return error_set(err, STATUS_INVALID,
-                         "multipart: the body has no part; send an image: "
-                         "curl -F image=@photo.jpg");
+        return error_set(
+            err, STATUS_INVALID,
+            "multipart: the body has no part; send an image: curl -F image=@photo.jpg");
     return STATUS_OK;
 }
 

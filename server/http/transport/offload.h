@@ -20,8 +20,7 @@ struct offload_job {
 /* STATUS_IO if a thread cannot start. Free with offload_free. */
 enum status offload_create(struct offload **ret, struct error *err) MUST_USE;
 
-/* From any thread. Without threads (`offload` is NULL or stopped) the job runs before this returns.
- */
+/* From any thread. Without threads (`offload` NULL, or stopped) the job runs at once. */
 void offload_run(struct offload *offload, struct offload_job *job);
 
 /* Ends the threads after they have run every queued job. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/observe/log.h"
@@ -165,10 +166,8 @@ static bool is_sampled(struct request_log *log, const struct exchange *x, int64_
     if (x->answer.retry_after_s == 0 || !x->route || !x->route->takes_body)
         return true;
     (void)request_log_tell_left_out(log, false);
-    pthread_mutex_lock(&log->lock);
-    bool take = log_sample_take(&log->refusals, now);
-    pthread_mutex_unlock(&log->lock);
-    return take;
+    LOCK(&log->lock);
+    return log_sample_take(&log->refusals, now);
 }
 
 /* Logs requests that only admins may send, granted or refused, at a level that is rarely off. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
@@ -82,8 +83,7 @@ void response_cache_free(struct response_cache *cache)
 
 /* ---- keys ---- */
 
-/* Hashes the length of each field before it, so that different lists of fields are different bytes.
- */
+/* Hashes each field's length before it, so that different lists of fields are different bytes. */
 static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
 {
     const uint64_t length = size;
@@ -183,14 +183,13 @@ void cached_answer_release(struct cached_answer *answer)
 
 struct cached_answer *response_cache_find(struct response_cache *cache, const struct exchange *x)
 {
-    pthread_mutex_lock(&cache->lock);
+    LOCK(&cache->lock);
     struct cached_answer *answer = cache_find_locked(cache, x->cache_key.hash);
     if (answer) {
         TAILQ_REMOVE(&cache->by_use, answer, by_use);
         TAILQ_INSERT_HEAD(&cache->by_use, answer, by_use);
         atomic_fetch_add_explicit(&answer->refs, 1, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&cache->lock);
     return answer;
 }
 

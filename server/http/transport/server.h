@@ -123,6 +123,5 @@ void http_server_stop_accepting(struct http_server *server);
  * until `deadline` (clock_now()). Returns whether the server is quiet. */
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
 
-/* Closes everything. No request may be waiting for the model host: drain that first. Accepts NULL.
- */
+/* Closes everything. No request may wait for the model host: drain that first. Accepts NULL. */
 void http_server_free(struct http_server *server);

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/base/file.h"
+#include "engine/base/lock.h"
 
 #define CHAIN_MAX    16
 #define FILE_MAX     (1024 * 1024 - 1)
@@ -178,9 +179,8 @@ enum status tls_reload(struct tls *tls, struct error *err)
     }
     pair->older = tls->pair;
     tls->pair = pair;
-    pthread_mutex_lock(&lock);
+    LOCK(&lock);
     shown = pair;
-    pthread_mutex_unlock(&lock);
     return STATUS_OK;
 }
 

@@ -8,8 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Reads an address. An IPv4-mapped one becomes IPv4: sockets for both families yield mapped ones.
- */
+/* Reads an address. An IPv4-mapped one becomes IPv4: sockets for both families yield these. */
 static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
 {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};

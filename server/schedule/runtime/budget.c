@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
@@ -94,13 +95,12 @@ void budget_free(struct device_budgets *budget)
 
 bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel)
 {
-    pthread_mutex_lock(&budget->lock);
+    LOCK(&budget->lock);
     /* Cancelling wakes nobody: look now and then. */
     while (budget->is_loading && !(cancel && *cancel))
         condition_wait(&budget->ended, &budget->lock, clock_now() + LOOK_AGAIN_NS);
     bool begun = !budget->is_loading;
     budget->is_loading = true;
-    pthread_mutex_unlock(&budget->lock);
     return begun;
 }
 
@@ -124,9 +124,8 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
 
 void budget_expect(struct device_budgets *budget, int loads)
 {
-    pthread_mutex_lock(&budget->lock);
+    LOCK(&budget->lock);
     budget->loads_to_come = loads;
-    pthread_mutex_unlock(&budget->lock);
 }
 
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers)
@@ -139,12 +138,11 @@ size_t budget_batch_share(struct device_budgets *budget, struct device_id device
 
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
-    pthread_mutex_lock(&budget->lock);
+    LOCK(&budget->lock);
     struct account *account = account_locked(budget, device);
     if (account)
         account->used += bytes;
     set_run_limit_locked(budget);
-    pthread_mutex_unlock(&budget->lock);
 }
 
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes)
@@ -163,7 +161,7 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
                                 struct error *err)
 {
     enum status status = STATUS_TIMEOUT;
-    pthread_mutex_lock(&budget->lock);
+    LOCK(&budget->lock);
     for (bool is_over = false; status == STATUS_TIMEOUT && !is_over;) {
         const size_t room = budget->run.limit;
         const int64_t now = clock_now();
@@ -183,7 +181,6 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
                                until - now < LOOK_AGAIN_NS ? until : now + LOOK_AGAIN_NS);
         }
     }
-    pthread_mutex_unlock(&budget->lock);
     return status;
 }
 
@@ -195,12 +192,11 @@ void budget_give_picture(struct device_budgets *budget, size_t bytes)
 
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit)
 {
-    pthread_mutex_lock(&budget->lock);
+    LOCK(&budget->lock);
     const struct account *account = account_locked(budget, device);
     size_t used = account ? account->used : 0;
     if (ret_limit)
         *ret_limit = account ? account->limit : 0;
-    pthread_mutex_unlock(&budget->lock);
     return used;
 }
 

@@ -76,9 +76,8 @@ static enum status check_image(const struct deployment *deployment, const struct
         return STATUS_OK;
     char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
-                     "model '%s': the preprocessing makes %s (batch, height, width, "
-                     "channels), but input '%s' takes %s; correct the sizes in the model's "
-                     "preprocessor file",
+                     "model '%s': the preprocessing makes %s (batch, height, width, channels), but "
+                     "input '%s' takes %s; correct the sizes in the model's preprocessor file",
                      deployment->model->name, shape_text(&wanted, wanted_text), input->name,
                      shape_text(&input->shape, input_text));
 }
@@ -96,12 +95,12 @@ static enum status check_scores(struct deployment *deployment, const struct sess
     const size_t output = deployment->model->output;
     char text[SHAPE_TEXT];
     if (is_per_object(deployment, output))
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "output '%s' of an image has the shape %s with a first dimension that "
-                         "depends on the picture, which is not one score per class; image "
-                         "classifiers are served",
-                         deployment->outputs[output].name,
-                         shape_text(&deployment->model->outputs[output].shape, text));
+        return error_set(
+            err, STATUS_UNSUPPORTED,
+            "output '%s' of an image has the shape %s with a first dimension that depends on the "
+            "picture, which is not one score per class; image classifiers are served",
+            deployment->outputs[output].name,
+            shape_text(&deployment->model->outputs[output].shape, text));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &deployment->model->outputs[output].shape;
     /* The file may declare a shape that the session knows only after a run: [1, 300, 6]. */
@@ -118,10 +117,10 @@ static void find_answer(struct deployment *deployment, const struct session *ses
     struct error why = {0};
     deployment->output = model->output;
     if (!deployment->takes_images && deployment->input_count == 1)
-        error_set(&why, STATUS_UNSUPPORTED,
-                  "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 "
-                  "channels",
-                  deployment->inputs[0].name);
+        error_set(
+            &why, STATUS_UNSUPPORTED,
+            "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 channels",
+            deployment->inputs[0].name);
     else if (!deployment->takes_images)
         error_set(&why, STATUS_UNSUPPORTED,
                   "it has %zu inputs of which none alone is an image [N, C, H, W] or [N, H, W, C] "

@@ -85,8 +85,7 @@ static void log_choice(const struct model *model, struct device_id device,
               LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
 }
 
-/* Creates a session in the precision chosen for the device. Devices of one kind share the choice.
- */
+/* Creates a session in the device's chosen precision. Devices of one kind share the choice. */
 static enum status open_session(struct building *building, struct session_options *options,
                                 struct session **ret, struct error *err)
 {
@@ -323,8 +322,7 @@ struct kernel_measuring {
 };
 
 /* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 wants, too, and at 19
- * a seventieth: batches, which wait for the kernels, would be missing for minutes on a busy server.
- */
+ * a seventieth: on a busy server batches, which wait for the kernels, would take minutes. */
 enum { MEASURING_NICE = 10 };
 
 static void *measure_kernels(void *context)

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "engine/base/lock.h"
 #include "server/schedule/runtime/thread.h"
 
 struct device_queue {
@@ -109,7 +110,7 @@ void device_turn_done(struct device_turn *turn)
 void device_turn_begin(struct device_turn *turn)
 {
     struct device_queue *queue = turn->queue;
-    pthread_mutex_lock(&queue->lock);
+    LOCK(&queue->lock);
     if (!turn->has && !turn->waits) {
         queue_append_turn_locked(queue, turn);
         if (!queue->owner)
@@ -117,7 +118,6 @@ void device_turn_begin(struct device_turn *turn)
     }
     while (!turn->has)
         condition_wait(&turn->granted, &queue->lock, INT64_MAX);
-    pthread_mutex_unlock(&queue->lock);
 }
 
 bool device_turn_is_contended(struct device_turn *turn)
@@ -128,7 +128,7 @@ bool device_turn_is_contended(struct device_turn *turn)
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more)
 {
     struct device_queue *queue = turn->queue;
-    pthread_mutex_lock(&queue->lock);
+    LOCK(&queue->lock);
     if (turn->has) {
         turn->has = false;
         turn->used += used;
@@ -138,5 +138,4 @@ void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more)
     } else if (turn->waits && !wants_more) {
         queue_remove_turn_locked(queue, turn);
     }
-    pthread_mutex_unlock(&queue->lock);
 }

@@ -107,8 +107,7 @@ size_t lane_bytes(const struct lane *lane)
 
 /* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h), which
  * starts here. A session of several sizes has given its pages back: a pass takes those for one
- * image again, so that no client's request pays for that. Should it fail, the request will say why.
- */
+ * image again, so that no client's request pays for that. If it fails, the request says why. */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)

@@ -36,8 +36,7 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret);
 bool lane_is_stuck(const struct lane *lane);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which outlives it. STATUS_NO_MEMORY
- * when there is no thread to be had.
- */
+ * when there is no thread to be had. */
 enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index,
                        struct error *err) MUST_USE;
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/observe/log.h"
 
 /* Failed probes in a row, after the failed pass, that quarantine a device. */
@@ -102,10 +103,8 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
 
 bool lane_is_quarantined(struct lane *lane)
 {
-    pthread_mutex_lock(&lane->lock);
-    bool is_quarantined = lane->quarantined_since != 0;
-    pthread_mutex_unlock(&lane->lock);
-    return is_quarantined;
+    LOCK(&lane->lock);
+    return lane->quarantined_since != 0;
 }
 
 static void quarantine(struct lane *lane, const char *reason)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
@@ -115,7 +116,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
 bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16])
 {
     const struct model_entry *next = NULL;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; !host->draining && i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
         if (entry->wanted_at && entry->state == MODEL_LOADING &&
@@ -126,7 +127,6 @@ bool model_host_next_load(struct model_host *host, char name[static 128], char v
         snprintf(name, 128, "%s", next->name);
         snprintf(version, 16, "%s", next->version);
     }
-    pthread_mutex_unlock(&host->lock);
     return next;
 }
 
@@ -214,10 +214,9 @@ bool table_unload_oldest(struct model_host *host, const char *name)
  * once more the weights, which are packed from the file's. The first time, three times those. */
 static size_t likely_bytes(struct model_host *host, const struct model *model, size_t i)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     const size_t took = entry ? entry->took[i] : 0, weights = (size_t)model->parameter_bytes;
-    pthread_mutex_unlock(&host->lock);
     return took ? took + weights : 3 * weights;
 }
 
@@ -236,7 +235,7 @@ void table_name_loaded(struct model_host *host, const char *name, char *text, si
 {
     size_t used = 0;
     text[0] = '\0';
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; i < host->entry_count && used < size; i++) {
         const struct model_entry *entry = host->entries[i];
         size_t bytes = 0;
@@ -247,5 +246,4 @@ void table_name_loaded(struct model_host *host, const char *name, char *text, si
                 text + used, size - used, "%s%s (%.1f MiB%s)", used ? ", " : "; in memory are ",
                 entry->name, (double)bytes / (1 << 20), is_idle_locked(entry) ? "" : ", in use");
     }
-    pthread_mutex_unlock(&host->lock);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "models/tasks/tensor_copy.h"
 #include "server/schedule/runtime/meters.h"
@@ -218,10 +219,10 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
         return explain_not_ready(NULL, ret_retry_after_s, err);
     name_models_locked(host, names, sizeof names);
     if (host->options.default_model)
-        return error_set(err, STATUS_NOT_FOUND,
-                         "there is no model '%.128s', which --default-model names; this server "
-                         "has: %s",
-                         host->options.default_model, names);
+        return error_set(
+            err, STATUS_NOT_FOUND,
+            "there is no model '%.128s', which --default-model names; this server has: %s",
+            host->options.default_model, names);
     if (model_host_state(host) == MODEL_HOST_LOADING) { /* a pipeline may come, which is meant */
         if (ret_retry_after_s)
             *ret_retry_after_s = table_retry_after_locked(host);
@@ -238,7 +239,7 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
                                struct deployment **ret, int *ret_retry_after_s, struct error *err)
 {
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_locked(host, name, version);
     const char *pipeline_name = entry && entry->stages ? entry->name : NULL;
     if (pipeline_name) {
@@ -268,7 +269,6 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
             *ret_retry_after_s = 1;
         (void)error_prefix(err, "stage 1 of pipeline '%s'", pipeline_name);
     }
-    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
@@ -277,10 +277,10 @@ static enum status check_request(const struct predict_request *request, struct e
     if (request->image_count == 0)
         return error_set(err, STATUS_INVALID, "the request has no image; send at least one");
     if (request->priority < 0 || request->priority > QUEUE_PRIORITIES)
-        return error_set(err, STATUS_INVALID,
-                         "the priority is %d; it may be 1 (goes first) to %d (goes last), 0 for "
-                         "the default, %d",
-                         request->priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
+        return error_set(
+            err, STATUS_INVALID,
+            "the priority is %d; it may be 1 (goes first) to %d (goes last), 0 for the default, %d",
+            request->priority, QUEUE_PRIORITIES, QUEUE_DEFAULT_PRIORITY);
     if (request->top_k < 1 || request->top_k > PREDICT_MAX_TOP_K)
         return error_set(err, STATUS_INVALID, "top_k is %d; it may be 1 to %d", request->top_k,
                          PREDICT_MAX_TOP_K);
@@ -294,20 +294,19 @@ static enum status check_fits(const struct deployment *deployment,
 {
     const char *name = deployment->model->name;
     if (!request->raw_outputs && deployment->no_answer[0])
-        return error_set(err, STATUS_INVALID,
-                         "model '%s' has no answer to a photo: %s; send tensors to POST "
-                         "/v2/models/%s/infer",
-                         name, deployment->no_answer, name);
+        return error_set(
+            err, STATUS_INVALID,
+            "model '%s' has no answer to a photo: %s; send tensors to POST /v2/models/%s/infer",
+            name, deployment->no_answer, name);
     if (!request->tensors && !deployment->takes_images)
         return error_set(err, STATUS_INVALID,
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
                          name, name);
     if (request->raw_outputs && request->image_count > 1 && !deployment->has_rows)
-        return error_set(
-            err, STATUS_INVALID,
-            "model '%s' takes one image, or one row, a request: it has no batch dimension, or "
-            "rows change each other's results",
-            name);
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' takes one image, or one row, a request: it has no batch "
+                         "dimension, or rows change each other's results",
+                         name);
     return STATUS_OK;
 }
 
@@ -418,21 +417,19 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
 
 bool model_host_default(struct model_host *host, char *ret, size_t size)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const char *name = table_default_locked(host);
     snprintf(ret, size, "%s", name ? name : "");
-    pthread_mutex_unlock(&host->lock);
     return name != NULL;
 }
 
 bool model_host_has_choice(struct model_host *host)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     bool has_choice = false;
     const char *name = table_default_locked(host);
     for (size_t i = 0; i < host->entry_count; i++)
         has_choice |= !name || strcmp(host->entries[i]->name, name) != 0;
-    pthread_mutex_unlock(&host->lock);
     return has_choice;
 }
 

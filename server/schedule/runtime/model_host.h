@@ -287,8 +287,7 @@ bool model_host_hold(struct model_host *host, struct predict_request *request);
  * and perhaps before this returns; also when a load fails, the client hangs up
  * (model_host_cancel), or the deadline is over: submitting then tells. The request is submitted
  * afterwards, with another on_done. STATUS_NOT_READY (the deadline is before the loads are likely
- * to end), STATUS_OVERLOADED (too many wait), both with *ret_retry_after_s: on_done is not called.
- */
+ * to end), STATUS_OVERLOADED (too many wait), with *ret_retry_after_s: on_done is not called. */
 enum status model_host_await(struct model_host *host, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
@@ -353,8 +352,7 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
 
 /* Stops serving `version` of a model (NULL: all its versions) and returns when they have answered
  * what they were given. With `forget` the model leaves the table altogether, otherwise it is shown
- * as MODEL_UNLOADED. STATUS_NOT_FOUND when there is none. From any thread but the model host's own.
- */
+ * as MODEL_UNLOADED. STATUS_NOT_FOUND: there is none. From any thread but the model host's own. */
 enum status model_host_remove_model(struct model_host *host, const char *name, const char *version,
                                     bool forget, struct error *err) MUST_USE;
 

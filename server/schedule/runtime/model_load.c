@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 
@@ -36,7 +37,7 @@ static enum status table_begin(struct model_host *host, const char *name, const 
 {
     enum status status = STATUS_OK;
     struct model_entry *entry = NULL;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     if (strlen(name) >= sizeof((struct model_entry *)0)->name)
         status = error_set(err, STATUS_CONFIG,
                            "the model's name has %zu bytes; at most %zu are possible, give it a "
@@ -55,7 +56,6 @@ static enum status table_begin(struct model_host *host, const char *name, const 
         entry->state = MODEL_LOADING;
         entry->progress = 0;
     }
-    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
@@ -134,12 +134,11 @@ static enum status publish(const struct loading *loading, struct deployment *dep
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     const bool is_known = entry && entry->known[0].size > 0;
     if (is_known)
         memcpy(ret, entry->known, sizeof entry->known);
-    pthread_mutex_unlock(&host->lock);
     return is_known;
 }
 
@@ -150,10 +149,9 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
     bool starts = options->trials == TRIALS_LATER && options->max_batch == 0;
     for (size_t i = 0; i < options->device_count; i++)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     starts = starts && !(entry && entry->deployment); /* one that serves must not get slower */
-    pthread_mutex_unlock(&host->lock);
     return starts;
 }
 
@@ -299,20 +297,16 @@ enum status model_host_list_model(struct model_host *host, struct model *model, 
 
 bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    const bool is_unloaded = entry && entry->state == MODEL_UNLOADED && table_can_answer(entry);
-    pthread_mutex_unlock(&host->lock);
-    return is_unloaded;
+    return entry && entry->state == MODEL_UNLOADED && table_can_answer(entry);
 }
 
 bool model_host_is_loaded(struct model_host *host, const char *name, const char *version)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
-    const bool is_loaded = entry && (entry->deployment || entry->wanted_at);
-    pthread_mutex_unlock(&host->lock);
-    return is_loaded;
+    return entry && (entry->deployment || entry->wanted_at);
 }
 
 enum status model_host_add_model(struct model_host *host, struct model *model,
@@ -359,7 +353,7 @@ static bool is_pending(const struct deployment *deployment)
 bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16])
 {
     bool found = false;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
         found = entry->deployment &&
@@ -369,14 +363,13 @@ bool model_host_next_trial(struct model_host *host, char name[static 128], char 
             snprintf(version, 16, "%s", entry->version);
         }
     }
-    pthread_mutex_unlock(&host->lock);
     return found;
 }
 
 void model_host_skip_trial(struct model_host *host, const char *name, const char *version,
                            const char *why)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
     struct deployment *deployment = entry ? entry->deployment : NULL;
     if (deployment && deployment->plan == PLAN_FIRST) {
@@ -392,7 +385,6 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
         choice->origin = CHOICE_ONLY;
         snprintf(choice->why, sizeof choice->why, "%s", why);
     }
-    pthread_mutex_unlock(&host->lock);
 }
 
 /* Replaces the fp32 session by one of the precision that won. */

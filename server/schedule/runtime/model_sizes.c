@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 
@@ -198,7 +199,7 @@ size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES])
 {
     size_t count = 0;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry =
         table_find_version_locked(host, base->model->name, base->model->version);
     for (size_t i = 0; entry && i < DEPLOYMENT_SIZES; i++)
@@ -206,7 +207,6 @@ size_t table_use_sizes(struct model_host *host, const struct deployment *base,
             ret[count++] = entry->sizes[i];
             entry->sizes[i]->users++;
         }
-    pthread_mutex_unlock(&host->lock);
     return count;
 }
 
@@ -278,13 +278,12 @@ static enum status note_sizes(const struct deployment *base, const struct model_
                 model_check_size(model, size.height, size.width, NULL) != STATUS_OK)
                 continue;
             if (k == DEPLOYMENT_SIZES)
-                return error_set(err, STATUS_CONFIG,
-                                 "stage %zu of pipeline '%s' names %dx%d for model '%s', which "
-                                 "can keep only %d sizes besides its own, for all pipelines "
-                                 "together, so this one replaces another whenever it is requested; "
-                                 "name fewer sizes",
-                                 s + 1, entry->name, size.width, size.height, model->name,
-                                 DEPLOYMENT_SIZES);
+                return error_set(
+                    err, STATUS_CONFIG,
+                    "stage %zu of pipeline '%s' names %dx%d for model '%s', which can keep only %d "
+                    "sizes besides its own, for all pipelines together, so this one replaces "
+                    "another whenever it is requested; name fewer sizes",
+                    s + 1, entry->name, size.width, size.height, model->name, DEPLOYMENT_SIZES);
             seen[(*seen_count)++] = size;
         }
     }
@@ -344,12 +343,11 @@ enum status model_host_check_sizes(struct model_host *host, const char *name, co
                                    struct error *err)
 {
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
     for (size_t s = 0; entry && entry->stages && s < entry->stages->stage_count; s++)
         if (status == STATUS_OK)
             status = check_sizes_locked(host, entry, entry->stages->stages[s].model, err);
-    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
@@ -358,7 +356,7 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
 {
     const struct model_entry *found = NULL;
     struct deployment_size size;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++)
         if (host->entries[i]->stages)
             found = next_stage_size_locked(host, host->entries[i]->stages, &size);
@@ -374,7 +372,6 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
         *ret_height = size.height;
         *ret_width = size.width;
     }
-    pthread_mutex_unlock(&host->lock);
     return found;
 }
 
@@ -393,11 +390,10 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
                           int height, int width, const struct error *failure)
 {
     const struct deployment_size size = {height, width};
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     struct model_entry *entry = table_find_version_locked(host, name, version);
     if (entry && entry->deployment)
         fail_size_locked(entry, size, failure);
-    pthread_mutex_unlock(&host->lock);
 }
 
 /* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
@@ -488,13 +484,12 @@ static size_t find_carried_sizes(struct model_host *host, const struct model *mo
                                  struct deployment_size ret[static DEPLOYMENT_SIZES])
 {
     size_t count = 0;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     const bool has_any = entry && !table_keeps_sizes_locked(entry, completes);
     for (size_t i = 0; has_any && i < DEPLOYMENT_SIZES; i++)
         if (entry->sizes[i])
             ret[count++] = size_of(entry->sizes[i]);
-    pthread_mutex_unlock(&host->lock);
     return count;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/schedule/runtime/thread.h"
 
 /* The phase of a load that has not reported yet. */
@@ -145,12 +146,11 @@ struct model_entry *table_find_locked(struct model_host *host, const char *name,
 
 struct deployment *table_use_version(struct model_host *host, const char *name, const char *version)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
     struct deployment *deployment = entry ? entry->deployment : NULL;
     if (deployment)
         deployment->users++;
-    pthread_mutex_unlock(&host->lock);
     return deployment;
 }
 
@@ -257,7 +257,7 @@ void table_update_state_locked(struct model_host *host)
 void model_host_announce(struct model_host *host, const char *name, const char *version,
                          size_t required_total)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     struct model_entry *entry = version ? NULL : find_best_locked(host, name);
     if (!entry)
         entry = table_enter_locked(host, name, version ? version : "");
@@ -272,7 +272,6 @@ void model_host_announce(struct model_host *host, const char *name, const char *
     if (required_total > host->required_total)
         host->required_total = required_total;
     table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
 }
 
 struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
@@ -454,27 +453,23 @@ int table_retry_after_locked(const struct model_host *host)
 
 int model_host_retry_after(struct model_host *host)
 {
-    pthread_mutex_lock(&host->lock);
-    const int seconds = table_retry_after_locked(host);
-    pthread_mutex_unlock(&host->lock);
-    return seconds;
+    LOCK(&host->lock);
+    return table_retry_after_locked(host);
 }
 
 void model_host_clear_failure(struct model_host *host, const char *name)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = find_place_locked(host, name); has_name(host, i, name); i++)
         if (host->entries[i]->state == MODEL_READY)
             host->entries[i]->failure[0] = '\0';
-    pthread_mutex_unlock(&host->lock);
 }
 
 void model_host_settle(struct model_host *host)
 {
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     host->settled = true;
     table_update_state_locked(host);
-    pthread_mutex_unlock(&host->lock);
 }
 
 struct deployment_options table_deployment_options(const struct model_host *host,
@@ -506,7 +501,7 @@ struct deployment *table_use_next(struct model_host *host, struct deployment *be
     struct deployment *next = NULL;
     if (before)
         model_host_release(host, before);
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
         next = earlier(next, entry->deployment, serial);
@@ -517,7 +512,6 @@ struct deployment *table_use_next(struct model_host *host, struct deployment *be
         next = earlier(next, i, serial);
     if (next)
         next->users++;
-    pthread_mutex_unlock(&host->lock);
     return next;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/schedule/runtime/thread.h"
 
@@ -269,7 +270,7 @@ static bool is_at_work_locked(const struct pool *pool, const struct pool_source 
 
 void pool_forget(struct pool *pool, struct pool_source *source)
 {
-    pthread_mutex_lock(&pool->lock);
+    LOCK(&pool->lock);
     pool->forgetting++;
     for (;;) {
         if (source->tickets > 0)
@@ -280,7 +281,6 @@ void pool_forget(struct pool *pool, struct pool_source *source)
         condition_wait(&pool->left, &pool->lock, INT64_MAX);
     }
     pool->forgetting--;
-    pthread_mutex_unlock(&pool->lock);
 }
 
 void pool_free(struct pool *pool)

@@ -17,8 +17,7 @@
 
 #include "engine/base/status.h"
 
-/* Embedded in whatever offers work; zeroed at first; private to pool.c, guarded by the pool's lock.
- */
+/* Embedded in what offers work; zeroed at first; private to pool.c, guarded by the pool's lock. */
 struct pool_source {
     struct pool_source *next;
     size_t tickets;

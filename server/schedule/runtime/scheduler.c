@@ -16,6 +16,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
+#include "engine/base/lock.h"
 #include "engine/base/size.h"
 #include "server/schedule/runtime/scheduler_state.h"
 #include "server/schedule/runtime/thread.h"
@@ -149,34 +150,30 @@ static void note_shortest_run_locked(struct scheduler *scheduler)
 
 void scheduler_set_latency(struct scheduler *scheduler, int lane, const struct session_info *info)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     latency_init_session(batcher_latency(scheduler->batcher, lane), info);
     note_shortest_run_locked(scheduler);
-    pthread_mutex_unlock(&scheduler->lock);
 }
 
 void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     batcher_ran(scheduler->batcher, lane, images, ns);
     note_shortest_run_locked(scheduler);
-    pthread_mutex_unlock(&scheduler->lock);
 }
 
 void scheduler_latency(struct scheduler *scheduler, int lane, struct latency *ret)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     *ret = *batcher_latency(scheduler->batcher, lane);
-    pthread_mutex_unlock(&scheduler->lock);
 }
 
 void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct session_info *info)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     const struct latency *latency = batcher_latency(scheduler->batcher, lane);
     for (size_t i = 0; i < info->batch_count && latency->is_known; i++)
         info->batches[i].milliseconds = clock_ms(latency_run(latency, info->batches[i].size));
-    pthread_mutex_unlock(&scheduler->lock);
 }
 
 struct meters *scheduler_meters(struct scheduler *scheduler)
@@ -186,10 +183,8 @@ struct meters *scheduler_meters(struct scheduler *scheduler)
 
 struct batcher_counts scheduler_counts(struct scheduler *scheduler)
 {
-    pthread_mutex_lock(&scheduler->lock);
-    struct batcher_counts counts = batcher_counts(scheduler->batcher);
-    pthread_mutex_unlock(&scheduler->lock);
-    return counts;
+    LOCK(&scheduler->lock);
+    return batcher_counts(scheduler->batcher);
 }
 
 static bool wakes_lane(const struct scheduler *scheduler)
@@ -302,11 +297,8 @@ enum status scheduler_would_admit(struct scheduler *scheduler,
                                   const struct predict_request *request, size_t images,
                                   size_t bytes, int *ret_retry_after_s, struct error *err)
 {
-    pthread_mutex_lock(&scheduler->lock);
-    enum status status =
-        check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
-    pthread_mutex_unlock(&scheduler->lock);
-    return status;
+    LOCK(&scheduler->lock);
+    return check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
 }
 
 /* Admits all images that are not known bad already, or none. */
@@ -625,12 +617,10 @@ void scheduler_stop_accepting(struct scheduler *scheduler)
 
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     while (!is_answered_locked(scheduler) && clock_now() < until)
         condition_wait(&scheduler->all_answered, &scheduler->lock, until);
-    bool answered = is_answered_locked(scheduler);
-    pthread_mutex_unlock(&scheduler->lock);
-    return answered;
+    return is_answered_locked(scheduler);
 }
 
 static enum status refuse_cut(struct scheduler *scheduler, struct error *err)

@@ -2,15 +2,14 @@
 #include <stdio.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "server/schedule/runtime/scheduler_state.h"
 #include "server/schedule/runtime/thread.h"
 
 bool scheduler_has_ready(struct scheduler *scheduler)
 {
-    pthread_mutex_lock(&scheduler->lock);
-    bool ready = batcher_has_ready(scheduler->batcher);
-    pthread_mutex_unlock(&scheduler->lock);
-    return ready;
+    LOCK(&scheduler->lock);
+    return batcher_has_ready(scheduler->batcher);
 }
 
 /* Sleeps until something is ready; false at the end. */
@@ -100,10 +99,8 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
 
 static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
 {
-    pthread_mutex_lock(&scheduler->lock);
-    enum status status = scheduler_lost_error_locked(scheduler, err);
-    pthread_mutex_unlock(&scheduler->lock);
-    return status;
+    LOCK(&scheduler->lock);
+    return scheduler_lost_error_locked(scheduler, err);
 }
 
 void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
@@ -164,11 +161,10 @@ bool scheduler_is_lost(const struct scheduler *scheduler)
 
 bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
 {
-    pthread_mutex_lock(&scheduler->lock);
+    LOCK(&scheduler->lock);
     int working = scheduler->lanes - scheduler->quarantined_count;
     if (but_lane >= 0 && !scheduler->is_quarantined[but_lane])
         working--;
-    pthread_mutex_unlock(&scheduler->lock);
     return working > 0;
 }
 

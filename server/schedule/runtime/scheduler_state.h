@@ -32,8 +32,7 @@ struct scheduler {
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;
-    /* Images whose answers decode workers are to make; the tickets for these are not the batcher's.
-     */
+    /* Images whose answers decode workers make; their tickets are not the batcher's. */
     struct predict_image *first_deferred, **last_deferred;
     size_t deferred; /* those that are being made, too */
     bool accepting, stopping;

@@ -419,8 +419,7 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
 }
 
 /* Whether the queues of a later stage's model, of which each of its sizes has one, have room for a
- * crop: it should not be refused after the detector has run. Which size it will take is not known.
- */
+ * crop: it should not be refused after the detector has run. Its size is not known yet. */
 static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
                             struct error *err)
 {

@@ -31,8 +31,7 @@ struct staged_request {
  * as long as the answers; the caller frees it with stages_free(). All options of the request are
  * for the first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY
  * with *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue
- * is full (parts are admitted with the whole), STATUS_CONFIG one that finds no boxes for the next.
- */
+ * is full (parts are admitted with the whole), STATUS_CONFIG one without boxes for the next. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
