@@ -28,6 +28,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "lensd_version.h"
 #include "server/app/confine.h"
 #include "server/app/process.h"
@@ -37,7 +38,6 @@
 #include "server/loader/loader.h"
 #include "server/loader/model_open.h"
 #include "server/observe/log.h"
-#include "server/schedule/runtime/thread.h"
 
 #define MILLION INT64_C(1000000)
 

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/observe/log.h"
 
 /* The number of images that a model had answered at its last change. */
@@ -78,15 +78,11 @@ static int64_t watchdog_ns(void)
 struct supervisor *supervisor_create(void)
 {
     struct supervisor *supervisor = calloc(1, sizeof *supervisor);
-    pthread_condattr_t attributes;
     if (!supervisor)
         return NULL;
     supervisor->fd = -1;
     pthread_mutex_init(&supervisor->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&supervisor->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_init(&supervisor->wake);
     if (take_address(supervisor, getenv("NOTIFY_SOCKET"))) {
         supervisor->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         supervisor->limit_ns = watchdog_ns();
@@ -211,25 +207,22 @@ static bool supervisor_look(struct supervisor *supervisor)
     return !stuck;
 }
 
+/* False: the thread shall end. */
+static bool sleep_until(struct supervisor *supervisor, int64_t until)
+{
+    LOCK(&supervisor->lock);
+    while (!supervisor->stop && clock_now() < until)
+        condition_wait(&supervisor->wake, &supervisor->lock, until);
+    return !supervisor->stop;
+}
+
 static void *supervisor_thread(void *context)
 {
     struct supervisor *supervisor = context;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    pthread_mutex_lock(&supervisor->lock);
-    while (!supervisor->stop) {
-        pthread_mutex_unlock(&supervisor->lock);
+    for (int64_t next = clock_now(); sleep_until(supervisor, next);
+         next += supervisor->limit_ns / 4)
         if (supervisor_look(supervisor))
             supervisor_say(supervisor, "WATCHDOG=1");
-        int64_t next = until.tv_nsec + supervisor->limit_ns / 4;
-        until.tv_sec += next / 1000000000;
-        until.tv_nsec = next % 1000000000;
-        pthread_mutex_lock(&supervisor->lock);
-        while (!supervisor->stop &&
-               pthread_cond_timedwait(&supervisor->wake, &supervisor->lock, &until) == 0)
-            ;
-    }
-    pthread_mutex_unlock(&supervisor->lock);
     return NULL;
 }
 
@@ -240,7 +233,7 @@ void supervisor_watch(struct supervisor *supervisor, struct model_host *model_ho
     supervisor->model_host = model_host;
     supervisor->looked = clock_now();
     supervisor->has_thread =
-        pthread_create(&supervisor->thread, NULL, supervisor_thread, supervisor) == 0;
+        thread_start(&supervisor->thread, "supervisor", supervisor_thread, supervisor);
     if (!supervisor->has_thread)
         log_event(LOG_WARN, "systemd",
                   LOG_STR("text", "cannot start the watchdog thread; systemd may restart lensd"));

@@ -13,14 +13,13 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "models/folder/repository.h"
 #include "server/loader/loader_watch.h"
 #include "server/loader/model_open.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
-#include "server/schedule/runtime/thread.h"
 
 #define MILLION  INT64_C(1000000)
 #define JOBS_MAX 64
@@ -948,7 +947,7 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
     model_host_set_source(loader->options.model_host,
                           &(struct model_host_source){wake_loader, read_again, loader});
     loader->started = true; /* before the thread reads it */
-    if (pthread_create(&loader->thread, NULL, loader_main, loader) != 0) {
+    if (!thread_start(&loader->thread, "loader", loader_main, loader)) {
         loader->started = false;
         return error_set(err, STATUS_NO_MEMORY,
                          "cannot start the thread that loads models; " THREAD_LIMIT_HINT);

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "engine/base/utf8.h"
 
 #define VALUE_MAX  1024
@@ -384,7 +384,6 @@ static void put(const char *text, size_t size)
 static void *log_thread(void *context)
 {
     (void)context;
-    pthread_setname_np(pthread_self(), "log");
     pthread_mutex_lock(&writer.lock);
     for (;;) {
         if (has_work_locked())
@@ -398,7 +397,7 @@ static void *log_thread(void *context)
 bool log_start(void)
 {
     pthread_t thread;
-    if (at_quick_exit(log_flush) != 0 || pthread_create(&thread, NULL, log_thread, NULL) != 0)
+    if (at_quick_exit(log_flush) != 0 || !thread_start(&thread, "log", log_thread, NULL))
         return false;
     pthread_detach(thread);
     LOCK(&writer.lock);

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "engine/base/utf8.h"
 
 struct metric {

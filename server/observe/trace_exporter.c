@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +14,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "lensd_version.h"
 #include "proto/trace_json.h"
 #include "proto/writer.h"
@@ -320,10 +319,8 @@ static enum sent post(struct trace_exporter *exporter, const char *json, size_t 
 static void pause_until(struct trace_exporter *exporter, int64_t until)
 {
     LOCK(&exporter->lock);
-    while (!exporter->stop_at && clock_now() < until) {
-        const struct timespec at = {until / SECOND, until % SECOND};
-        pthread_cond_timedwait(&exporter->changed, &exporter->lock, &at);
-    }
+    while (!exporter->stop_at && clock_now() < until)
+        condition_wait(&exporter->changed, &exporter->lock, until);
 }
 
 static void send_batch(struct trace_exporter *exporter, size_t count)
@@ -352,12 +349,8 @@ static size_t take_batch(struct trace_exporter *exporter)
     pthread_mutex_lock(&exporter->lock);
     while (!exporter->stop_at && exporter->count < BATCH &&
            (!exporter->count || clock_now() < exporter->oldest + SEND_AFTER)) {
-        const int64_t until = exporter->oldest + SEND_AFTER;
-        const struct timespec at = {until / SECOND, until % SECOND};
-        if (exporter->count)
-            pthread_cond_timedwait(&exporter->changed, &exporter->lock, &at);
-        else
-            pthread_cond_wait(&exporter->changed, &exporter->lock);
+        condition_wait(&exporter->changed, &exporter->lock,
+                       exporter->count ? exporter->oldest + SEND_AFTER : INT64_MAX);
     }
     const size_t count = exporter->count < BATCH ? exporter->count : BATCH;
     for (size_t i = 0; i < count; i++)
@@ -375,7 +368,6 @@ static size_t take_batch(struct trace_exporter *exporter)
 static void *exporter_thread(void *context)
 {
     struct trace_exporter *exporter = context;
-    pthread_setname_np(pthread_self(), "traces");
     for (size_t count; (count = take_batch(exporter)) > 0;)
         send_batch(exporter, count);
     return NULL;
@@ -588,30 +580,17 @@ static void free_exporter(struct trace_exporter *exporter)
     free(exporter);
 }
 
-static bool start_thread(struct trace_exporter *exporter)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&exporter->thread, NULL, exporter_thread, exporter) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 enum status trace_exporter_create(const struct trace_exporter_options *options,
                                   struct trace_exporter **ret, struct error *err)
 {
     struct trace_exporter *exporter = calloc(1, sizeof *exporter);
     if (!exporter)
         return error_no_memory(err, "traces");
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&exporter->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    condition_init(&exporter->changed);
     pthread_mutex_init(&exporter->lock, NULL);
     enum status status = set_up(exporter, options, err);
-    if (status == STATUS_OK && !start_thread(exporter))
+    if (status == STATUS_OK &&
+        !thread_start(&exporter->thread, "traces", exporter_thread, exporter))
         status = error_set(err, STATUS_NO_MEMORY, "cannot start the thread that sends traces");
     if (status != STATUS_OK) {
         free_exporter(exporter);

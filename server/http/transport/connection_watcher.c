@@ -10,10 +10,9 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "server/http/transport/connection_table.h"
 #include "server/observe/log.h"
-#include "server/schedule/runtime/thread.h"
 
 #define TICK_MS    100   /* resolution of the time limits */
 #define DELAY_MS   10    /* resolution of penalties */
@@ -455,9 +454,9 @@ static int watcher_start(struct connections *connections)
     if (connections->epoll_fd < 0 || connections->wake_fd < 0 ||
         epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, connections->wake_fd, &event) != 0)
         return errno;
-    int failure = pthread_create(&connections->thread, NULL, connections_thread, connections);
-    connections->has_thread = failure == 0;
-    return failure;
+    connections->has_thread =
+        thread_start(&connections->thread, "watcher", connections_thread, connections);
+    return connections->has_thread ? 0 : EAGAIN;
 }
 
 enum status connections_create(const struct connection_limits *limits,

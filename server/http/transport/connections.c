@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "proto/answers.h"
 #include "server/http/transport/connection_table.h"
 #include "server/http/transport/raw_answer.h"

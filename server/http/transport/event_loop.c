@@ -12,10 +12,9 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/http/transport/proxy_pending.h"
-#include "server/schedule/runtime/thread.h"
 
 #define MILLION         INT64_C(1000000)
 #define ACCEPTS_PER_RUN 64 /* so that open connections are served between them */

@@ -11,15 +11,14 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/tls.h"
-#include "server/schedule/runtime/thread.h"
 
 #define MILLION         INT64_C(1000000)
 #define TICK_MS         50 /* resolution of the time limits, and of penalties */

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "proto/dialects.h"
 #include "proto/v2.h"
 #include "server/http/transport/admit.h"

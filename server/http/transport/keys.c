@@ -14,8 +14,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 
 #define HASH_BYTES   32
 #define KEY_BYTES    32

@@ -3,9 +3,8 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 /* One thread runs only short jobs; of the other two, one is still free during a long job. More
  * threads would not answer sooner: forward passes need the cores. */
@@ -16,8 +15,11 @@ struct offload_queue {
 };
 
 struct offload {
-    pthread_t threads[OFFLOAD_THREADS]; /* the first one runs only short jobs */
-    int thread_count;                   /* the owner's */
+    struct offload_thread {
+        pthread_t handle;
+        struct offload *offload;
+    } threads[OFFLOAD_THREADS]; /* the first one runs only short jobs */
+    int thread_count;           /* the owner's */
 
     pthread_mutex_t lock;
     pthread_cond_t wake_first, wake; /* the first thread; the others */
@@ -37,8 +39,11 @@ static struct offload_job *offload_pop(struct offload_queue *queue)
     return job;
 }
 
-static void offload_run_jobs(struct offload *offload, bool is_first)
+static void *offload_run_jobs(void *context)
 {
+    const struct offload_thread *thread = context;
+    struct offload *offload = thread->offload;
+    const bool is_first = thread == &offload->threads[0];
     pthread_mutex_lock(&offload->lock);
     for (;;) {
         struct offload_job *job = is_first ? NULL : offload_pop(&offload->long_jobs);
@@ -59,19 +64,6 @@ static void offload_run_jobs(struct offload *offload, bool is_first)
         }
     }
     pthread_mutex_unlock(&offload->lock);
-}
-
-static void *first_thread(void *offload)
-{
-    pthread_setname_np(pthread_self(), "offload");
-    offload_run_jobs(offload, true);
-    return NULL;
-}
-
-static void *other_thread(void *offload)
-{
-    pthread_setname_np(pthread_self(), "offload");
-    offload_run_jobs(offload, false);
     return NULL;
 }
 
@@ -86,13 +78,12 @@ enum status offload_create(struct offload **ret, struct error *err)
     pthread_cond_init(&offload->wake_first, NULL);
     pthread_cond_init(&offload->wake, NULL);
     for (int i = 0; i < OFFLOAD_THREADS; i++) {
-        int failure = pthread_create(&offload->threads[i], NULL,
-                                     i == 0 ? first_thread : other_thread, offload);
-        if (failure) {
+        struct offload_thread *thread = &offload->threads[i];
+        thread->offload = offload;
+        if (!thread_start(&thread->handle, "offload", offload_run_jobs, thread)) {
             offload_free(offload);
             return error_set(err, STATUS_IO,
-                             "cannot start the threads for large requests (%s); " THREAD_LIMIT_HINT,
-                             strerror(failure));
+                             "cannot start the threads for large requests; " THREAD_LIMIT_HINT);
         }
         offload->thread_count++;
     }
@@ -138,7 +129,7 @@ void offload_stop(struct offload *offload)
     pthread_cond_broadcast(&offload->wake);
     pthread_mutex_unlock(&offload->lock);
     while (offload->thread_count > 0)
-        pthread_join(offload->threads[--offload->thread_count], NULL);
+        pthread_join(offload->threads[--offload->thread_count].handle, NULL);
 }
 
 void offload_free(struct offload *offload)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/http/transport/connections.h"
 #include "server/observe/log.h"
 #include "server/observe/log_sample.h"

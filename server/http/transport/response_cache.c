@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "engine/base/file.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 
 #define CHAIN_MAX    16
 #define FILE_MAX     (1024 * 1024 - 1)

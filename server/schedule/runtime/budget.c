@@ -6,9 +6,8 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 #define LOOK_AGAIN_NS INT64_C(50000000)
 

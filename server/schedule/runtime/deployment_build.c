@@ -9,10 +9,10 @@
 #include <sys/resource.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/thread.h"
 #include "server/image/transform.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/scheduler.h"
-#include "server/schedule/runtime/thread.h"
 
 #define DEFAULT_MAX_BATCH 8
 

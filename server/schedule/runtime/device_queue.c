@@ -8,8 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "engine/base/lock.h"
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 struct device_queue {
     pthread_mutex_t lock;

@@ -6,7 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 static enum status allocate(struct lane *lane, struct error *err)
 {

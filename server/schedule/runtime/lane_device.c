@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "server/observe/log.h"
 
 /* Failed probes in a row, after the failed pass, that quarantine a device. */

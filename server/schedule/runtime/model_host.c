@@ -9,13 +9,12 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "models/tasks/tensor_copy.h"
 #include "server/schedule/runtime/meters.h"
 #include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
-#include "server/schedule/runtime/thread.h"
 #include "server/schedule/runtime/worker.h"
 
 #define DEFAULT_MAX_QUEUE 256

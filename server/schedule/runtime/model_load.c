@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "server/observe/log.h"
 #include "server/schedule/runtime/model_table.h"
 

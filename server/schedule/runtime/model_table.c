@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 /* The phase of a load that has not reported yet. */
 #define PHASE_WAITING "waiting"

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 /* A thread that has had no work for this long rests (pool_options.rest). */
 #define REST_NS INT64_C(1000000000)

@@ -16,10 +16,9 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
-#include "engine/base/lock.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "server/schedule/runtime/scheduler_state.h"
-#include "server/schedule/runtime/thread.h"
 
 static int depth_of(const struct scheduler_options *options)
 {

@@ -2,9 +2,8 @@
 #include <stdio.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/lock.h"
+#include "engine/base/thread.h"
 #include "server/schedule/runtime/scheduler_state.h"
-#include "server/schedule/runtime/thread.h"
 
 bool scheduler_has_ready(struct scheduler *scheduler)
 {

@@ -1,5 +1,5 @@
 /* Starts named threads with all signals blocked; waits for conditions by the monotonic clock. */
-#include "server/schedule/runtime/thread.h"
+#include "engine/base/thread.h"
 
 #include <signal.h>
 #include <stdio.h>
