@@ -164,6 +164,25 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
     return family ? find_series_locked(family, labels) : NULL;
 }
 
+struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
+                                const char *help, const char *labels, const char *key,
+                                const char *value)
+{
+    char text[512];
+    if (!key)
+        return metrics_get(metrics, kind, name, help, labels, NULL, 0);
+    snprintf(text, sizeof text, "%s%s%s=\"%s\"", labels, *labels ? "," : "", key, value);
+    return metrics_get(metrics, kind, name, help, text, NULL, 0);
+}
+
+void metrics_get_all(struct metrics *metrics, const char *labels, const struct metric_row *rows,
+                     size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        *rows[i].series = metrics_get_with(metrics, rows[i].kind, rows[i].name, rows[i].help,
+                                           labels, rows[i].key, rows[i].value);
+}
+
 static void add_double(_Atomic double *value, double amount)
 {
     double old = atomic_load_explicit(value, memory_order_relaxed);

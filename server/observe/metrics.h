@@ -29,6 +29,21 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
                            const char *help, const char *labels, const double *buckets,
                            size_t bucket_count);
 
+/* The same with the label key="value", which needs no escapes, after `labels`; key NULL: without.
+ */
+struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
+                                const char *help, const char *labels, const char *key,
+                                const char *value);
+
+/* Sets *rows[i].series to the series of each row, with the default buckets. */
+struct metric_row {
+    struct metric **series;
+    enum metric_kind kind;
+    const char *name, *help, *key, *value; /* key NULL: no further label */
+};
+void metrics_get_all(struct metrics *metrics, const char *labels, const struct metric_row *rows,
+                     size_t count);
+
 void metric_add(struct metric *metric, double amount); /* counter (amount >= 0), gauge */
 void metric_set(struct metric *metric, double value);  /* gauge; counter kept elsewhere */
 /* Histogram; a value equal to a bound falls into that bound's bucket, NaN is ignored. */

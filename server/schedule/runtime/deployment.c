@@ -1,6 +1,7 @@
 /* Describes a compiled model (inputs, outputs, classes); counts its requests and passes. */
 #include "server/schedule/runtime/deployment.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,29 +218,30 @@ static void note_time(struct deployment_stats *stats)
 void deployment_note_request(struct deployment *deployment, const struct predict_request *request)
 {
     struct deployment_stats *stats = &deployment->stats;
-    double queue = 0, input = 0, infer = 0, output = 0;
+    struct request_times times = {.total = clock_ms(clock_now() - request->started)};
+    enum status status = STATUS_OK;
     size_t good = 0;
     for (size_t i = 0; i < request->image_count; i++) {
         const struct predict_image *image = &request->images[i];
-        double prepared = image->decode_ms + image->preprocess_ms;
         good += image->status == STATUS_OK;
-        queue = image->queue_ms > queue ? image->queue_ms : queue;
-        input = prepared > input ? prepared : input;
-        infer = image->forward_ms > infer ? image->forward_ms : infer;
-        output = image->output_ms > output ? image->output_ms : output;
+        status = status == STATUS_OK ? image->status : status;
+        times.queue = fmax(times.queue, image->queue_ms);
+        times.input = fmax(times.input, image->decode_ms + image->preprocess_ms);
+        times.infer = fmax(times.infer, image->forward_ms);
+        times.output = fmax(times.output, image->output_ms);
     }
     note_time(stats);
     count_add(&stats->rows, good);
-    double total = clock_ms(clock_now() - request->started);
-    if (good < request->image_count) {
-        count_ms(&stats->fail, total);
+    meters_request(&deployment->meters, status, &times);
+    if (status != STATUS_OK) {
+        count_ms(&stats->fail, times.total);
         return;
     }
-    count_ms(&stats->success, total);
-    count_ms(&stats->queue, queue);
-    count_ms(&stats->input, input);
-    count_ms(&stats->infer, infer);
-    count_ms(&stats->output, output);
+    count_ms(&stats->success, times.total);
+    count_ms(&stats->queue, times.queue);
+    count_ms(&stats->input, times.input);
+    count_ms(&stats->infer, times.infer);
+    count_ms(&stats->output, times.output);
 }
 
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms)

@@ -149,7 +149,7 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
     lane->deployment = scheduler_served(scheduler);
     lane->index = index;
     scheduler_set_latency(scheduler, index, &lane->info);
-    lane_meters_init(&lane->meters, scheduler_meters(scheduler), lane->info.device);
+    lane_meters_init(&lane->meters, &scheduler_served(scheduler)->meters, lane->info.device);
     metric_set(lane->meters.batch_cap, lane->cap.cap);
     lane->started = thread_start(&lane->thread, name, lane_main, lane);
     if (!lane->started)

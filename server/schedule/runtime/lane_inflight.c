@@ -15,7 +15,6 @@
 /* Images that failed or were dropped leave gaps; the forward pass wants none. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
-    const struct batch_layout *layout = scheduler_layout(lane->scheduler);
     struct batch_move moves[BATCHER_MAX_BATCH];
     uint8_t *marks = scheduler_pixel_marks(lane->scheduler, batch->buffer);
     int count = batch_compact(batch, moves);
@@ -25,7 +24,7 @@ static void close_gaps(struct lane *lane, struct batch *batch)
         for (size_t k = 0; k < lane->input_count; k++)
             memcpy(scheduler_row(lane->scheduler, batch->buffer, k, moves[i].to),
                    scheduler_row(lane->scheduler, batch->buffer, k, moves[i].from),
-                   layout->row_bytes[k]);
+                   lane->retry_layout.row_bytes[k]);
 }
 
 static struct inflight_batch *inflight_at(struct lane *lane, int i)

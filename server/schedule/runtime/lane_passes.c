@@ -38,7 +38,7 @@ enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum stat
     metric_observe(lane->meters.batch_size, count);
     lane->turn_used += took;
     metric_add(lane->meters.device_seconds, (double)took * 1e-9);
-    metric_add(scheduler_meters(lane->scheduler)->triton.exec_count, 1);
+    metric_add(lane->deployment->meters.triton.exec_count, 1);
     if (status == STATUS_OK) {
         scheduler_ran(lane->scheduler, lane->index, count, took);
         return status;
@@ -194,7 +194,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
 static void answer_image(struct lane *lane, struct predict_image *image, int row,
                          const struct outcome *outcome)
 {
-    struct meters *meters = scheduler_meters(lane->scheduler);
+    struct meters *meters = &lane->deployment->meters;
     const bool is_good = outcome->status == STATUS_OK;
     image->batch = outcome->batch;
     image->device = lane->info.device;

@@ -41,8 +41,6 @@
 #include "server/observe/metrics.h"
 #include "server/schedule/policy/batcher.h"
 
-struct predict_request;
-
 enum phase { PHASE_READ, PHASE_DECODE, PHASE_PREPROCESS, PHASE_QUEUE, PHASE_WRITE };
 
 #define PHASE_COUNT 5
@@ -60,7 +58,7 @@ struct triton_meters {
 
 struct meters {
     struct metrics *metrics; /* borrowed; may be NULL: then nothing is counted */
-    char model[256];         /* escaped for labels */
+    char labels[272];        /* model="…" */
     struct metric *images_ok;
     struct metric *detections; /* of a model that finds boxes; else NULL */
     struct metric *phases[PHASE_COUNT];
@@ -92,8 +90,13 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
 /* An image was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
-/* All images of a request have their status and times: just before its on_done. */
-void meters_request(struct meters *meters, const struct predict_request *request, int64_t now);
+/* Milliseconds of a request, and of its slowest image in each phase. */
+struct request_times {
+    double total, queue, input, infer, output;
+};
+
+/* Counts a request before its on_done; `status`: of its first image that failed. */
+void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
 /* A request was answered from the response cache, `ms` after its first byte. */
 void meters_cache_hit(struct meters *meters, double ms);

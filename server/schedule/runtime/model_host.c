@@ -616,7 +616,7 @@ bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
             is_here = is_here || lane_is_stuck(i->lanes[k]);
         if (is_here && used < size)
             used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
-                                     scheduler_model(i->scheduler)->name);
+                                     i->model->name);
         is_stuck = is_stuck || is_here;
     }
     return is_stuck;

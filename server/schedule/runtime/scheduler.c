@@ -81,10 +81,9 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     condition_init(&scheduler->quarantine_event);
     scheduler->lanes = options->lanes;
     condition_init(&scheduler->all_answered);
-    meters_init(&scheduler->meters, options->metrics, options->deployment->model->name,
+    meters_init(&options->deployment->meters, options->metrics, options->deployment->model->name,
                 options->deployment->model->version,
                 task_has_boxes(options->deployment->model->task.kind));
-    options->deployment->meters = scheduler->meters;
     enum status status = allocate_buffers(scheduler, options, err);
     if (status == STATUS_OK) {
         scheduler->batcher = batcher_create(
@@ -131,16 +130,6 @@ struct deployment *scheduler_served(const struct scheduler *scheduler)
     return scheduler->deployment;
 }
 
-const struct model *scheduler_model(const struct scheduler *scheduler)
-{
-    return scheduler->deployment->model;
-}
-
-const struct batch_layout *scheduler_layout(const struct scheduler *scheduler)
-{
-    return &scheduler->layout;
-}
-
 static void note_shortest_run_locked(struct scheduler *scheduler)
 {
     atomic_store_explicit(&scheduler->shortest_run, batcher_shortest_run(scheduler->batcher),
@@ -175,11 +164,6 @@ void scheduler_describe_latency(struct scheduler *scheduler, int lane, struct se
         info->batches[i].milliseconds = clock_ms(latency_run(latency, info->batches[i].size));
 }
 
-struct meters *scheduler_meters(struct scheduler *scheduler)
-{
-    return &scheduler->meters;
-}
-
 struct batcher_counts scheduler_counts(struct scheduler *scheduler)
 {
     LOCK(&scheduler->lock);
@@ -207,9 +191,11 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     bool wake_quarantined = scheduler->quarantined_count == scheduler->lanes;
     bool answered = is_answered_locked(scheduler) && !scheduler->accepting;
     atomic_store_explicit(&scheduler->has_large, batcher_has_large(batcher), memory_order_relaxed);
-    metric_set(scheduler->meters.queue_images, (double)counts.queued);
-    metric_set(scheduler->meters.triton.pending, (double)(counts.admitted - counts.running));
-    metric_set(scheduler->meters.in_flight_images, (double)(counts.admitted - counts.queued));
+    metric_set(scheduler->deployment->meters.queue_images, (double)counts.queued);
+    metric_set(scheduler->deployment->meters.triton.pending,
+               (double)(counts.admitted - counts.running));
+    metric_set(scheduler->deployment->meters.in_flight_images,
+               (double)(counts.admitted - counts.queued));
     pthread_mutex_unlock(&scheduler->lock);
     /* Broadcast: a single wake-up could reach a lane still waiting for its device. */
     if (wake_lane)
@@ -229,19 +215,17 @@ static void drop_hold(struct predict_request *request)
         return;
     /* Without a deployment, it has only waited for a load. A photo that was only decoded is counted
      * by the request that predicts from its pixels. */
-    if (request->deployment && (!request->decode_only || !request->images[0].photo)) {
+    if (request->deployment && (!request->decode_only || !request->images[0].photo))
         deployment_note_request(request->deployment, request);
-        meters_request(&request->deployment->meters, request, clock_now());
-    }
     request->on_done(request);
 }
 
 void scheduler_finish(struct scheduler *scheduler, struct predict_image *image)
 {
     if (!image->photo)
-        meters_image(&scheduler->meters, image->status);
+        meters_image(&scheduler->deployment->meters, image->status);
     if (image->status == STATUS_OK && !image->photo)
-        meters_prediction(&scheduler->meters, image->entry.predicted,
+        meters_prediction(&scheduler->deployment->meters, image->entry.predicted,
                           clock_now() - image->entry.admitted);
     drop_hold(image->request);
 }
@@ -257,14 +241,14 @@ static struct admission_request admission_request_of(const struct scheduler *sch
                                       .time_left =
                                           request->deadline ? request->deadline - now : INT64_MAX,
                                       .kind = request->admission,
-                                      .model = scheduler_model(scheduler)->name};
+                                      .model = scheduler->deployment->model->name};
 }
 
 enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err)
 {
     return error_set(err, STATUS_DEVICE,
                      "no device is left for model '%s': %s; they are tried again from time to time",
-                     scheduler_model(scheduler)->name, scheduler->quarantine_reason);
+                     scheduler->deployment->model->name, scheduler->quarantine_reason);
 }
 
 static enum status check_locked(struct scheduler *scheduler, const struct predict_request *request,
@@ -309,8 +293,8 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     enum status status =
         check_locked(scheduler, request, images, bytes, &predicted, ret_retry_after_s, err);
     if (status == STATUS_OK) {
-        request->used_model = scheduler_model(scheduler);
-        request->write_seconds = scheduler->meters.phases[PHASE_WRITE];
+        request->used_model = scheduler->deployment->model;
+        request->write_seconds = scheduler->deployment->meters.phases[PHASE_WRITE];
         /* One hold is ours: it keeps the request alive until scheduler_submit has counted the
          * images that were bad from the start. Set only after admission, because a request with
          * `pending` above 0 may be pinned. */
@@ -359,17 +343,18 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
     }
     enum status status = admit(scheduler, request, images, bytes, ret_retry_after_s, err);
     if (status != STATUS_OK) {
-        meters_refusal(&scheduler->meters, status, request->image_count);
+        meters_refusal(&scheduler->deployment->meters, status, request->image_count);
         return status;
     }
-    metric_observe(scheduler->meters.phases[PHASE_READ], (double)(now - request->started) * 1e-9);
+    metric_observe(scheduler->deployment->meters.phases[PHASE_READ],
+                   (double)(now - request->started) * 1e-9);
     for (size_t i = 0; i < request->image_count; i++) {
         struct predict_image *image = &request->images[i];
         if (image->preset.status == STATUS_OK)
             continue;
         image->status = image->preset.status;
         image->error = image->preset;
-        meters_image(&scheduler->meters, image->status);
+        meters_image(&scheduler->deployment->meters, image->status);
     }
     /* Hung up before it could be pinned. */
     if (atomic_load(&request->cancelled))

@@ -43,9 +43,6 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
 void scheduler_free(struct scheduler *scheduler);
 
 struct deployment *scheduler_served(const struct scheduler *scheduler);
-const struct model *scheduler_model(const struct scheduler *scheduler);
-const struct batch_layout *scheduler_layout(const struct scheduler *scheduler);
-struct meters *scheduler_meters(struct scheduler *scheduler);
 struct batcher_counts scheduler_counts(struct scheduler *scheduler);
 
 /* L(b) of lane `lane` (0 … lanes - 1) as its session measured it, before its first batch. */

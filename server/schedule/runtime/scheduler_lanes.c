@@ -62,7 +62,7 @@ bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_t
         device_turn_begin(turn);
         if (take_batch(scheduler, lane, turn, ret)) {
             if (ret->is_first)
-                metric_add(scheduler->meters.closed[ret->reason], 1);
+                metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
             return true;
         }
         device_turn_end(turn, 0, false);
@@ -90,7 +90,7 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
     scheduler->lanes_waiting_ahead--;
     scheduler_dispatch_and_unlock(scheduler);
     if (taken && ret->is_first)
-        metric_add(scheduler->meters.closed[ret->reason], 1);
+        metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
     return taken;
 }
 

@@ -12,7 +12,6 @@ struct scheduler {
     /* immutable after create */
     struct deployment *deployment;
     struct pool *pool;
-    struct meters meters;
     struct batch_layout layout;
     int buffer_count;
     void **buffers;

@@ -95,7 +95,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     image->since = now;
     if (phase !=
         PHASE_QUEUE) /* lane_inflight.c adds the wait for the lane; lane_passes.c records */
-        metric_observe(scheduler_meters(scheduler)->phases[phase], (double)spent * 1e-9);
+        metric_observe(scheduler_served(scheduler)->meters.phases[phase], (double)spent * 1e-9);
     return clock_ms(spent);
 }
 
@@ -108,7 +108,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     image->decode_start = image->since;
     TRY(scheduler_check_wanted(scheduler, image, err));
     const struct model_host_options *options = worker->context->options;
-    const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
+    const struct preprocess *preprocess = &scheduler_served(scheduler)->model->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;
     enum status status = STATUS_OK;
@@ -177,7 +177,7 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
         worker_write_row(scheduler, image, slot);
         return STATUS_OK;
     }
-    const struct preprocess *preprocess = &scheduler_model(scheduler)->preprocess;
+    const struct preprocess *preprocess = &scheduler_served(scheduler)->model->preprocess;
     void *row = scheduler_row(scheduler, slot.buffer, 0, slot.slot);
     return marks
                ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
@@ -218,8 +218,8 @@ static void worker_answer(struct scheduler *scheduler, struct predict_image *ima
 {
     struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
     image->status =
-        image_answer_of(scheduler_model(scheduler), (const struct tensor *const *)image->outputs, 1,
-                        0, buffers, image);
+        image_answer_of(scheduler_served(scheduler)->model,
+                        (const struct tensor *const *)image->outputs, 1, 0, buffers, image);
     for (size_t i = 0; i < TASK_MAX_OUTPUTS; i++)
         task_buffer_done(&buffers[i]);
     tensor_copies_free(image->outputs, scheduler_served(scheduler)->output_count);
