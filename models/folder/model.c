@@ -319,6 +319,7 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
     const bool is_ultralytics = author && !strcmp(author, "Ultralytics");
     return (struct task_facts){.configured_task = config->task,
                                .configured_layout = config->layout,
+                               .configured_output = config->output,
                                .options = config->options,
                                .metadata_task =
                                    is_ultralytics ? metadata_value(onnx, "task") : NULL,

@@ -177,48 +177,15 @@ static enum status fit_size(struct model *model, const struct described_image *i
 
 /* ---- outputs ---- */
 
-/* Whether the graph ends in probabilities. Looks back through operators that keep values. */
-static bool ends_in_probabilities(const struct value *output)
+static void find_output(struct model *model, const struct graph *graph, struct task_facts *facts)
 {
-    for (int steps = 0; output && output->producer && steps < 16; steps++) {
-        const enum op op = output->producer->op;
-        if (op_has(op, OP_PROBABILITIES))
-            return true;
-        if (!op_has(op, OP_VIEW) && op != OP_CAST && op != OP_QUANTIZE_LINEAR &&
-            op != OP_DEQUANTIZE_LINEAR)
-            return false;
-        output = node_input(output->producer, 0);
-    }
-    return false;
-}
-
-bool model_rows_depend_on_data(const struct model *model, const struct shape *output)
-{
-    return model->fixed_batch && output->rank >= 2 && output->dims[0] == DIM_UNKNOWN;
-}
-
-/* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another one, such as that
- * of a detector's boxes [n, 4]. */
-static size_t classes_of(const struct model *model, const struct value *output)
-{
-    const struct shape *shape = &output->shape;
-    bool is_scores = dtype_is_float(output->dtype) && (shape->rank == 2 || shape->rank == 4) &&
-                     !model_rows_depend_on_data(model, shape);
-    for (int d = 2; is_scores && d < shape->rank; d++)
-        is_scores = shape->dims[d] == 1;
-    return is_scores && shape->dims[1] > 0 ? (size_t)shape->dims[1] : 0;
-}
-
-static void find_output(struct model *model, const struct graph *graph)
-{
-    for (size_t i = 0; i < graph->output_count; i++) {
-        size_t classes = classes_of(model, graph->outputs[i]);
-        if (!classes)
-            continue;
-        model->output = i;
-        model->class_count = classes;
+    size_t classes;
+    const size_t at = class_output_find(model, graph, facts->configured_output, &classes,
+                                        facts->class_note, sizeof facts->class_note);
+    if (at == SIZE_MAX)
         return;
-    }
+    model->output = at;
+    model->class_count = classes;
 }
 
 /* Names are borrowed from the model's graph, which outlives this. */
@@ -231,8 +198,8 @@ static void note_outputs(const struct model *model, const struct graph *graph,
 }
 
 /* Infers the output shapes for one photo on a copy of the graph. */
-static enum status probe_outputs(struct model *model, struct task_output *outputs,
-                                 struct error *err)
+static enum status probe_outputs(struct model *model, struct task_facts *facts,
+                                 struct task_output *outputs, struct error *err)
 {
     struct graph *copy;
     struct error ignored;
@@ -248,12 +215,17 @@ static enum status probe_outputs(struct model *model, struct task_output *output
     note_outputs(model, model->graph, outputs);
     /* If the photo does not fit the graph, compilation reports it. */
     if (graph_validate(copy, NULL, &ignored) == STATUS_OK) {
-        find_output(model, copy);
+        find_output(model, copy, facts);
         note_outputs(model, copy, outputs);
     }
     graph_free(copy);
-    if (!model->class_count)
-        find_output(model, model->graph);
+    if (!model->class_count && !facts->class_note[0])
+        find_output(model, model->graph, facts);
+    if (facts->configured_output && !model->class_count)
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"output\" is \"%.60s\", but the model has no output of that "
+                         "name with one score per class",
+                         facts->configured_output);
     return STATUS_OK;
 }
 
@@ -358,13 +330,13 @@ static void fit_task(struct model *model, bool configured)
 static enum status decide_task(struct model *model, bool configured, struct task_facts *facts,
                                struct task_output *outputs, struct error *err)
 {
-    TRY(probe_outputs(model, outputs, err));
+    TRY(probe_outputs(model, facts, outputs, err));
     const struct graph *graph = model->graph;
     facts->outputs = outputs;
     facts->output_count = graph->output_count;
-    facts->class_output = model->class_count || may_be_scores(model, &outputs[model->output])
-                              ? model->output
-                              : SIZE_MAX;
+    const bool has_scores =
+        model->class_count || (!facts->class_note[0] && may_be_scores(model, &outputs[0]));
+    facts->class_output = has_scores ? model->output : SIZE_MAX;
     facts->width = model->preprocess.width;
     facts->height = model->preprocess.height;
     facts->label_count = model->labels.count;
@@ -472,7 +444,7 @@ enum status model_describe(struct model *model, bool configured, struct task_fac
     free(outputs);
     TRY(status);
     const struct value *output = model->graph->outputs[model->output];
-    model->has_probabilities = ends_in_probabilities(output);
+    model->has_probabilities = output_is_probabilities(output);
     model->output_name = strdup(output->name);
     if (!model->output_name)
         return error_no_memory(err, NULL);

@@ -112,6 +112,7 @@ enum status version_policy_read(const char *folder, struct version_policy *ret,
 /* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {
     char *task, *layout;         /* lensd.json */
+    char *output;                /* lensd.json: the name of the output with the scores */
     struct task_options options; /* lensd.json */
     float unclip_ratio;          /* lensd.json; 0: not set */
     int use_dilation;            /* lensd.json */
@@ -133,6 +134,16 @@ void task_config_done(struct task_config *config);
  * (models/folder/zero_shot_config.c). STATUS_MODEL names file and key; STATUS_NO_MEMORY. */
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
+
+/* Returns the output that has a row of a classifier's scores per image, by names, by what computes
+ * it and by the number of labels (models/folder/class_output.c); *ret_classes: how many. `graph`:
+ * the model's, with shapes for one photo. `wanted`: its name; NULL: not said. SIZE_MAX: there is
+ * none, or several may be; then `note` says which. Otherwise `note` names the outputs left out. */
+size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
+                         size_t *ret_classes, char *note, size_t note_size);
+
+/* Whether an output ends in probabilities. Looks back through operators that keep values. */
+bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and fits the preprocessing to the
  * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not

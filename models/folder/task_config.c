@@ -11,6 +11,7 @@ void task_config_done(struct task_config *config)
 {
     free(config->task);
     free(config->layout);
+    free(config->output);
     free(config->architecture);
     *config = (struct task_config){0};
 }
@@ -63,6 +64,7 @@ static enum status read_load(const cJSON *item, void *object, struct error *err)
 static const struct json_member lensd_members[] = {
     {"task", JSON_TEXT, AT(task)},
     {"layout", JSON_TEXT, AT(layout)},
+    {"output", JSON_TEXT, AT(output)},
     {"confidence", JSON_FLOAT, AT(options.confidence), 0, 1},
     {"iou", JSON_FLOAT, AT(options.iou), 0, 1},
     {"max_detections", JSON_INT, AT(options.max_detections), 1, TASK_MAX_DETECTIONS},

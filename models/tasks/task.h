@@ -147,12 +147,14 @@ struct task_output {
 struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
-    size_t class_output; /* the output whose shape is one score per class; SIZE_MAX: none */
-    int width, height;   /* of the model's input, pixels */
+    size_t class_output;  /* the output whose shape is one score per class; SIZE_MAX: none */
+    char class_note[200]; /* why none; or "; …" after what is said of it; "": nothing to say */
+    int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp; /* the graph has an Exp */
 
     const char *configured_task, *configured_layout; /* "task" and "layout" of lensd.json */
+    const char *configured_output;                   /* its "output" */
     struct task_options options;                     /* of lensd.json */
 
     const char *metadata_task; /* Ultralytics: "detect", "classify" … */

@@ -662,11 +662,13 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
 static void decide_classification(const struct task_facts *facts, struct task *task)
 {
     char text[SHAPE_TEXT];
+    if (facts->class_output == SIZE_MAX && facts->class_note[0])
+        decided(task, TASK_UNKNOWN, "%s", facts->class_note);
     if (facts->class_output == SIZE_MAX)
         return;
     const struct task_output *output = &facts->outputs[facts->class_output];
-    decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s",
-            output->name, shape_text(&output->shape, text),
+    decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s%s",
+            output->name, shape_text(&output->shape, text), facts->class_note,
             facts->label_count
                 ? ""
                 : "; if it is a vector, write {\"task\": \"embedding\"} into lensd.json");

@@ -782,3 +782,110 @@ Test(model, errors_of_configurations_name_their_file)
         remove_folder(&folder);
     }
 }
+
+/* ---- several outputs with a row per image ---- */
+
+/* An output of a net: its classes, and what computes it from the output before it, or NULL. */
+struct head {
+    const char *name;
+    int classes;
+    const char *op;
+};
+
+/* GlobalAveragePool → Flatten, and then a Gemm for each head; "*Softmax": a Gemm and then that. */
+static void put_heads(const struct folder *folder, const struct head *heads, size_t count)
+{
+    struct make make = make_model();
+    static const float weights[8 * 8] = {1};
+    MAKE_INPUT(&make, "image", 1, 4, -1, 3, 32, 32);
+    make_add_node(&make, "GlobalAveragePool", "image", "pooled");
+    make_add_node(&make, "Flatten", "pooled", "flat");
+    for (size_t i = 0; i < count; i++) {
+        char w[16], inputs[64], product[32];
+        const char *op = heads[i].op;
+        const bool is_own = !op || *op == '*', continues = op && !strcmp(op, "Gemm");
+        const int depth = continues ? heads[i - 1].classes : 3;
+        const int64_t dims[] = {heads[i].classes, depth};
+        snprintf(w, sizeof w, "w%zu", i);
+        snprintf(product, sizeof product, "%s%s", heads[i].name, op && is_own ? ".product" : "");
+        snprintf(inputs, sizeof inputs, "%s,%s", is_own ? "flat" : heads[i - 1].name, w);
+        if (is_own || continues) {
+            make_initializer(&make,
+                             make_tensor(&make, w, 1, weights,
+                                         sizeof(float) * (size_t)(dims[0] * dims[1]), 2, dims));
+            make_attr_int(&make, make_add_node(&make, "Gemm", inputs, product), "transB", 1);
+        }
+        if (op && !continues)
+            make_add_node(&make, is_own ? op + 1 : op, is_own ? product : heads[i - 1].name,
+                          heads[i].name);
+        MAKE_OUTPUT(&make, heads[i].name, 1, 2, -1, heads[i].classes);
+    }
+    size_t size;
+    uint8_t *bytes = make_pack(&make, &size);
+    make_done(&make);
+    put(folder, "model.onnx", bytes, size);
+    free(bytes);
+}
+
+Test(model, chooses_the_output_with_the_scores)
+{
+    static const struct {
+        struct head heads[5];
+        int labels;
+        const char *chosen; /* NULL: none, and `says` names them */
+        const char *says;
+    } cases[] = {
+        /* MTCNN's: the first output has a row per image, too. */
+        {{{"boxes", 4, NULL}, {"probs", 2, "*Softmax"}}, 2, "probs", "leaves out 'boxes'"},
+        {{{"boxes", 4, NULL}, {"landmarks", 8, NULL}, {"p", 2, NULL}}, 4, "p", "'landmarks'"},
+        {{{"125", 4, NULL}, {"130", 2, "*Softmax"}}, 0, "130", "leaves out '125'"},
+        {{{"b", 4, NULL}, {"a", 2, NULL}}, 2, "a", "leaves out 'b'"},
+        {{{"boxes", 4, NULL}}, 4, NULL, "'boxes' is no scores by its name"},
+        /* The vector, or the logits, that the scores are made of. */
+        {{{"495", 8, NULL}, {"496", 3, "Gemm"}}, 0, "496", ""},
+        {{{"x", 3, NULL}, {"y", 3, "Softmax"}}, 0, "y", ""},
+        {{{"image_embeds", 8, NULL}, {"z", 3, NULL}}, 0, "z", ""},
+        {{{"aux", 3, NULL}, {"main", 3, NULL}}, 0, "main", ""},
+        /* Several questions: none is answered as if it were the only one. */
+        {{{"age", 1, NULL}, {"gender", 2, NULL}}, 0, NULL, "'age', 'gender'"},
+        {{{"d1", 8, "*Softmax"}, {"d2", 8, "*Softmax"}, {"d3", 8, "*Softmax"}},
+         8,
+         NULL,
+         "3 outputs may be scores ('d1', 'd2', 'd3'): write {\"output\": \"d1\"}"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct folder folder = make_folder();
+        size_t count = 0;
+        while (count < COUNT_OF(cases[i].heads) && cases[i].heads[count].name)
+            count++;
+        put_heads(&folder, cases[i].heads, count);
+        if (cases[i].labels)
+            put_text(&folder, "labels.txt",
+                     &"a\nb\nc\nd\ne\nf\ng\nh\n"[(size_t)(2 * (8 - cases[i].labels))]);
+        struct model *model = load_at(&folder, ".");
+        const bool is_classifier = model->task.kind == TASK_CLASSIFICATION;
+        cr_expect_eq(is_classifier, cases[i].chosen != NULL, "%zu: %s", i, model->task.evidence);
+        if (is_classifier && cases[i].chosen)
+            cr_expect_str_eq(model->output_name, cases[i].chosen);
+        cr_expect(strstr(model->task.evidence, cases[i].says), "%zu: '%s' does not say '%s'", i,
+                  model->task.evidence, cases[i].says);
+        model_free(model);
+        remove_folder(&folder);
+    }
+}
+
+Test(model, answers_with_the_output_that_lensd_json_names)
+{
+    const struct head heads[] = {{"age", 8, NULL}, {"gender", 2, "*Softmax"}, {"glasses", 2, NULL}};
+    struct folder folder = make_folder();
+    put_heads(&folder, heads, COUNT_OF(heads));
+    put_text(&folder, "lensd.json", "{\"output\": \"glasses\"}");
+    struct model *model = load_at(&folder, ".");
+    cr_expect_eq(model->task.kind, TASK_CLASSIFICATION);
+    cr_expect_str_eq(model->output_name, "glasses");
+    cr_expect(!model->has_probabilities && model->class_count == 2);
+    model_free(model);
+    put_text(&folder, "lensd.json", "{\"output\": \"hair\"}");
+    expect_failure(&folder, STATUS_MODEL, "no output of that name");
+    remove_folder(&folder);
+}
