@@ -92,7 +92,7 @@
     X(SILU, "Silu", "lensd") X(ATTENTION, "Attention", "lensd")                                    \
     X(STRIDED_COPY, "StridedCopy", "lensd")                                                        \
     X(LOOKUP, "Lookup", "lensd") X(DYNAMIC_ROUND, "DynamicRound", "lensd")                         \
-    X(VALID_KEYS, "ValidKeys", "lensd")
+    X(VALID_KEYS, "ValidKeys", "lensd") X(RECURRENCE, "Recurrence", "lensd")
 /* clang-format on */
 
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
@@ -107,7 +107,8 @@
  * one of them is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: what
  * DynamicQuantizeLinear stores of x, read back as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8
  * bits, inputs[1] a constant of [256] and of y's type that is indexed by x's byte, be it signed or
- * not. */
+ * not. OP_RECURRENCE: an LSTM, GRU or RNN whose X is multiplied by W already
+ * (engine/op/recurrent.h). */
 
 /* OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM: passes may leave out the scale and zero point of
  * the result, which is float32 then and has an epilogue (struct epilogue) as other products have.

@@ -9,6 +9,7 @@
 #include "engine/op/geometry.h"
 #include "engine/op/interpret.h"
 #include "engine/op/ops.h"
+#include "engine/op/recurrent.h"
 #include "engine/passes/functions.h"
 #include "engine/passes/passes.h"
 
@@ -484,6 +485,42 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
+/* LSTM, GRU and RNN with constant W become the product of all steps with it, and a Recurrence. */
+static bool split_recurrent(struct edit *edit, size_t *n)
+{
+    struct node *node = edit->graph->nodes[*n];
+    const struct value *w = node_input(node, RECURRENT_W);
+    struct recurrent r;
+    struct error why; /* inference reports it again */
+    if ((node->op != OP_LSTM && node->op != OP_GRU && node->op != OP_RNN) || !is_f32_constant(w) ||
+        !is_f32_constant(node_input(node, RECURRENT_R)) || w->shape.rank != 3)
+        return false;
+    const struct shape x = SHAPE(1, 1, w->shape.dims[2]);
+    if (recurrent_init(node, &x, &w->shape, &node->inputs[RECURRENT_R]->shape, &r, &why) !=
+        STATUS_OK)
+        return false;
+    const size_t rows = r.directions * r.width;
+    struct value *columns =
+        edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)r.inputs, (int64_t)rows), NULL);
+    if (!columns || !node_set_int(edit->graph, node, "cell", (int64_t)r.cell))
+        return edit_no_memory(edit);
+    const float *from = w->known->data;
+    float *to = columns->known->data;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t k = 0; k < r.inputs; k++)
+            to[k * rows + row] = from[row * r.inputs + k];
+    struct value *const operands[2] = {node->inputs[RECURRENT_X], columns};
+    struct value *product =
+        edit_insert_value(edit, (*n)++, OP_MATMUL, 13, node->name, operands, 2, DTYPE_F32, NULL);
+    if (!product)
+        return false;
+    node->op = OP_RECURRENCE;
+    node->opset = 1;
+    node->inputs[RECURRENT_X] = product;
+    node->inputs[RECURRENT_W] = NULL;
+    return true;
+}
+
 enum status optimize_weights(struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
@@ -491,6 +528,7 @@ enum status optimize_weights(struct graph *graph, struct error *err)
     TRY(fold_graph(&edit, false));
     TRY(promote_half(&edit));
     edit_nodes(&edit, widen_nbits);
+    edit_nodes(&edit, split_recurrent);
     edit_nodes(&edit, fold_conv_affine);
     return edit_end(&edit);
 }

@@ -41,7 +41,9 @@ in a virtual environment with {packages}.
   transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:
   scores are float32 or wider.
 - **LSTM, GRU and RNN** run in every direction and layout, with `sequence_lens`, initial states, peepholes, `clip` and all of ONNX's
-  activations. ThresholdedRelu without an alpha has ONNX's (1), where ONNX Runtime's is another.
+  activations. ThresholdedRelu without an alpha has ONNX's (1), where ONNX Runtime's is another. The product of all steps with the
+  input weights is one MatMul, also on a GPU. From step to step a CPU uses packed weights, except with Affine, ThresholdedRelu,
+  ScaledTanh, Softsign and Softplus, which the reference kernel computes; with a GPU the host does, by the reference kernel.
 - **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is equal or, for models that do not
   classify, the greatest difference. Random weights have no margin between classes; trained ones do. For models that do not classify a
   difference of 1 or more is mostly another order of nearly equal boxes ("—": another number of boxes).

@@ -76,6 +76,7 @@ static const struct recipe {
     {OP_LSTM, "qRR>YYY"},
     {OP_GRU, "qRR>YY"},
     {OP_RNN, "qRR>YY"},
+    {OP_RECURRENCE, "a R>Y"},
 };
 
 static struct value *operand(struct graph *graph, char kind)
@@ -110,7 +111,8 @@ static struct value *operand(struct graph *graph, char kind)
         {'o', DTYPE_I64, true, {1, {4}}},
         {'i', DTYPE_I64, true, {1, {1}}},
         {'t', DTYPE_U8, true, {1, {256}}},
-        {'R', DTYPE_F32, true, {3, {1, EDGE, EDGE}}},
+        {'R', DTYPE_F32, true, {3, {1, 4 * EDGE, EDGE}}},
+        {'a', DTYPE_F32, false, {3, {2, C, 4 * EDGE}}},
         {'Y', DTYPE_F32, false, {3, {1, C, EDGE}}},
     };
     struct error err;
