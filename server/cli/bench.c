@@ -67,7 +67,7 @@ static void on_load_progress(void *context, const char *phase, double fraction)
     const struct device_bench *bench = context;
     char what[96];
     snprintf(what, sizeof what, "%s for %.64s", phase, bench->targets[bench->loading].id);
-    progress_show(what, fraction);
+    progress_show(what, fraction, false);
 }
 
 /* ---- what is asked ---- */
@@ -268,7 +268,7 @@ static void show_measuring(const struct device_bench *bench, double seconds)
             total += seconds;
         }
     }
-    progress_show("measuring", total > 0 ? spent / total : 1);
+    progress_show("measuring", total > 0 ? spent / total : 1, false);
 }
 
 /* One round: every batch size on every device that has not had its time. False: all have. */

@@ -18,8 +18,9 @@ int command_key(const struct config *config);
 /* Prints the notes that the settings gave rise to on standard error. */
 void command_notes(const struct config *config);
 
-/* A progress bar on standard error, where that is a terminal; else nothing. `share`: 0 … 1. */
-void progress_show(const char *what, double share);
+/* A progress bar on standard error, where that is a terminal; else, for what may take minutes
+ * (`in_log`), a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
+void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 
 /* "3.4 MB", "812 bytes"; returns text. */

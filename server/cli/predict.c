@@ -459,7 +459,7 @@ static void show_progress(const struct prediction_run *run)
         return;
     snprintf(text, sizeof text, "%zu of %zu, %.1f photos/s, %.0f s left", run->ended, run->count,
              rate, (double)(run->count - run->ended) / rate);
-    progress_show(text, (double)run->ended / (double)run->count);
+    progress_show(text, (double)run->ended / (double)run->count, false);
 }
 
 /* Prints the answer of the next photo. */

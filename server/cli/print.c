@@ -1,8 +1,10 @@
 /* What several commands print. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "server/cli/commands.h"
 
 void command_notes(const struct config *config)
@@ -28,12 +30,30 @@ const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])
 
 enum { BAR = 24, BAR_TEXT = 40 };
 
-void progress_show(const char *what, double share)
+#define LOG_EVERY INT64_C(10000000000) /* ns */
+
+/* A line for each new text, and one every LOG_EVERY. */
+static void log_progress(const char *what, double share)
+{
+    static char last[96];
+    static int64_t said;
+    const int64_t now = clock_now();
+    if (!strncmp(last, what, sizeof last - 1) && now - said < LOG_EVERY)
+        return;
+    snprintf(last, sizeof last, "%s", what);
+    said = now;
+    fprintf(stderr, "lensd: %s, %.0f %%\n", last, share * 100);
+}
+
+void progress_show(const char *what, double share, bool in_log)
 {
     char bar[BAR + 1];
     const int full = (int)(share * BAR);
-    if (!isatty(STDERR_FILENO))
+    if (!isatty(STDERR_FILENO)) {
+        if (in_log)
+            log_progress(what, share);
         return;
+    }
     for (int i = 0; i < BAR; i++)
         bar[i] = i < full ? '#' : '.';
     bar[BAR] = '\0';

@@ -47,7 +47,7 @@ static void on_signal(int number)
 static void on_quantize_progress(void *context, const char *phase, double fraction)
 {
     (void)context;
-    progress_show(phase, fraction);
+    progress_show(phase, fraction, true);
 }
 
 /* ---- the folder ---- */
@@ -201,6 +201,10 @@ static void print_kept(const struct quantize_report *report)
     enum { SHOWN = 8 };
     char shown[1024];
     size_t count = 0;
+    if (!report->kept) {
+        printf("%-12sall %zu layers\n", "in int8", report->layer_count);
+        return;
+    }
     printf("%-12s%zu of %zu layers, %.0f %% of the multiply-adds", "in float32", report->kept,
            report->layer_count, 100 * report->fp32_share);
     for (size_t i = 0; i < report->layer_count; i++)
@@ -208,8 +212,6 @@ static void print_kept(const struct quantize_report *report)
             printf("%s%s", count == 1 ? ": " : ", ",
                    utf8_shown(report->layers[i].name, shown, sizeof shown));
     printf("%s\n", count > SHOWN ? ", …" : "");
-    if (!report->kept)
-        return;
     printf("%-12swithout them %.2f ms an image, error %.5f instead of %.5f", "", report->all_ms,
            report->all_error, report->error);
     if (report->agreement.is_vector)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import re
 import resource
 import shutil
 import signal
@@ -37,9 +39,11 @@ class Quantize(unittest.TestCase):
     def refused(self, ended, *words):
         self.assertNotEqual(ended.returncode, 0, ended.stdout)
         self.assertEqual(ended.stdout, "")
-        self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+        *progress, why = ended.stderr.splitlines()
+        for line in progress:
+            self.assertRegex(line, r"^lensd: [a-z ]+, \d+ %$")
         for word in words:
-            self.assertIn(word, ended.stderr)
+            self.assertIn(word, why)
         self.assertEqual(os.listdir(self.folder), ["photos"])
 
     def test_a_folder_that_serves_as_before(self):
@@ -84,6 +88,10 @@ class Quantize(unittest.TestCase):
         self.assertEqual("Not faster than float32" in ended.stdout, not report["faster"], ended.stdout)
         if abs(ms["fp32"] - 1.05 * ms["int8"]) > 0.002:  # they are rounded
             self.assertEqual(report["faster"], ms["fp32"] > 1.05 * ms["int8"], report)
+        # A log gets a line of each phase.
+        phases = re.findall(r"^lensd: ([a-z ]+), \d+ %$", ended.stderr, re.M)
+        self.assertLessEqual({"reading photos", "calibrating", "quantizing", "measuring"}, {*phases}, ended.stderr)
+        self.assertRegex(ended.stdout, r"(?m)^in int8 +all \d+ layers$")
         # One photo is held out: it proves nothing.
         self.assertEqual(report["photos"]["held_out"], 1)
         self.assertFalse(report["within_bounds"])
@@ -228,6 +236,25 @@ class Quantize(unittest.TestCase):
             timeout=harness.PATIENCE,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY)))
         self.refused(ended, "cannot write it: File too large")
+
+    def test_a_terminal(self):
+        """It gets a bar, and the report beside it."""
+        self.add_photos(4)
+        master, slave = pty.openpty()
+        with subprocess.Popen([harness.BINARY, "quantize", MODEL, "--calibrate", self.photos, "-o", self.out, "--threads", "1"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave) as process:
+            os.close(slave)
+            seen = b""
+            try:
+                while piece := os.read(master, 4096):
+                    seen += piece
+            except OSError:  # the other end is closed
+                pass
+            os.close(master)
+            self.assertIn(b"in int8", process.stdout.read())
+            self.assertEqual(process.wait(harness.PATIENCE), 0, seen)
+        self.assertRegex(seen, rb"\rcalibrating +\[#*\.*\] +\d+ %")
+        self.assertNotIn(b"lensd:", seen)
 
     def test_interrupted(self):
         self.add_photos(20)
