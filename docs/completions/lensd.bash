@@ -14,7 +14,7 @@ _lensd()
     --target) words='vnni avx2' ;;
     esac
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='serve predict devices health inspect bench quantize key'
+        words='serve predict devices health inspect bench quantize pull key'
     elif [ -z "$words" ] && [[ $current == -* ]]; then
         case ${COMP_WORDS[1]} in
         serve) words='--model --model-name --models --watch --default-model --load --preload --idle-unload --ready --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --host --port --port-file --admin-port --grpc-port --unix --unix-mode --tls-cert --tls-key --pid-file --user --core-dumps --confine --check --http-threads --response-cache --config --api-keys --admin-key-file --protect-health --cors-origin --allowed-hosts --trusted-proxies --proxy-protocol --max-body --max-upload-memory --max-header --max-inflate-ratio --max-images --max-queue --max-queue-bytes --max-queue-ms --max-json-depth --max-pixels --max-side --max-scans --max-connections --max-connections-per-address --header-timeout --body-timeout --answer-timeout --idle-timeout --default-timeout --drain-delay --grace --log-format --log-level --trace-endpoint --trace-sample' ;;
@@ -24,6 +24,7 @@ _lensd()
         inspect) words='--model --precision --cache --threads --old-libheif --profile --profile-batch --sort --config --json' ;;
         bench) words='--model --device --precision --cache --threads --batch --time --config --json' ;;
         quantize) words='--model --calibrate --output --target --threads --old-libheif --config --json' ;;
+        pull) words='--models --output --config' ;;
         key) words='--rate --burst' ;;
         esac
     fi

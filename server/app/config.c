@@ -125,6 +125,8 @@ static const char *command_name(enum command command)
         return "health";
     case COMMAND_KEY:
         return "key";
+    case COMMAND_PULL:
+        return "pull";
     }
     return "";
 }
@@ -221,6 +223,11 @@ static enum status check_arguments(const struct config_reading *reading, char *c
             return error_set(err, STATUS_CONFIG,
                              "lensd key creates a key for one NAME: lensd key alice");
         return STATUS_OK;
+    case COMMAND_PULL:
+        if (count != 1)
+            return error_set(err, STATUS_CONFIG,
+                             "lensd pull takes one model of a hub: lensd pull hf:ORG/REPO");
+        return STATUS_OK;
     case COMMAND_PREDICT:
         if (reading->config->model && photo_files_has_ending(reading->config->model))
             return error_set(err, STATUS_CONFIG,
@@ -249,7 +256,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
         } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             *ret_action = CONFIG_HELP;
             return STATUS_OK;
-        } else if (!strcmp(word, "-o") && reading->config->command == COMMAND_QUANTIZE) {
+        } else if (!strcmp(word, "-o") &&
+                   reading->config->command & (COMMAND_QUANTIZE | COMMAND_PULL)) {
             static char output[] = "--output";
             char *const pair[2] = {output, i + 1 < argc ? argv[i + 1] : NULL};
             int at = 0;
@@ -692,7 +700,8 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     if (*ret_action == CONFIG_HELP)
         return STATUS_OK;
     size_t first = 0;
-    if (count > 0 && !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY)) &&
+    if (count > 0 &&
+        !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY | COMMAND_PULL)) &&
         !(config->command == COMMAND_PREDICT && config->model)) {
         TRY(config_add_model(reading, words[0], err));
         first = 1;

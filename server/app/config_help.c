@@ -53,6 +53,14 @@ static const struct command_help commands[] = {
      "on photos it was not calibrated on, and writes that to report.json.",
      "  lensd quantize resnet50/ --calibrate photos/\n"
      "  lensd quantize model.onnx --calibrate photos/ -o model-int8\n"},
+    {COMMAND_PULL, "lensd pull hf:ORG/REPO[@REVISION][:FILE.onnx] [options]",
+     "Downloads a model from Hugging Face's hub to a folder that lensd serves: its .onnx file, and "
+     "labels, preprocessing and tokenizer beside it. A pull that was stopped goes on where it "
+     "was; each file is compared with the hub's hash. Environment: HF_ENDPOINT, HF_TOKEN, "
+     "HF_HUB_OFFLINE as for Hugging Face's tools, SSL_CERT_FILE for certificates. No other command "
+     "downloads anything.",
+     "  lensd pull hf:onnx-community/mobilenetv4_conv_small.e2400_r224_in1k\n"
+     "  lensd pull hf:Xenova/vit-base-patch16-224:onnx/model.onnx --models models\n"},
     {COMMAND_KEY, "lensd key NAME [options]",
      "Makes an API key. Its line for the --api-keys file goes to standard output. The key itself "
      "is printed once, on standard error: give it to the client; the server only knows its hash.",
@@ -98,8 +106,9 @@ static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t in
 static void print_option(FILE *out, const struct option *option, enum command command)
 {
     char head[80], text[400];
-    const char *help =
-        command == COMMAND_HEALTH && option->health_help ? option->health_help : option->help;
+    const char *help = command & (COMMAND_HEALTH | COMMAND_PULL) && option->other_help
+                           ? option->other_help
+                           : option->help;
     snprintf(head, sizeof head, "  --%s%s%s", option->name, option->value ? " " : "",
              option->value ? option->value : "");
     if (option->fallback && option->kind != OPTION_SWITCH)

@@ -33,9 +33,11 @@ const struct option config_options[] = {
      "argument MODEL"},
     {"model-name", OPTION_TEXT, COMMAND_SERVE, FIELD(model_name), 0, 0, NULL, "NAME", MODEL,
      "name of the model in requests, instead of that of its file or folder"},
-    {"models", OPTION_TEXT, COMMAND_SERVE, FIELD(models), 0, 0, NULL, "FOLDER", MODEL,
+    {"models", OPTION_TEXT, COMMAND_SERVE | COMMAND_PULL, FIELD(models), 0, 0, NULL, "FOLDER",
+     MODEL,
      "serve every model in this folder instead of one: each sub-folder is a model, its numbered "
-     "sub-folders are versions"},
+     "sub-folders are versions",
+     "folder of models to put the new one in; default: the current folder"},
     {"watch", OPTION_SWITCH, COMMAND_SERVE, FIELD(watch), 0, 0, "false", NULL, MODEL,
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},
@@ -63,8 +65,9 @@ const struct option config_options[] = {
     {"calibrate", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(calibrate), 0, 0, NULL, "PHOTOS", MODEL,
      "folder of photos typical for the model, searched with its sub-folders: about 100; at most "
      "256 are used, every fifth only for the report"},
-    {"output", OPTION_TEXT, COMMAND_QUANTIZE, FIELD(output), 0, 0, NULL, "OUT", MODEL,
-     "the new model folder, which must not exist; also -o; default: MODEL-int8"},
+    {"output", OPTION_TEXT, COMMAND_QUANTIZE | COMMAND_PULL, FIELD(output), 0, 0, NULL, "OUT",
+     MODEL, "the new model folder, which must not exist; also -o; default: MODEL-int8",
+     "the new model folder, which must not exist; also -o; default: REPO in --models"},
     {"target", OPTION_CHOICE, COMMAND_QUANTIZE, FIELD(target), 0, 0, "vnni", "vnni|avx2", MODEL,
      "the CPUs to quantize for. vnni: CPUs with VNNI, AMX or arm64's dot product. avx2: also older "
      "x86 CPUs; weights have 7 bits (ONNX Runtime's reduce_range)"},
@@ -176,7 +179,7 @@ const struct option config_options[] = {
      "BYTES", SERVER,
      "cache answers, up to this many bytes in total, for repeated requests with the same body and "
      "parameters; 0: no cache"},
-    {"config", OPTION_TEXT, ALL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
+    {"config", OPTION_TEXT, ALL | COMMAND_PULL, FIELD(config_file), 0, 0, NULL, "FILE", SERVER,
      "read settings from a JSON file: {\"port\": 9000, \"max-body\": \"16M\"}"},
 
     {"api-keys", OPTION_TEXT, COMMAND_SERVE, FIELD(api_keys), 0, 0, NULL, "FILE", ACCESS,

@@ -22,7 +22,8 @@ struct option {
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */
     const char *group;    /* heading of the help */
     const char *help;
-    const char *health_help; /* for lensd health, which asks a server; NULL: the same */
+    const char
+        *other_help; /* for lensd health, which asks a server, and lensd pull; NULL: the same */
 };
 
 extern const struct option config_options[];

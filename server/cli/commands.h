@@ -13,6 +13,7 @@ int command_inspect(const struct config *config);
 int command_profile(const struct config *config); /* inspect --profile */
 int command_bench(const struct config *config);
 int command_quantize(const struct config *config);
+int command_pull(const struct config *config);
 int command_key(const struct config *config);
 
 /* Prints the notes that the settings gave rise to on standard error. */

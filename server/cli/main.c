@@ -29,6 +29,7 @@ static const struct {
     {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},
     {"bench", COMMAND_BENCH, command_bench, "time a model on each device and batch size"},
     {"quantize", COMMAND_QUANTIZE, command_quantize, "make an 8-bit model of a float32 one"},
+    {"pull", COMMAND_PULL, command_pull, "download a model from Hugging Face's hub"},
     {"key", COMMAND_KEY, command_key, "make an API key"},
 };
 

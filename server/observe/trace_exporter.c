@@ -1,10 +1,7 @@
-/* The queue, the thread and the retries. The few functions of curl.h in use are declared here, so
- * that building lensd does not need its header; their values have been part of libcurl's binary
- * interface since version 4 of the library. */
+/* The queue, the thread and the retries. */
 #include "server/observe/trace_exporter.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,6 +16,7 @@
 #include "lensd_version.h"
 #include "proto/trace_json.h"
 #include "proto/writer.h"
+#include "server/observe/curl.h"
 #include "server/observe/log.h"
 
 #define SECOND INT64_C(1000000000)
@@ -34,65 +32,6 @@ enum { QUEUE = 2048, BATCH = 256 };
 #define LOG_EVERY     (60 * SECOND) /* while sending fails */
 
 #define RESOURCE_MAX 32
-
-/* ---- libcurl ---- */
-
-/* CURLoption, CURLINFO. Source: curl/curl.h. */
-enum {
-    OPT_WRITEDATA = 10001,
-    OPT_URL = 10002,
-    OPT_POSTFIELDS = 10015,
-    OPT_USERAGENT = 10018,
-    OPT_HTTPHEADER = 10023,
-    OPT_XFERINFODATA = 10057,
-    OPT_CAINFO = 10065,
-    OPT_NOPROXY = 10177,
-    OPT_WRITEFUNCTION = 20011,
-    OPT_XFERINFOFUNCTION = 20219,
-    OPT_NOPROGRESS = 43,
-    OPT_POSTFIELDSIZE = 60,
-    OPT_NOSIGNAL = 99,
-    OPT_TIMEOUT_MS = 155,
-    INFO_RESPONSE_CODE = 0x200002,
-    INFO_RETRY_AFTER = 0x600039,
-};
-
-struct curl_list;
-
-static struct {
-    void *(*init)(void);
-    int (*setopt)(void *handle, int option, ...);
-    int (*perform)(void *handle);
-    int (*getinfo)(void *handle, int info, ...);
-    void (*cleanup)(void *handle);
-    const char *(*text)(int code);
-    struct curl_list *(*append)(struct curl_list *list, const char *line);
-    void (*free_list)(struct curl_list *list);
-} curl;
-
-static bool find(void *library, const char *name, void *ret)
-{
-    void *symbol = dlsym(library, name);
-    memcpy(ret, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-/* libcurl is never unloaded: its own libraries do not support that. */
-static bool load_curl(void)
-{
-    static const char *const names[] = {"libcurl-gnutls.so.4", "libcurl.so.4"};
-    void *library = NULL;
-    for (size_t i = 0; i < COUNT_OF(names) && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library && find(library, "curl_easy_init", &curl.init) &&
-           find(library, "curl_easy_setopt", &curl.setopt) &&
-           find(library, "curl_easy_perform", &curl.perform) &&
-           find(library, "curl_easy_getinfo", &curl.getinfo) &&
-           find(library, "curl_easy_cleanup", &curl.cleanup) &&
-           find(library, "curl_easy_strerror", &curl.text) &&
-           find(library, "curl_slist_append", &curl.append) &&
-           find(library, "curl_slist_free_all", &curl.free_list);
-}
 
 /* ---- the exporter ---- */
 
@@ -525,10 +464,7 @@ static enum status set_up(struct trace_exporter *exporter,
 {
     int port;
     TRY(trace_endpoint_port(options->endpoint, &port, err));
-    if (!load_curl())
-        return error_set(err, STATUS_CONFIG,
-                         "--trace-endpoint needs libcurl: install libcurl3-gnutls (Debian 12), "
-                         "libcurl3t64-gnutls (Debian 13) or another package with libcurl.so.4");
+    TRY(curl_load("--trace-endpoint", err));
     const size_t length = strlen(options->endpoint);
     const bool has_slash = options->endpoint[length - 1] == '/';
     snprintf(exporter->url, sizeof exporter->url, "%s%sv1/traces", options->endpoint,

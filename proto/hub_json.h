@@ -1,0 +1,21 @@
+/* What the API of Hugging Face's hub says of a repository: GET
+ * /api/models/REPOSITORY/revision/REVISION. Source: huggingface.co/docs/hub/api. */
+#pragma once
+
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+#define HUB_FILES_MAX 20000
+
+struct hub_list {
+    char commit[41]; /* lower-case hexadecimal digits */
+    char **paths;    /* of the files, from the top; no control bytes, but nothing else is checked */
+    size_t count;
+};
+
+/* STATUS_CONFIG for a text that is not the hub's, STATUS_NO_MEMORY. The caller frees *ret with
+ * hub_list_done() in every case. */
+enum status hub_list_read(const char *text, size_t size, struct hub_list *ret,
+                          struct error *err) MUST_USE;
+void hub_list_done(struct hub_list *list);
