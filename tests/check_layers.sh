@@ -87,7 +87,8 @@ never server/schedule/policy server/schedule/runtime
 library oneDNN '(oneapi/)?dnnl' engine/cpu/program
 library CUDA '(cuda|cublas|cudnn)' engine/cuda
 library 'protobuf-c and onnx.proto' '(proto/)?onnx\.pb-c' models/onnx
-library protobuf-c '(protobuf-c/|(proto/)?grpc_service\.pb-c)' models/onnx proto
+library 'sentencepiece.proto' '(proto/)?sentencepiece\.pb-c' models/text
+library protobuf-c '(protobuf-c/|(proto/)?grpc_service\.pb-c)' models/onnx models/text proto
 library nghttp2 'nghttp2/' server/http/transport
 library libmicrohttpd 'microhttpd' server/http/transport
 library GnuTLS '(gnutls|nettle)/' server/http/transport server/cli

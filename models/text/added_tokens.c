@@ -85,8 +85,8 @@ static enum status enter(struct tokenizer *tokenizer, size_t at, struct error *e
         steps_run(&tokenizer->normalizers, &parts, &spare);
     enum status status = parts.failed ? parts.failed : STATUS_OK;
     if (status == STATUS_OK && parts.size &&
-        !trie_add(token->is_normalized ? &added->normalized : &added->raw, parts.text, parts.size,
-                  (int32_t)at))
+        !trie_add(token->is_normalized || token->is_literal ? &added->normalized : &added->raw,
+                  parts.text, parts.size, (int32_t)at))
         status = STATUS_NO_MEMORY;
     text_parts_done(&parts);
     text_parts_done(&spare);

@@ -167,30 +167,29 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
 /* The table is a double array of 32-bit units (Darts), whose values are places in the texts behind
- * it. The replacement of the shortest key that begins a text: NULL if there is none. */
-static const char *find_replacement(const struct text_step *step, const char *text, size_t size,
-                                    size_t *ret_length)
+ * it. */
+const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
+                          bool is_longest, size_t *ret_key, size_t *ret_length)
 {
     const uint32_t *units = (const uint32_t *)(const void *)step->content;
-    const char *texts = step->content + step->length * sizeof *units;
+    const char *texts = step->content + step->length * sizeof *units, *found = NULL;
     const size_t texts_size = step->content_size - step->length * sizeof *units;
 #define OFFSET(unit) ((size_t)((unit) >> 10) << (((unit)&0x200) >> 6))
-    size_t at = OFFSET(units[0]);
-    for (size_t i = 0; i < size && text[i]; i++) {
+    size_t at = step->length ? OFFSET(units[0]) : 0;
+    for (size_t i = 0; i < size && text[i] && (is_longest || !found); i++) {
         at ^= (uint8_t)text[i];
         if (at >= step->length || (units[at] & 0x800000FF) != (uint8_t)text[i])
-            return NULL;
+            break;
         const uint32_t unit = units[at];
         at ^= OFFSET(unit);
-        if (!(unit & 0x100))
-            continue;
-        const size_t place = at < step->length ? units[at] & 0x7FFFFFFF : SIZE_MAX;
+        const size_t place = unit & 0x100 && at < step->length ? units[at] & 0x7FFFFFFF : SIZE_MAX;
         if (place >= texts_size)
-            return NULL;
+            continue;
+        *ret_key = i + 1;
         *ret_length = strnlen(texts + place, texts_size - place);
-        return texts + place;
+        found = texts + place;
     }
-    return NULL;
+    return found;
 #undef OFFSET
 }
 
@@ -200,18 +199,19 @@ enum { CLUSTER_BYTES = 6 };
 static void run_precompiled(const struct text_step *step, const char *text, size_t size,
                             bool at_start, struct text_parts *to)
 {
-    size_t length, found;
+    size_t length, found, key;
     for (size_t i = 0; i < size; i += length) {
         length = characters_grapheme(text + i, size - i);
-        const char *made =
-            length < CLUSTER_BYTES ? find_replacement(step, text + i, length, &found) : NULL;
+        const char *made = length < CLUSTER_BYTES
+                               ? charsmap_find(step, text + i, length, false, &key, &found)
+                               : NULL;
         if (made) {
             text_parts_add(to, made, found);
             continue;
         }
         for (size_t c = i, start = i; c < i + length; start = c) {
             character_next(text, i + length, &c);
-            made = find_replacement(step, text + start, c - start, &found);
+            made = charsmap_find(step, text + start, c - start, false, &key, &found);
             text_parts_add(to, made ? made : text + start, made ? found : c - start);
         }
     }

@@ -35,7 +35,7 @@ char *text_parts_room(struct text_parts *parts, size_t more)
     else if (more > parts->room - parts->size &&
              !make_room((void **)&parts->text, &parts->room, parts->size + more, 1))
         parts->failed = STATUS_NO_MEMORY;
-    return parts->failed ? NULL : parts->text + parts->size;
+    return parts->failed || !parts->text ? NULL : parts->text + parts->size;
 }
 
 void text_parts_add(struct text_parts *parts, const char *text, size_t size)

@@ -35,14 +35,17 @@ enum status json_wrong_part(const char *what, const char *expected, struct error
 
 struct vocabulary {
     struct trie trie;
+    struct trie
+        hidden;    /* tokens that no text stands for: sentencepiece's control and byte pieces */
     char **tokens; /* of each id; NULL: none */
     size_t count, room;
     size_t distinct; /* texts */
 };
 
-/* Adds a token; an id that is taken is replaced. STATUS_MODEL, STATUS_NO_MEMORY. */
+/* Adds a token; an id that is taken is replaced. `is_hidden`: no text stands for it. STATUS_MODEL,
+ * STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
-                           struct error *err) MUST_USE;
+                           bool is_hidden, struct error *err) MUST_USE;
 void vocabulary_done(struct vocabulary *vocabulary);
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);
 /* Reads {"token": id, …}. */
@@ -77,6 +80,7 @@ struct token_model {
     size_t word_max;       /* WordPiece: characters of a word */
     double *scores;        /* Unigram */
     double unknown_score;
+    bool sums_floats; /* adds scores as sentencepiece does, in single precision */
     struct merge {
         uint32_t left, right; /* both 0xFFFFFFFF: the slot is free */
         uint32_t rank;
@@ -170,6 +174,10 @@ enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list
 /* Makes the step replace text by a table of sentencepiece, of which `size` bytes are copied. */
 enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
                          struct error *err) MUST_USE;
+/* The replacement of the longest or shortest key of the table that begins a text, and the key's
+ * bytes; NULL if there is none. */
+const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
+                          bool is_longest, size_t *ret_key, size_t *ret_length);
 /* Writes each byte as the character that byte-level vocabularies have for it. */
 step_fn step_bytes;
 
@@ -178,7 +186,9 @@ step_fn step_bytes;
 struct added_token {
     char *content;
     int32_t id;
-    bool is_single_word, strips_left, strips_right, is_normalized;
+    bool is_single_word, strips_left, strips_right;
+    bool is_normalized; /* it is looked for in the normalised text, in its own normal form */
+    bool is_literal;    /* … as it stands */
 };
 
 struct added_tokens {
@@ -206,6 +216,7 @@ struct tokenizer {
     struct template_piece *pieces;
     size_t piece_count;
     bool truncates_left;
+    int32_t front, behind; /* sentencepiece: what the tokenizer's class may add; no template yet */
 };
 
 /* Reads the members of tokenizer.json (tokenizer_json.c). */
@@ -224,6 +235,10 @@ enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
 enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
                              struct added_token token, struct error *err) MUST_USE;
 void added_tokens_done(struct added_tokens *added);
+
+/* Reads a model of sentencepiece (sentencepiece.c). */
+enum status sentencepiece_read(char *bytes, size_t size, struct tokenizer *ret,
+                               struct error *err) MUST_USE;
 
 /* Reads whichever files the folders have (tokenizer_files.c). */
 enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,

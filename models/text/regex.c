@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "models/text/parts.h"
 
 enum { STEPS_MAX = 20000000, HEAP_MAX_KIB = 65536, PATTERN_MAX = 4096 };
@@ -16,56 +17,72 @@ struct text_regex {
     pcre2_match_context *limits;
 };
 
-/* Oniguruma's \s and \w, as parts of a class. PCRE2 counts U+180E as a blank, and its versions do
- * not agree about \w. */
-static const char spaces[] = "\\p{Z}\\t-\\r\\x{85}";
-static const char words[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}";
+/* What Oniguruma means by parts of a class. PCRE2 counts U+180E as a blank, its versions do not
+ * agree about \w, and its scripts include characters that several scripts use. */
+#define SPACES "\\p{Z}\\t-\\r\\x{85}"
+#define WORDS                                                                                      \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{"     \
+    "1F169}"                                                                                       \
+    "\\x{1F170}-\\x{1F189}"
+
+static const struct {
+    const char *ruby, *set;
+    bool is_negated; /* outside of classes only */
+} sets[] = {
+    {"\\s", SPACES},
+    {"\\S", SPACES, true},
+    {"\\w", WORDS},
+    {"\\W", WORDS, true},
+    {"\\h", "0-9a-fA-F"},
+    {"[:punct:]", "\\p{P}\\p{S}"},
+    {"\\p{Han}", "\\p{sc:Han}"},
+    {"\\p{Hiragana}", "\\p{sc:Hiragana}"},
+    {"\\p{Katakana}", "\\p{sc:Katakana}"},
+};
 
 static void put(struct text_parts *to, const char *text)
 {
     text_parts_add(to, text, strlen(text));
 }
 
-/* Writes what the escape sequence \c is to PCRE2. */
-static void put_escape(char c, bool in_class, struct text_parts *to)
+/* Writes the set that begins at a place of a pattern; returns its length there, 0 if there is none.
+ */
+static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
 {
-    const char *set = c == 's' || c == 'S' ? spaces : c == 'w' || c == 'W' ? words : NULL;
-    const bool is_negated = c == 'S' || c == 'W';
-    if (c == 'h') /* a hexadecimal digit */
-        put(to, in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
-    else if (set && !(in_class && is_negated)) {
-        put(to, in_class ? "" : is_negated ? "[^" : "[");
-        put(to, set);
+    for (size_t i = 0; i < COUNT_OF(sets); i++) {
+        const size_t length = strlen(sets[i].ruby);
+        if (strncmp(pattern, sets[i].ruby, length) != 0 || (in_class && sets[i].is_negated))
+            continue;
+        put(to, in_class ? "" : sets[i].is_negated ? "[^" : "[");
+        put(to, sets[i].set);
         put(to, in_class ? "" : "]");
-    } else
-        text_parts_add(to, (char[]){'\\', c}, 2);
+        return length;
+    }
+    return 0;
 }
 
 /* Translates Ruby's syntax. False if it has what PCRE2 does not: sets in sets. */
 static bool translate(const char *pattern, struct text_parts *to)
 {
-    size_t class_start = 0; /* where the text of the open class begins */
-    bool in_class = false;
-    for (size_t i = 0; pattern[i]; i++) {
-        if (pattern[i] == '\\' && pattern[i + 1]) {
-            put_escape(pattern[++i], in_class, to);
+    size_t class_start = 0, length; /* where the text of the open class begins; 0: none is open */
+    bool in_name = false;           /* [:alpha:] */
+    for (size_t i = 0; pattern[i]; i += length) {
+        length = put_set(pattern + i, class_start, to);
+        if (length)
             continue;
-        }
-        const bool is_set = pattern[i] == '[' && pattern[i + 1] != ':';
-        if (in_class && (is_set || !strncmp(pattern + i, "&&", 2)))
+        length = pattern[i] == '\\' && pattern[i + 1] ? 2 : 1;
+        const bool opens = pattern[i] == '[', names = opens && pattern[i + 1] == ':';
+        if (class_start && ((opens && !names) || !strncmp(pattern + i, "&&", 2)))
             return false;
-        if (!in_class && pattern[i] == '[') {
-            in_class = true;
+        if (opens && !class_start)
             class_start = i + 1 + (pattern[i + 1] == '^');
-        } else if (in_class && pattern[i] == '[') { /* [:alpha:] */
-            const char *end = strstr(pattern + i, ":]");
-            if (!end)
-                return false;
-            for (; pattern + i < end + 1; i++)
-                text_parts_add(to, pattern + i, 1);
-        } else if (in_class && pattern[i] == ']' && i > class_start)
-            in_class = false;
-        text_parts_add(to, pattern + i, 1);
+        else if (names)
+            in_name = true;
+        else if (pattern[i] == ']' && class_start && i > class_start) {
+            class_start = in_name ? class_start : 0;
+            in_name = false;
+        }
+        text_parts_add(to, pattern + i, length);
     }
     return true;
 }

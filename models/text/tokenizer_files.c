@@ -140,7 +140,7 @@ static enum status each_line(const char *text, size_t size, struct tokenizer *re
 static enum status read_token(const char *line, size_t size, size_t number, struct tokenizer *ret,
                               struct error *err)
 {
-    return vocabulary_add(&ret->model.vocabulary, line, size, number, err);
+    return vocabulary_add(&ret->model.vocabulary, line, size, number, false, err);
 }
 
 static enum status read_merge(const char *line, size_t size, size_t number, struct tokenizer *ret,
@@ -200,6 +200,10 @@ static const struct source {
     {"vocab.json", read_vocabulary_json, true},
     {"merges.txt", read_merges},
     {"vocab.txt", read_vocabulary_text},
+    {"spiece.model", sentencepiece_read},
+    {"tokenizer.model", sentencepiece_read},
+    {"sentencepiece.bpe.model", sentencepiece_read},
+    {"sentencepiece.model", sentencepiece_read},
 };
 
 static enum status read_source(const char *const folders[], size_t count,
@@ -242,6 +246,34 @@ static void set_pad(struct tokenizer *ret, int64_t id)
     ret->facts.has_pad = true;
 }
 
+/* What a class of transformers adds to the ids of sentencepiece, where they are the same. */
+static enum status read_class(const cJSON *json, struct tokenizer *ret, struct error *err)
+{
+    static const struct {
+        const char *name; /* its beginning: T5TokenizerFast is the same */
+        bool front, behind;
+    } classes[] = {{"T5Tokenizer", false, true},
+                   {"LlamaTokenizer", true, false},
+                   {"GemmaTokenizer", true, false},
+                   {"PreTrainedTokenizer", false, false}};
+    const char *name;
+    size_t i = 0;
+    bool front, behind;
+    TRY(json_text(json, "tokenizer_class", "PreTrainedTokenizer", &name, err));
+    while (i < COUNT_OF(classes) && strncmp(name, classes[i].name, strlen(classes[i].name)) != 0)
+        i++;
+    if (i == COUNT_OF(classes))
+        return error_set(
+            err, STATUS_UNSUPPORTED,
+            "lensd does not know what the class %.60s adds to sentencepiece's model; put "
+            "its tokenizer.json into the folder",
+            name);
+    TRY(json_flag(json, "add_bos_token", classes[i].front, &front, err));
+    TRY(json_flag(json, "add_eos_token", classes[i].behind, &behind, err));
+    return template_set(ret, front ? ret->front : TOKEN_NONE, behind ? ret->behind : TOKEN_NONE,
+                        err);
+}
+
 static enum status read_tokenizer_config(const cJSON *json, struct tokenizer *ret,
                                          struct error *err)
 {
@@ -256,7 +288,7 @@ static enum status read_tokenizer_config(const cJSON *json, struct tokenizer *re
     TRY(json_text(json, "truncation_side", ret->truncates_left ? "left" : "right", &side, err));
     ret->truncates_left = !strcmp(side, "left");
     set_pad(ret, configured_token(json, "pad_token", ret));
-    return STATUS_OK;
+    return ret->piece_count ? STATUS_OK : read_class(json, ret, err);
 }
 
 /* The model's own configuration: how many places it has, and what it pads with. */
@@ -319,5 +351,6 @@ enum status tokenizer_read_files(const char *const folders[], size_t count, stru
                          "there is no tokenizer: no tokenizer.json, vocab.json, "
                          "vocab.txt or model of sentencepiece");
     TRY(status);
-    return read_configurations(folders, count, ret, err);
+    TRY(read_configurations(folders, count, ret, err));
+    return ret->piece_count ? STATUS_OK : template_set(ret, TOKEN_NONE, TOKEN_NONE, err);
 }

@@ -1,6 +1,7 @@
 /* Unigram: the way through the text whose tokens have the largest sum of scores. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,29 @@ struct best_way {
     int32_t id;
     uint32_t start; /* of its last token; UINT32_MAX: none leads here */
 };
+
+/* `tokenizers` reads numbers with serde_json, whose result may be off in the last bit: the digits
+ * as a double, divided by a power of ten. Where two ways have nearly the same score, that bit
+ * decides. */
+static double as_serde_reads(double score)
+{
+    char text[40], digits[24];
+    int precision = 14, exponent = 0, count = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", precision, fabs(score));
+    while (strtod(text, NULL) < fabs(score) || strtod(text, NULL) > fabs(score) ? ++precision < 18
+                                                                                : false);
+    for (const char *c = text; *c != 'e'; c++)
+        if (*c != '.')
+            digits[count++] = *c;
+    while (count > 1 && digits[count - 1] == '0')
+        count--;
+    digits[count] = '\0';
+    exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10) - (count - 1);
+    if (exponent >= 0 || exponent < -22)
+        return score;
+    return copysign((double)strtoull(digits, NULL, 10) / pow(10, -exponent), score);
+}
 
 enum status unigram_read(const cJSON *json, struct token_model *model, struct error *err)
 {
@@ -36,8 +60,8 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
             !isfinite(token->next->valuedouble))
             return json_wrong_part("vocab", expected, err);
         TRY(vocabulary_add(&model->vocabulary, token->valuestring, strlen(token->valuestring), id,
-                           err));
-        model->scores[id] = token->next->valuedouble;
+                           false, err));
+        model->scores[id] = as_serde_reads(token->next->valuedouble);
         least = fmin(least, model->scores[id]);
     }
     model->size = count;
@@ -50,8 +74,11 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
     return STATUS_OK;
 }
 
-static void offer(struct best_way *way, double score, int32_t id, size_t start)
+static void offer(const struct token_model *model, struct best_way *way, double score, int32_t id,
+                  size_t start)
 {
+    if (model->sums_floats)
+        score = (float)score;
     if (way->start == UINT32_MAX || score > way->score)
         *way = (struct best_way){score, id, (uint32_t)start};
 }
@@ -70,13 +97,14 @@ static bool find_ways(const struct token_model *model, const char *text, size_t 
             const int32_t id = trie->ids[node];
             if (id < 0)
                 continue;
-            offer(&ways[i + 1], model->scores[id] + so_far, id, start);
+            offer(model, &ways[i + 1], model->scores[id] + so_far, id, start);
             has_single |= i + 1 == start + length;
         }
         if (!has_single && model->unknown < 0)
             return false;
         if (!has_single)
-            offer(&ways[start + length], model->unknown_score + so_far, model->unknown, start);
+            offer(model, &ways[start + length], model->unknown_score + so_far, model->unknown,
+                  start);
     }
     return true;
 }

@@ -13,6 +13,7 @@ void vocabulary_done(struct vocabulary *vocabulary)
         free(vocabulary->tokens[i]);
     free(vocabulary->tokens);
     trie_done(&vocabulary->trie);
+    trie_done(&vocabulary->hidden);
     memset(vocabulary, 0, sizeof *vocabulary);
 }
 
@@ -32,7 +33,7 @@ static bool make_room(struct vocabulary *vocabulary, size_t count)
 }
 
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
-                           struct error *err)
+                           bool is_hidden, struct error *err)
 {
     if (id >= TOKEN_IDS_MAX)
         return error_set(err, STATUS_MODEL,
@@ -44,7 +45,7 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
     char *copy = strndup(token, size);
     const bool is_new = trie_find(&vocabulary->trie, token, size) < 0;
     if (!copy || !make_room(vocabulary, id + 1) ||
-        !trie_add(&vocabulary->trie, token, size, (int32_t)id)) {
+        !trie_add(is_hidden ? &vocabulary->hidden : &vocabulary->trie, token, size, (int32_t)id)) {
         free(copy);
         return error_no_memory(err, "for the vocabulary");
     }
@@ -56,7 +57,8 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
 
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token)
 {
-    return trie_find(&vocabulary->trie, token, strlen(token));
+    const int32_t id = trie_find(&vocabulary->trie, token, strlen(token));
+    return id >= 0 ? id : trie_find(&vocabulary->hidden, token, strlen(token));
 }
 
 enum status vocabulary_read(struct vocabulary *vocabulary, const cJSON *json, struct error *err)
@@ -67,7 +69,7 @@ enum status vocabulary_read(struct vocabulary *vocabulary, const cJSON *json, st
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < 1e9))
             return error_set(err, STATUS_MODEL, "the token \"%.60s\" has no id", item->string);
         TRY(vocabulary_add(vocabulary, item->string, strlen(item->string),
-                           (size_t)item->valuedouble, err));
+                           (size_t)item->valuedouble, false, err));
     }
     return STATUS_OK;
 }

@@ -414,7 +414,7 @@ class OpenAi(Tasks):
         self.assertEqual(client.embeddings.create(model="embed", input=uri, encoding_format="float").data[0].embedding, [3, 0, 0, -4])
         with self.assertRaises(openai.BadRequestError) as raised:
             client.embeddings.create(model="embed", input="a text")
-        self.assertIn("takes no texts", str(raised.exception))
+        self.assertIn("does not embed texts", str(raised.exception))
         with self.assertRaises(openai.NotFoundError):
             client.embeddings.create(model="nobody", input=uri)
 

@@ -41,11 +41,10 @@ SPECIAL = ["[CLS]", "[SEP]", "[MASK]", "[UNK]", "[PAD]", "<s>", "</s>", "<unk>",
            "<0x41>", "▁", "##s", "</w>", "Ġ", "[cls]", "newtoken", "New Token", "extra"]
 
 
-# Unicode versions of the libraries differ: characters that are new since 11.0 are left out of random ones.
+# Unicode versions of the libraries differ: random characters are old ones whose category has never changed.
 def settled():
-    import unicodedata
-    return [c for c in range(1, 0x323B0)
-            if not 0xD800 <= c < 0xE000 and unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Co", "Cs")]
+    old = unicodedata.ucd_3_2_0
+    return [c for c in range(1, 0x323B0) if old.category(chr(c)) == unicodedata.category(chr(c)) not in ("Cn", "Co", "Cs")]
 
 
 def make_texts(count, seed=1):

@@ -298,7 +298,7 @@ void submission_handle(struct exchange *x, void (*start)(struct exchange *exchan
     exchange_offload(x, x->body.size, start);
 }
 
-void submission_submit(struct exchange *x, struct predict_request *request)
+static void submit_request(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
@@ -315,7 +315,7 @@ void submission_submit(struct exchange *x, struct predict_request *request)
 
 void submit_work(struct exchange *x)
 {
-    submission_submit(x, x->work);
+    submit_request(x, x->work);
 }
 
 /* Runs on an offload thread: submits the next part, or answers. */
@@ -332,7 +332,7 @@ static void submit_next_part(struct exchange *x)
     if (status == STATUS_OK)
         status = parts->next(parts, &part, &x->answer.retry_after_s, &err);
     if (status == STATUS_OK && part) {
-        submission_submit(x, &part->request);
+        submit_request(x, &part->request);
         return;
     }
     if (status == STATUS_OK) {

@@ -1,0 +1,298 @@
+/* models/text: ids equal to those of `tokenizers` and sentencepiece, whose answers are in
+ * tests/data/ tokenizers (tests/text/parity.py writes them); what is refused, and by which words.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/size.h"
+#include "models/text/tokenizer.h"
+
+#define FIXTURES LENSD_SOURCE_ROOT "/tests/data/tokenizers/"
+
+static struct tokenizer *open_folder(const char *folder)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+                 "%s: %s", folder, err.message);
+    return tokenizer;
+}
+
+/* ---- The fixtures ---- */
+
+static size_t unescape(char *text)
+{
+    static const char letters[] = "ntr\\", meant[] = "\n\t\r\\";
+    char *to = text;
+    for (const char *from = text; *from; from++)
+        *to++ = *from == '\\' ? meant[strchr(letters, *++from) - letters] : *from;
+    return (size_t)(to - text);
+}
+
+static void check_line(const char *name, const struct tokenizer *tokenizer, char *line)
+{
+    static const struct encode_options options = {0};
+    char *text = strchr(line, '\t') + 1, *number = line;
+    const size_t size = unescape(text);
+    struct token_list list;
+    struct error err = {0};
+    cr_assert_eq(tokenizer_encode(tokenizer, text, size, &options, &list, &err), STATUS_OK,
+                 "%s: %s", name, err.message);
+    const size_t length = tokenizer_row_length(tokenizer, list.count);
+    int64_t ids[512], mask[512], types[512];
+    cr_assert_leq(length, COUNT_OF(ids));
+    tokenizer_write_row(tokenizer, &list, length, ids, mask, types);
+    size_t real = 0;
+    for (size_t i = 0; i < length; i++) {
+        cr_expect_eq(ids[i], strtoll(number, &number, 10), "%s: id %zu of \"%s\"", name, i, text);
+        real += (size_t)mask[i];
+    }
+    cr_expect_eq(*number, '\t', "%s: \"%s\" has more ids", name, text);
+    cr_expect_eq(real, list.count);
+    token_list_done(&list);
+}
+
+static void check_fixture(const char *name)
+{
+    char folder[500];
+    uint8_t *text;
+    size_t size, count = 0;
+    snprintf(folder, sizeof folder, FIXTURES "%s", name);
+    struct tokenizer *tokenizer = open_folder(folder);
+    cr_assert_eq(file_read_beneath(folder, "expected.txt", 1 << 20, &text, &size, NULL), STATUS_OK);
+    char *rest = (char *)text;
+    for (char *line; (line = strsep(&rest, "\n")) && *line; count++)
+        check_line(name, tokenizer, line);
+    cr_expect_gt(count, 20);
+    free(text);
+    tokenizer_free(tokenizer);
+}
+
+Test(tokenizer, ids_are_those_of_the_libraries)
+{
+    static const char *const names[] = {
+        "bert",  "cased",  "clip",    "roberta",         "gemma",
+        "first", "prefix", "unigram", "bpe_bytes_model", "unigram_bytes_model"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        check_fixture(names[i]);
+}
+
+/* ---- Folders that are made here ---- */
+
+struct file {
+    const char *name, *text;
+};
+
+static char folder[] = "/tmp/lensd-tokenizer-XXXXXX";
+
+static void make_folder(void)
+{
+    strcpy(folder + sizeof folder - 7, "XXXXXX");
+    cr_assert(mkdtemp(folder));
+}
+
+static void remove_folder(void)
+{
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    cr_assert_eq(system(command), 0);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    cr_assert(file && fputs(text, file) >= 0 && !fclose(file));
+}
+
+TestSuite(tokenizer_folder, .init = make_folder, .fini = remove_folder);
+
+/* A tokenizer.json whose model has the words a, b and ##b, and the members that follow. */
+#define WORDS                                                                                      \
+    "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"[UNK]\":0,\"a\":1,\"b\":2,\"##b\":3,"          \
+    "\"[P]\":4}}"
+
+static enum status open_json(const char *json, struct tokenizer **ret, struct error *err)
+{
+    write_file("tokenizer.json", json);
+    return tokenizer_open((const char *const[]){folder}, 1, ret, err);
+}
+
+Test(tokenizer_folder, what_is_not_there_is_refused_by_name)
+{
+    static const struct {
+        const char *json;
+        enum status status;
+        const char *words;
+    } cases[] = {
+        {"", STATUS_MODEL, "tokenizer.json"},
+        {"[]", STATUS_MODEL, "\"model\" is not an object"},
+        {"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{}}}", STATUS_UNSUPPORTED,
+         "the model \"WordLevel\""},
+        {"{\"normalizer\":{\"type\":\"Upper\"}," WORDS "}", STATUS_UNSUPPORTED,
+         "the normalizer \"Upper\""},
+        {"{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
+         "\"Upper\"}]}," WORDS "}",
+         STATUS_UNSUPPORTED, "the normalizer \"Upper\""},
+        {"{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," WORDS "}", STATUS_UNSUPPORTED,
+         "the pre-tokenizer \"UnicodeScripts\""},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&[b]]\"},\"behavior\":"
+         "\"Removed\",\"invert\":false}," WORDS "}",
+         STATUS_UNSUPPORTED, "[a&&[b]]"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},\"behavior\":"
+         "\"Removed\",\"invert\":false}," WORDS "}",
+         STATUS_UNSUPPORTED, "(a"},
+        {"{\"post_processor\":{\"type\":\"Other\"}," WORDS "}", STATUS_UNSUPPORTED,
+         "the post-processor \"Other\""},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}",
+         STATUS_UNSUPPORTED, "dropout"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}}",
+         STATUS_MODEL, "\"ab\""},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4000000000},\"merges\":[]}}", STATUS_MODEL,
+         "\"a\""},
+        {"{\"model\":{\"type\":\"Unigram\",\"unk_id\":1,\"vocab\":[[\"a\",0]]}}", STATUS_MODEL,
+         "unk_id"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"}," WORDS "}",
+         STATUS_MODEL, "precompiled_charsmap"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct tokenizer *tokenizer = NULL;
+        struct error err = {0};
+        cr_expect_eq(open_json(cases[i].json, &tokenizer, &err), cases[i].status, "%s: %s",
+                     cases[i].json, err.message);
+        cr_expect(strstr(err.message, cases[i].words), "%s: %s", cases[i].json, err.message);
+    }
+}
+
+Test(tokenizer_folder, none)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err),
+                 STATUS_NOT_FOUND);
+    write_file("vocab.json", "{\"a\":0}");
+    cr_expect_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_MODEL);
+    cr_expect(strstr(err.message, "merges.txt"), "%s", err.message);
+}
+
+Test(tokenizer_folder, configurations_say_length_and_padding)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    char line[100];
+    write_file("tokenizer_config.json",
+               "{\"model_max_length\":1000000000000000019884624838656,\"pad_token\":{\"content\":"
+               "\"[P]\"},\"padding_side\":\"left\"}");
+    write_file("config.json", "{\"text_config\":{\"max_position_embeddings\":4}}");
+    cr_assert_eq(open_json("{" WORDS "}", &tokenizer, &err), STATUS_OK, "%s", err.message);
+    const struct tokenizer_facts *facts = tokenizer_facts(tokenizer);
+    cr_expect_eq(facts->max_length, 4);
+    cr_expect(facts->has_pad && facts->pad_id == 4 && facts->pads_left);
+    cr_expect_str_eq(tokenizer_describe(tokenizer, line, sizeof line),
+                     "WordPiece, 5 tokens, texts of up to 4");
+    struct token_list list;
+    const struct encode_options asked = {0}, truncated = {.max_length = 2, .truncate = true};
+    cr_expect_eq(tokenizer_encode(tokenizer, "abbbb", 5, &asked, &list, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "5 tokens, but the model takes 4"), "%s", err.message);
+    cr_assert_eq(tokenizer_encode(tokenizer, "abb", 3, &truncated, &list, &err), STATUS_OK);
+    cr_expect(list.count == 2 && list.cut == 1);
+    int64_t ids[3], mask[3];
+    tokenizer_write_row(tokenizer, &list, 3, ids, mask, NULL);
+    cr_expect(ids[0] == 4 && ids[1] == 1 && ids[2] == 3 && !mask[0] && mask[1] && mask[2]);
+    token_list_done(&list);
+    tokenizer_free(tokenizer);
+}
+
+Test(tokenizer_folder, vocabulary_alone_is_bert)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    struct token_list list;
+    const struct encode_options options = {0};
+    write_file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\ncaf\n##e\n!\n");
+    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+                 "%s", err.message);
+    static const int64_t wanted[] = {2, 4, 5, 6, 3, 1, 3};
+    const char text[] = "Café! [SEP] x";
+    cr_assert_eq(tokenizer_encode(tokenizer, text, strlen(text), &options, &list, &err), STATUS_OK);
+    cr_assert_eq(list.count, COUNT_OF(wanted));
+    cr_expect_arr_eq(list.ids, wanted, sizeof wanted);
+    cr_expect_eq(tokenizer_id(tokenizer, "[SEP]"), 3);
+    cr_expect_str_eq(tokenizer_token(tokenizer, 5), "##e");
+    cr_expect_null(tokenizer_token(tokenizer, 7));
+    token_list_done(&list);
+    tokenizer_free(tokenizer);
+}
+
+/* ---- Hostile texts ---- */
+
+Test(tokenizer, refuses_what_is_not_utf8_or_too_long)
+{
+    struct tokenizer *tokenizer = open_folder(FIXTURES "bert");
+    struct token_list list;
+    struct error err = {0};
+    const struct encode_options options = {0};
+    cr_expect_eq(tokenizer_encode(tokenizer, "a\xC3", 2, &options, &list, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "UTF-8"), "%s", err.message);
+    cr_expect_null(list.ids);
+    char *large = calloc(1, TOKENIZER_TEXT_MAX + 1);
+    cr_assert(large);
+    cr_expect_eq(tokenizer_encode(tokenizer, large, TOKENIZER_TEXT_MAX + 1, &options, &list, &err),
+                 STATUS_TOO_LARGE);
+    free(large);
+    tokenizer_free(tokenizer);
+}
+
+/* The least CPU time of a few runs over `size` bytes of one text, repeated. */
+static double least_time(const struct tokenizer *tokenizer, const char *unit, size_t size)
+{
+    const struct encode_options options = {.max_length = SIZE_MAX};
+    const size_t length = strlen(unit);
+    double least = 1e9;
+    char *text = malloc(size + length);
+    cr_assert(text);
+    for (size_t i = 0; i < size; i += length)
+        memcpy(text + i, unit, length);
+    size -= size % length;
+    for (int run = 0; run < 5; run++) {
+        struct timespec from, to;
+        struct token_list list;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+        cr_assert_eq(tokenizer_encode(tokenizer, text, size, &options, &list, NULL), STATUS_OK);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+        token_list_done(&list);
+        const double took =
+            (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+        least = took < least ? took : least;
+    }
+    free(text);
+    return least;
+}
+
+/* Eight times the text takes eight times as long; 64 times would be quadratic. */
+Test(tokenizer, time_grows_with_the_text)
+{
+    static const char *const names[] = {"bert",  "clip",    "roberta",        "gemma",
+                                        "first", "unigram", "bpe_bytes_model"};
+    static const char *const units[] = {"a", " ", "\xCC\x81\xCC\xA3", "<", "\xF0\x9F\x98\x80"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char path[500];
+        snprintf(path, sizeof path, FIXTURES "%s", names[i]);
+        struct tokenizer *tokenizer = open_folder(path);
+        for (size_t u = 0; u < COUNT_OF(units); u++) {
+            const double small = least_time(tokenizer, units[u], 8 << 10);
+            const double large = least_time(tokenizer, units[u], 64 << 10);
+            cr_expect_lt(large, 28 * small + 1e-4,
+                         "%s, \"%s\": 64 kB take %g times as long as 8 kB", names[i], units[u],
+                         large / small);
+        }
+        tokenizer_free(tokenizer);
+    }
+}
