@@ -15,8 +15,16 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* The span of a MaxPool's indices, which count from the first image. */
-#define SPAN_POSITIONS SIZE_MAX
+/* Spans of values that belong to images but say where others lie, so few operators may read them. A
+ * MaxPool's indices, which count from the first image; tuples that begin with the number of their
+ * own image. */
+#define SPAN_POSITIONS  SIZE_MAX
+#define SPAN_OWN_TUPLES (SIZE_MAX - 1)
+
+static bool span_is_places(size_t span)
+{
+    return span == SPAN_POSITIONS || span == SPAN_OWN_TUPLES;
+}
 
 struct batch_proof {
     const struct graph *base; /* what was specialised; or NULL */
@@ -54,7 +62,7 @@ static size_t proof_span(const struct batch_proof *proof, const struct node *nod
 static int proof_axis_of(const struct batch_proof *proof, const struct shape *shape, size_t span,
                          size_t *ret_run)
 {
-    for (int axis = 0; span && span != SPAN_POSITIONS && axis < shape->rank; axis++) {
+    for (int axis = 0; span && !span_is_places(span) && axis < shape->rank; axis++) {
         const size_t inner = resolve_extent(shape, axis + 1, shape->rank);
         const size_t length = (size_t)shape->dims[axis];
         *ret_run = inner ? span / inner : 0;
@@ -122,7 +130,9 @@ static void proof_hash_shapes(const struct batch_proof *proof, const struct node
 {
     for (size_t i = 0; i < node->input_count; i++)
         if (proof_span(proof, node, i))
-            proof_hash_shape(proof, &node->inputs[i]->shape, proof_axis(proof, node, i));
+            proof_hash_shape(
+                proof, &node->inputs[i]->shape,
+                proof_span(proof, node, i) == SPAN_OWN_TUPLES ? 0 : proof_axis(proof, node, i));
     for (size_t i = 0; i < node->output_count; i++)
         if (node->outputs[i])
             proof_hash_shape(proof, &node->outputs[i]->shape, proof_axis_of_output(node, i, axis));
@@ -211,6 +221,139 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     return true;
 }
 
+/* The span of an operand of a scatter; of a constant that has the same block for each image the
+ * block, whose numbers are added to the hash. 0: it is neither. */
+static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
+{
+    const struct value *value = node->inputs[i];
+    const size_t count = shape_count(&value->shape), block = count / proof->batch;
+    const size_t span = proof_span(proof, node, i);
+    if (span || !value->known)
+        return span_is_places(span) ? 0 : proof->batch == 1 && span ? count : span;
+    const size_t bytes = block * dtype_size(value->dtype);
+    for (size_t image = 1; image < proof->batch; image++)
+        if (memcmp(value->known->data, (const char *)value->known->data + image * bytes, bytes) !=
+            0)
+            return 0;
+    proof_hash(proof, value->known->data, bytes);
+    return count % proof->batch == 0 ? block : 0;
+}
+
+/* Where an element lies among those of its image. */
+static size_t proof_place(const struct batch_proof *proof, size_t at, size_t span)
+{
+    return at / (span * proof->batch) * span + at % span;
+}
+
+/* The element that tuple t of constant indices addresses first; SIZE_MAX: none. */
+static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t t,
+                              const struct shape *data)
+{
+    size_t at = 0;
+    for (size_t k = 0; k < depth; k++) {
+        const int64_t extent = data->dims[k], index = tensor_int(tuples, t * depth + k);
+        if (index < -extent || index >= extent)
+            return SIZE_MAX;
+        at = at * (size_t)extent + (size_t)(index < 0 ? index + extent : index);
+    }
+    return at * resolve_extent(data, (int)depth, data->rank);
+}
+
+/* A ScatterND at constant places (as exporters write t[..., :2] += r): each image changes only
+ * itself, and each the same places in the same order. *ret: the span of the result. */
+static bool proof_scatter_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    const struct tensor *tuples = node->inputs[1]->known;
+    const size_t depth = tuples ? (size_t)tuples->shape.dims[tuples->shape.rank - 1] : 0;
+    const size_t slice = depth ? resolve_extent(data, (int)depth, data->rank) : 0;
+    const size_t count = slice ? shape_count(&tuples->shape) / depth : 0;
+    const size_t span = count ? proof_block(proof, node, 0) : 0;
+    const size_t from = span ? proof_block(proof, node, 2) : 0;
+    const size_t round = span * proof->batch;
+    /* Images alternate within the slices, or each slice is of one image. */
+    const bool has_all = from && from == span && slice % round == 0;
+    if (!from || shape_count(data) % round != 0 || count * slice % (from * proof->batch) != 0 ||
+        (!has_all && (span % slice != 0 || from % slice != 0)))
+        return false;
+    for (size_t t = 0; t < count; t++) {
+        const size_t update = t * slice, image = has_all ? 0 : update / from % proof->batch;
+        const size_t first =
+            (update - image * from) / slice; /* the same tuple of the first image */
+        const size_t at = proof_addressed(tuples, depth, t, data);
+        if (at == SIZE_MAX || (!has_all && at / span % proof->batch != image))
+            return false;
+        const size_t place = proof_place(proof, at, span);
+        if (image && place != proof_place(proof, proof_addressed(tuples, depth, first, data), span))
+            return false;
+        if (!image)
+            proof_hash(proof, &place, sizeof place);
+    }
+    size_t ignored;
+    *ret = proof->batch == 1 ? 1 : span;
+    proof_hash_shapes(proof, node, proof_axis_of(proof, data, span, &ignored));
+    return true;
+}
+
+/* A Concat that puts the number of the own image before each tuple of indices: f[arange(n)[:,
+ * None], i]. All images lie on axis 0. */
+static bool proof_joins_own(const struct batch_proof *proof, const struct node *node)
+{
+    const struct value *numbers = node->inputs[0];
+    const int last = node->outputs[0]->shape.rank - 1;
+    const int64_t axis = node_int(node, "axis", last);
+    const size_t rows = (size_t)node->outputs[0]->shape.dims[0], run = rows / proof->batch;
+    if (last < 1 || (axis != last && axis != -1) || rows % proof->batch != 0 || !numbers->known ||
+        numbers->dtype != DTYPE_I64 || numbers->shape.dims[last] != 1)
+        return false;
+    const size_t count = shape_count(&numbers->shape), each = count / proof->batch;
+    for (size_t i = 0; i < count; i++)
+        if (tensor_int(numbers->known, i) != (int64_t)(i / each))
+            return false;
+    proof_hash(proof, numbers->known->data, numbers->known->bytes / proof->batch);
+    for (size_t i = 1; i < node->input_count; i++) {
+        const size_t span = proof_span(proof, node, i);
+        const struct value *value = node->inputs[i];
+        if (span ? span != shape_count(&value->shape) / proof->batch
+                 : !value->known || !proof_are_alike(proof, value, 0, run))
+            return false;
+    }
+    proof_hash_shapes(proof, node, 0);
+    return true;
+}
+
+/* A GatherND by such tuples: each image reads rows of itself. */
+static bool proof_gathers_own(const struct batch_proof *proof, const struct node *node)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    const struct node *concat = node->inputs[1]->producer;
+    return proof_span(proof, node, 1) == SPAN_OWN_TUPLES && concat && concat->op == OP_CONCAT &&
+           node_int(node, "batch_dims", 0) == 0 && (size_t)data->dims[0] == proof->batch &&
+           proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
+}
+
+/* Indices and constants that the rules of the operators do not follow. *ret: the span of the
+ * result. */
+static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
+                               size_t *ret)
+{
+    const struct shape *out = &node->outputs[0]->shape;
+    if (node->op == OP_SCATTER_ND)
+        return proof_scatter_own(proof, node, ret);
+    if (proof->batch == 1)
+        return false;
+    if (node->op == OP_CONCAT && proof_joins_own(proof, node)) {
+        *ret = SPAN_OWN_TUPLES;
+        return true;
+    }
+    if (node->op == OP_GATHER_ND && proof_gathers_own(proof, node)) {
+        *ret = shape_count(out) / proof->batch;
+        proof_hash_shapes(proof, node, 0);
+        return *ret > 0;
+    }
+    return node->op == OP_GATHER && proof_gather_own(proof, node, ret);
+}
+
 /* The span of an output whose images alternate along `axis`; 0: they cannot. */
 static size_t proof_output_span(const struct batch_proof *proof, const struct shape *shape,
                                 int axis, size_t run)
@@ -242,13 +385,17 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
      * them. */
     if (proof->batch > 1 && node->op == OP_MAX_UNPOOL && !proof_unpools_itself(node))
         return false;
-    if (rule == &batch_reshape) {
+    if (rule == &batch_reshape && proof_span(proof, node, 0) != SPAN_OWN_TUPLES) {
         proof->spans[node->outputs[0]->index] = proof_span(proof, node, 0);
         return proof_span(proof, node, 0) > 0;
     }
-    if (proof->batch > 1 && node->op == OP_GATHER &&
-        proof_gather_own(proof, node, &proof->spans[node->outputs[0]->index]))
+    size_t span = 0;
+    const uint64_t before = *proof->hash;
+    if (node_output(node, 0) && proof_visit_places(proof, node, &span)) {
+        proof->spans[node->outputs[0]->index] = span;
         return true;
+    }
+    *proof->hash = before;
     /* Of one image only what it reads is wanted. */
     const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
     const int axis = proof->batch == 1     ? 0
@@ -259,9 +406,9 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
     proof_hash_shapes(proof, node, axis);
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *output = node->outputs[i];
-        const size_t span = output ? proof_output_span(proof, &output->shape,
-                                                       proof_axis_of_output(node, i, axis), run)
-                                   : 0;
+        span = output ? proof_output_span(proof, &output->shape,
+                                          proof_axis_of_output(node, i, axis), run)
+                      : 0;
         if (output && !span)
             return false;
         if (output)
@@ -276,7 +423,7 @@ static bool proof_is_output(const struct batch_proof *proof, const struct value 
     const size_t span = output->known ? 0 : proof->spans[output->index];
     if (span == 0)
         return output->shape.rank > 0 && proof_are_alike(proof, output, 0, 1);
-    return proof->batch == 1 || (shape_is_known(&output->shape) && span != SPAN_POSITIONS &&
+    return proof->batch == 1 || (shape_is_known(&output->shape) && !span_is_places(span) &&
                                  span * proof->batch == shape_count(&output->shape));
 }
 

@@ -1,4 +1,5 @@
 /* Compiles one batch size of a session: from the session's graph to a program of its backend. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,20 +128,24 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i)
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* True when the first dimension of every output is the batch size and was 1 for one image. A
+/* OK when the first dimension of every output is the batch size and was 1 for one image. A
  * dimension that happens to be as large does not count. */
-static bool outputs_follow_batch(const struct session *session, const struct graph *graph, int size)
+static enum status outputs_follow_batch(const struct session *session, const struct graph *graph,
+                                        int size, struct error *err)
 {
     const struct compiled_size *one = &session->compiled[0];
+    char text[SHAPE_TEXT];
     for (size_t i = 0; i < graph->output_count; i++) {
         struct shape shape = graph->outputs[i]->shape;
-        if (shape.rank < 1 || shape.dims[0] != size)
-            return false;
-        shape.dims[0] = 1;
-        if (one->size == 1 && !shape_equal(&shape, &compiled_output(one, i)->shape))
-            return false;
+        const bool has_rows = shape.rank >= 1 && shape.dims[0] == size;
+        shape.dims[0] = has_rows ? 1 : shape.dims[0];
+        if (!has_rows || (one->size == 1 && !shape_equal(&shape, &compiled_output(one, i)->shape)))
+            return error_set(err, STATUS_SHAPE,
+                             "output '%.40s' of %d images has the shape %s, not a row for each",
+                             graph->outputs[i]->name, size,
+                             shape_text(&graph->outputs[i]->shape, text));
     }
-    return true;
+    return STATUS_OK;
 }
 
 /* The tail always computes in float32: coordinates of boxes need it. */
@@ -184,14 +189,26 @@ static enum status check_rows(struct session *session, const struct graph *graph
                                             : "constants differ between batch sizes");
 }
 
+static enum status check_batch(struct session *session, const struct graph *graph, int size,
+                               struct error *err)
+{
+    if (size > 1)
+        TRY(outputs_follow_batch(session, graph, size, err));
+    return check_rows(session, graph, size, err);
+}
+
 void compiled_look_at_two(struct session *session)
 {
     struct compiled_size two = {.size = 2};
-    struct error ignored;
-    session->info.batched = specialise(session, &two, &ignored) == STATUS_OK &&
-                            outputs_follow_batch(session, two.graph, two.size) &&
-                            check_rows(session, two.graph, two.size, &ignored) == STATUS_OK;
+    struct error err;
+    enum status status = specialise(session, &two, &err);
+    if (status == STATUS_OK)
+        status = check_batch(session, two.graph, two.size, &err);
+    session->info.batched = status == STATUS_OK;
     session->info.rows_mix = session->rows_are_refused;
+    if (status != STATUS_OK && !session->fixes_batch)
+        snprintf(session->info.note, sizeof session->info.note, "images are run one by one: %.120s",
+                 err.message);
     graph_free(two.graph);
 }
 
@@ -200,9 +217,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
 {
     *c = (struct compiled_size){.size = size};
     TRY(specialise(session, c, err));
-    if (size > 1 && !outputs_follow_batch(session, c->graph, size))
-        return error_set(err, STATUS_SHAPE, "the outputs do not follow a batch of %d", size);
-    TRY(check_rows(session, c->graph, size, err));
+    TRY(check_batch(session, c->graph, size, err));
     TRY(optimize_split(c->graph, &c->tail, &c->output_of, err));
     if (c->tail) {
         c->crossing = c->tail->input_count;

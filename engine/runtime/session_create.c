@@ -165,7 +165,7 @@ static enum status compile_all(struct session *session, struct error *err)
         }
         TRY(status);
     }
-    if (count == 1 && sizes[0] == 1 && !session->options.trial)
+    if (count == 1 && sizes[0] == 1)
         compiled_look_at_two(session);
     if (session->fixes_batch && session->compiled_count > 1 && !session->info.note[0])
         snprintf(session->info.note, sizeof session->info.note,

@@ -338,7 +338,7 @@ static int lanes_there(const struct model_status *status, size_t i)
     return count;
 }
 
-/* Lists a model's devices with commas, "cpu (2 passes at a time)", and logs notes about them. */
+/* Lists a model's devices with commas, "cpu (2 passes at a time)". */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
     size_t used = 0;
@@ -353,9 +353,6 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
         used += n < 0 ? 0 : (size_t)n;
         if (status->lanes[i].device.kind == DEVICE_CPU)
             *ret_threads = status->lanes[i].threads;
-        if (status->lanes[i].note[0])
-            log_event(LOG_INFO, "model", LOG_STR("model", status->name), LOG_STR("device", device),
-                      LOG_STR("text", status->lanes[i].note));
     }
 }
 

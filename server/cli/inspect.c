@@ -22,6 +22,7 @@ struct inspection {
     struct model *model; /* NULL when it could not be loaded */
     char *file, *name;
     bool compiles;
+    char note[200];       /* of the session: why images run one by one */
     struct error problem; /* why the model could not be loaded or compiled */
     struct onnx_op_use *uses;
     size_t use_count;
@@ -108,7 +109,8 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 
 /* Compiles the model as `lensd serve` does first: some faults show only when shapes are known. Does
  * not run it: its loops may have no end. */
-static enum status inspect_compile(const struct model *model, struct error *err)
+static enum status inspect_compile(const struct model *model, char *note, size_t size,
+                                   struct error *err)
 {
     const struct session_options options = {
         .device = DEVICE_HOST,
@@ -123,6 +125,7 @@ static enum status inspect_compile(const struct model *model, struct error *err)
     };
     struct session *session = NULL;
     TRY(session_create(model->graph, &options, &session, err));
+    snprintf(note, size, "%s", session_info(session)->note);
     session_free(session);
     return STATUS_OK;
 }
@@ -144,7 +147,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
     in->format_count = image_formats(in->formats);
-    in->compiles = inspect_compile(in->model, &in->problem) == STATUS_OK;
+    in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
 }
 
@@ -204,7 +207,7 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
 /* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
  * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
  * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,
- * "classes","labels":[…],"supported","problem"?,"warning"?} */
+ * "classes","labels":[…],"supported","problem"?,"warning"?,"note"?} */
 static int print_inspection_json(const struct inspection *in)
 {
     struct writer w = {false};
@@ -214,8 +217,9 @@ static int print_inspection_json(const struct inspection *in)
     write_file(&w, root, in->model);
     write_operators(&w, root, in);
     write_task(&w, root, in);
-    write_members(&w, root, "supported=%hhd problem?=%s warning?=%s", is_supported(in),
-                  in->compiles ? "" : in->problem.message, in->model ? in->model->warning : "");
+    write_members(&w, root, "supported=%hhd problem?=%s warning?=%s note?=%s", is_supported(in),
+                  in->compiles ? "" : in->problem.message, in->model ? in->model->warning : "",
+                  in->note);
     return print_json(write_finish(&w, root, NULL));
 }
 
@@ -323,6 +327,8 @@ static void print_inspection(const struct inspection *in)
     if (model)
         print_model(in, model);
     print_operators(in);
+    if (in->note[0])
+        printf("\nnote: %s\n", SHOWN(in->note));
     if (model && model->warning[0])
         printf("\nwarning: %s\n", SHOWN(model->warning));
     if (is_supported(in))

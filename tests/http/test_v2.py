@@ -4,6 +4,7 @@ what none should."""
 import gzip
 import json
 import os
+import random
 import shutil
 import struct
 import tempfile
@@ -555,6 +556,55 @@ class Large(unittest.TestCase):
         answer = self.server.request("POST", "/v2/models/nobody/infer", self.body)
         self.assertEqual(answer.status, 404)
         self.stop()
+
+
+class Batches(unittest.TestCase):
+    """tests/data/batches: images that find themselves by number or place. Rows that are asked for together, or
+    at once by many clients, are those of single runs, bit for bit."""
+
+    FOLDER = os.path.join(harness.ROOT, "tests", "data", "batches")
+
+    def setUp(self):
+        self.random = random.Random(33)
+
+    def image(self):
+        return struct.pack("<192f", *(self.random.random() for _ in range(192)))
+
+    def ask(self, server, name, images):
+        header = {"inputs": [{"name": "image", "shape": [len(images), 3, 8, 8], "datatype": "FP32",
+                              "parameters": {"binary_data_size": 768 * len(images)}}],
+                  "parameters": {"binary_data_output": True}}
+        return post(server, f"/v2/models/{name}/infer", header, b"".join(images))
+
+    def serve(self, name):
+        server = Server(os.path.join(self.FOLDER, name + ".onnx"), "--precision", "fp32")
+        self.addCleanup(server.stop)
+        return server
+
+    def test_rows_of_a_batch_are_those_of_single_runs(self):
+        for name in "inplace", "inplace_traced", "ownrows", "oddpool":
+            with self.subTest(name=name):
+                server = self.serve(name)
+                self.assertTrue(server.get("/devices").json()["devices"][0]["models"][0]["batched"])
+                images = [self.image() for _ in range(3)]
+                single = [parse(self.ask(server, name, [image]))[1]["out"] for image in images]
+                self.assertEqual(len(set(single)), 3)
+                self.assertEqual(parse(self.ask(server, name, images))[1]["out"], b"".join(single))
+                answers = harness.together(150, lambda i: self.ask(server, name, [images[i % 3]]))
+                self.assertEqual([parse(a)[1]["out"] for a in answers], [single[i % 3] for i in range(150)])
+
+    def test_what_is_not_proven_is_said(self):
+        for name in "timemajor", "maskedrows":
+            with self.subTest(name=name):
+                path = os.path.join(self.FOLDER, name + ".onnx")
+                note = json.loads(harness.run_lensd("inspect", path, "--json").stdout)["note"]
+                self.assertIn("run one by one", note)
+                self.assertIn("'out'", note)
+                server = self.serve(name)
+                self.assertIn("run one by one", server.log())
+        answer = self.ask(self.serve("timemajor"), "timemajor", [self.image()] * 3)
+        self.assertEqual(answer.status, 400, answer.body[:300])
+        self.assertIn("one by one", answer.json()["error"])
 
 
 if __name__ == "__main__":

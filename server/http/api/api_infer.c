@@ -123,6 +123,7 @@ static enum status infer_check_shape(const struct deployment *deployment,
 {
     struct shape shape = input->shape;
     char given[SHAPE_TEXT], expected[SHAPE_TEXT];
+    const int64_t images = shape.rank >= 1 ? shape.dims[0] : 0;
     *ret_rows = 1;
     if (deployment->has_rows && shape.rank >= 1) {
         *ret_rows = (size_t)shape.dims[0];
@@ -130,12 +131,17 @@ static enum status infer_check_shape(const struct deployment *deployment,
     }
     if (input->dtype == wanted->dtype && shape_equal(&shape, &wanted->shape) && *ret_rows > 0)
         return STATUS_OK;
+    shape.dims[0] = 1;
+    const bool is_batch = !deployment->has_rows && images > 1 && deployment->takes_images &&
+                          shape_equal(&shape, &wanted->shape);
     return error_set(err, STATUS_INVALID,
                      "input '%s' of model '%s' is %s %s, the request has %s %s%s", wanted->name,
                      deployment->model->name, dtype_oip_name(wanted->dtype),
                      wanted_shape(deployment, wanted, expected), input->datatype,
                      shape_text(&input->shape, given),
-                     !deployment->takes_images ? ""
+                     is_batch ? "; images of this model run one by one (`lensd inspect` says why): "
+                                "send a request for each"
+                     : !deployment->takes_images ? ""
                      : deployment->model->free_height && deployment->model->free_width
                          ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
                          : "; BYTES with a JPEG or PNG go as well, and a file exported with free "

@@ -171,6 +171,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
             session.batches[0] = 1; /* max_batch is part of the key of a choice */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
+        char device[DEVICE_TEXT];
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
@@ -181,6 +182,10 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
             log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
                       LOG_INT("width", session.image_width),
                       LOG_INT("height", session.image_height), LOG_STR("text", info->note));
+        else if (info->note[0])
+            log_event(LOG_INFO, "model", LOG_STR("model", model->name),
+                      LOG_STR("device", device_text(session.device, device)),
+                      LOG_STR("text", info->note));
     }
     return STATUS_OK;
 }

@@ -203,6 +203,152 @@ Test(batch_rows, stay_apart_where_each_is_gathered_from_itself)
     }
 }
 
+static uint64_t hash_of(struct builder *b, struct value *output, int64_t batch, bool is_of_file)
+{
+    uint64_t hash;
+    cr_assert_not_null(output);
+    b->graph->outputs[b->graph->output_count++] = output;
+    cr_expect(batch_is_independent(b->graph, is_of_file ? b->graph : NULL, batch, &(bool){true},
+                                   &hash, &(const struct node *){NULL}));
+    graph_free(b->graph);
+    return hash;
+}
+
+/* ---- constant places and numbers of images ---- */
+
+static struct value *places(struct builder *b, struct shape shape, const int64_t *numbers)
+{
+    struct value *value = ints(b, numbers, shape_count(&shape));
+    value->known->shape = value->shape = shape;
+    return value;
+}
+
+static struct value *scatter(struct builder *b, struct value *x, struct value *tuples,
+                             struct value *updates)
+{
+    struct node *node;
+    struct value *const operands[] = {x, tuples, updates};
+    add(b, OP_SCATTER_ND, 3, operands, 1, &node);
+    cr_assert_not_null(node);
+    node->opset = 18;
+    return finish(b, node);
+}
+
+/* x[:, 0] = x[:, 1], or what looks like it: the last tuple of two images writes elsewhere. */
+static bool scatters(int64_t image, int64_t token, int64_t first_token)
+{
+    struct builder b;
+    const int64_t tuples[] = {0, first_token, image, token};
+    struct value *x = begin(&b);
+    struct value *from = take(&b, OP_GATHER, x, ints(&b, (const int64_t[]){1}, 1), 1, NULL);
+    return ends(&b, scatter(&b, x, places(&b, SHAPE(BATCH, 1, 2), tuples), from));
+}
+
+Test(batch_rows, stay_apart_where_each_is_scattered_into_itself)
+{
+    cr_expect(scatters(1, 0, 0));
+    cr_expect(scatters(-1, -TOKENS, 0), "the same place, counted from the end");
+    cr_expect_not(scatters(0, 0, 0), "the second image is written into the first");
+    cr_expect_not(scatters(1, 2, 0), "the second image has another place");
+    cr_expect_not(scatters(1, 0, 3));
+}
+
+/* The tokens come first: each slice that is written has all images, in their order or not. */
+Test(batch_rows, stay_apart_where_slices_of_all_are_scattered)
+{
+    for (int is_turned = 0; is_turned < 2; is_turned++) {
+        struct builder b;
+        struct value *x = take(&b, OP_TRANSPOSE, begin(&b), NULL, 99, swapped);
+        struct value *from = take(&b, OP_GATHER, x, ints(&b, (const int64_t[]){2, 0}, 2), 0, NULL);
+        if (is_turned) /* [2, images, WIDTH], where 2 is the number of images, too */
+            from = take(&b, OP_TRANSPOSE, from, NULL, 99, swapped);
+        x = scatter(&b, x, places(&b, SHAPE(2, 1), (const int64_t[]){1, 3}), from);
+        cr_expect_eq(ends(&b, take(&b, OP_TRANSPOSE, x, NULL, 99, swapped)), !is_turned);
+    }
+}
+
+/* Constants: the same for each image, or not. */
+Test(batch_rows, stay_apart_where_constants_are_scattered)
+{
+    for (int repeats = 0; repeats < 2; repeats++) {
+        struct builder b;
+        struct value *x = begin(&b);
+        struct value *ones = numbers(&b, SHAPE(BATCH, 1, WIDTH), repeats);
+        const int64_t tuples[] = {0, 2, 1, 2};
+        x = scatter(&b, x, places(&b, SHAPE(BATCH, 1, 2), tuples), ones);
+        cr_expect_eq(ends(&b, x), repeats);
+    }
+    for (int repeats = 0; repeats < 2; repeats++) { /* into zeros */
+        struct builder b;
+        struct value *x = begin(&b), *zeros = numbers(&b, SHAPE(BATCH, 2, WIDTH), repeats);
+        struct value *from = take(&b, OP_GATHER, x, ints(&b, (const int64_t[]){1}, 1), 1, NULL);
+        const int64_t tuples[] = {0, 1, 1, 1};
+        x = scatter(&b, zeros, places(&b, SHAPE(BATCH, 1, 2), tuples), from);
+        cr_expect_eq(ends(&b, x), repeats);
+    }
+}
+
+/* The places of one image are in the hash, so that they are compared between sizes. */
+Test(batch_rows, have_a_hash_of_constant_places)
+{
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++) {
+        struct builder b;
+        const int64_t batch = i ? BATCH : 1, token = i == 2 ? 3 : 0;
+        const int64_t tuples[] = {0, token, 1, token};
+        struct value *x = begin_batch(&b, batch);
+        struct value *from = take(&b, OP_GATHER, x, ints(&b, (const int64_t[]){1}, 1), 1, NULL);
+        hashes[i] =
+            hash_of(&b, scatter(&b, x, places(&b, SHAPE(batch, 1, 2), tuples), from), batch, false);
+    }
+    cr_expect_eq(hashes[0], hashes[1]);
+    cr_expect_neq(hashes[1], hashes[2]);
+}
+
+/* x[arange(n)[:, None], i]: `first` and `second` are the numbers that stand before the indices. */
+static struct value *gather_rows(struct builder *b, struct value *x, int64_t first, int64_t second,
+                                 bool is_reshaped)
+{
+    struct node *node;
+    struct value *best = take(b, OP_ARG_MAX, x, NULL, 1, NULL); /* [BATCH, 1, WIDTH] */
+    best = reshape(b, best, BATCH, WIDTH, 1);
+    int64_t own[BATCH * WIDTH];
+    for (int i = 0; i < BATCH * WIDTH; i++)
+        own[i] = i < WIDTH ? first : second;
+    struct value *tuples =
+        take(b, OP_CONCAT, places(b, SHAPE(BATCH, WIDTH, 1), own), best, 2, NULL);
+    if (is_reshaped) /* pairs are no longer pairs */
+        tuples = reshape(b, tuples, BATCH, 2 * WIDTH, 1);
+    add(b, OP_GATHER_ND, 2, (struct value *[]){x, tuples}, 1, &node);
+    cr_assert_not_null(node);
+    node->opset = 18;
+    return finish(b, node);
+}
+
+Test(batch_rows, stay_apart_where_each_gathers_by_its_own_number)
+{
+    static const struct {
+        int64_t first, second;
+        bool is_reshaped, is_proven;
+    } cases[] = {{0, 1, false, true},
+                 {1, 0, false, false},
+                 {0, 0, false, false},
+                 {1, 1, false, false},
+                 {0, 1, true, false}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct builder b;
+        struct value *x = begin(&b);
+        x = gather_rows(&b, x, cases[i].first, cases[i].second, cases[i].is_reshaped);
+        cr_expect_eq(ends(&b, x), cases[i].is_proven, "case %zu", i);
+    }
+    struct builder b; /* rows of another order of the images */
+    struct value *x = begin(&b);
+    x = gather_rows(&b,
+                    reshape(&b, take(&b, OP_TRANSPOSE, x, NULL, 99, swapped), BATCH, TOKENS, WIDTH),
+                    0, 1, false);
+    cr_expect_not(ends(&b, x));
+}
+
 /* Two equations: the letter of the images stays in the result, or is summed over. */
 Test(batch_rows, follow_the_letters_of_an_equation)
 {
@@ -279,17 +425,6 @@ Test(batch_rows, have_a_hash_of_what_each_image_reads)
     }
     cr_expect_eq(hashes[0], hashes[1]);
     cr_expect_neq(hashes[0], hashes[2]);
-}
-
-static uint64_t hash_of(struct builder *b, struct value *output, int64_t batch, bool is_of_file)
-{
-    uint64_t hash;
-    cr_assert_not_null(output);
-    b->graph->outputs[b->graph->output_count++] = output;
-    cr_expect(batch_is_independent(b->graph, is_of_file ? b->graph : NULL, batch, &(bool){true},
-                                   &hash, &(const struct node *){NULL}));
-    graph_free(b->graph);
-    return hash;
 }
 
 /* As of MatMul(x, W / Shape(x)[0]): each image reads all of it. A constant of the file is the same
