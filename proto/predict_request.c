@@ -81,14 +81,15 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
 
 /* ---- /predict's own form ---- */
 
-/* Reads an image object {"b64": "…", "name": "…"}; decodes its text in place. */
+/* Reads an image: its base64 text, or {"b64": "…", "name": "…"}; decodes the text in place. */
 static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
                               struct error *err)
 {
-    if (!cJSON_IsObject(object))
+    cJSON *data = cJSON_IsString(object) ? object : NULL, *name = NULL;
+    if (!data && !cJSON_IsObject(object))
         return error_set(err, STATUS_INVALID,
-                         "%s must be an object with the image as base64: {\"b64\": \"…\"}", where);
-    cJSON *data = NULL, *name = NULL;
+                         "%s must be the image as base64, or an object with it: {\"b64\": \"…\"}",
+                         where);
     for (cJSON *member = object->child; member; member = member->next) {
         if (!strcmp(member->string, "b64"))
             data = member;

@@ -2,6 +2,7 @@
  * inference/core/entities of roboflow/inference 1.x. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "proto/dialects.h"
 #include "proto/writer.h"
@@ -118,6 +119,8 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count, siz
         char id[160];
         snprintf(id, sizeof id, "%s/%s", models[i].name, models[i].version);
         write_members(&w, list, "{model_id=%s task_type=%s}", id, models[i].task);
+        if (i == 0 || strcmp(models[i].name, models[i - 1].name) != 0) /* the newest version */
+            write_members(&w, list, "{model_id=%s task_type=%s}", models[i].name, models[i].task);
     }
     return write_finish(&w, root, ret_size);
 }

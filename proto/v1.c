@@ -211,12 +211,18 @@ char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *cons
     return strbuf_finish(&text, ret_size);
 }
 
+static void write_openai_model(struct writer *w, cJSON *object, const char *name)
+{
+    write_members(w, object, "id=%s object=%s created=%d owned_by=%s", name, "model", 0, "lensd");
+}
+
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
                     size_t *ret_size)
 {
     struct writer w = {false};
     json_node *root = write_root();
     write_members(&w, root, "name=%s ready=%hhd", name, ready);
+    write_openai_model(&w, root, name);
     cJSON *list = write_array(&w, root, "model_version_status");
     for (size_t i = 0; i < count; i++) {
         const bool is_ready = versions[i].is_ready;
@@ -232,5 +238,9 @@ char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
     struct writer w = {false};
     json_node *root = write_root();
     write_texts(&w, root, "models", names, count);
+    write_text(&w, root, "object", "list");
+    cJSON *list = write_array(&w, root, "data");
+    for (size_t i = 0; i < count; i++)
+        write_openai_model(&w, write_object(&w, list, NULL), names[i]);
     return write_finish(&w, root, ret_size);
 }

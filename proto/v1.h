@@ -47,9 +47,9 @@ struct v1_version {
 };
 
 /* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's
- * clients. */
+ * clients; "id", "object", "created" and "owned_by" for OpenAI's. */
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
                     size_t *ret_size);
 
-/* {"models": [name …]} */
+/* {"models": [name …]}, and OpenAI's "object" and "data". */
 char *v1_models_json(const char *const *names, size_t count, size_t *ret_size);

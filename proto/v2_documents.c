@@ -218,6 +218,16 @@ char *v2_config_document(bool is_message, const struct v2_model *model, size_t *
         &w, root, is_message ? &inference__model_config_response__descriptor : NULL, ret_size);
 }
 
+char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    (void)is_message;
+    write_members(&w, root, "model=%s version=%s", model->name, model->version);
+    write_texts(&w, root, "labels", model->labels, model->label_count);
+    return write_finish(&w, root, ret_size);
+}
+
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
 {
     write_members(w, write_object(w, object, key), "count=%lu ns=%lu", count.count, count.ns);

@@ -21,7 +21,7 @@ _lensd()
         predict) words='--model --top-k --size --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --config --max-queue --max-pixels --max-side --max-scans --annotate --json --jsonl' ;;
         devices) words='--config --json' ;;
         health) words='--host --port --unix --tls-cert --config --api-key-file' ;;
-        inspect) words='--model --precision --cache --threads --old-libheif --profile --profile-batch --sort --config --json' ;;
+        inspect) words='--model --precision --cache --threads --old-libheif --profile --profile-batch --sort --config --labels --json' ;;
         bench) words='--model --device --precision --cache --threads --batch --time --config --json' ;;
         quantize) words='--model --calibrate --output --target --threads --old-libheif --config --json' ;;
         pull) words='--models --output --config' ;;

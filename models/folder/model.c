@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/pipeline_config.h"
@@ -352,6 +353,21 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
     return STATUS_OK;
 }
 
+static enum status no_class(const struct model *model, const char *name, size_t length,
+                            struct error *err)
+{
+    enum { MOST = 4096 }; /* labels that are compared, for time */
+    char word[64];
+    const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
+    snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
+    const char *near = text_nearest(word, (const char *const *)model->labels.names, count);
+    return error_set(err, STATUS_INVALID,
+                     "classes: '%s' is neither a number nor a label of model '%s'; %s%.80s%s GET "
+                     "/models/%s/labels (lensd inspect --labels) lists them",
+                     word, model->name, near ? "did you mean '" : "", near ? near : "",
+                     near ? "'?" : "see:", model->name);
+}
+
 enum status model_find_classes(const struct model *model, struct task_options *options,
                                struct error *err)
 {
@@ -365,9 +381,7 @@ enum status model_find_classes(const struct model *model, struct task_options *o
         if (strspn(at, "0123456789") == length)
             index = strtoul(at, NULL, 10);
         else if (!labels_find(&model->labels, at, length, &index))
-            return error_set(err, STATUS_INVALID,
-                             "classes: '%.*s' is neither a number nor a label of model '%s'",
-                             (int)(length < 60 ? length : 60), at, model->name);
+            return no_class(model, at, length, err);
         options->classes[options->class_count++] = (uint32_t)index;
         if (!at[length])
             break;

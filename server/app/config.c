@@ -13,6 +13,7 @@
 #include "engine/base/cpu.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "proto/json.h"
 #include "server/app/config_options.h"
 #include "server/image/photo_files.h"
@@ -21,49 +22,6 @@
 #define OPTIONS_MAX     160
 
 /* ---- names ---- */
-
-/* Computes the edit distance with swaps of neighbours; words are cut at 40 characters. */
-static size_t distance(const char *a, const char *b)
-{
-    enum { MAX = 40 };
-    size_t rows[3][MAX + 1];
-    size_t m = strnlen(a, MAX), n = strnlen(b, MAX);
-    for (size_t j = 0; j <= n; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= m; i++) {
-        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            if (above[j] + 1 < best)
-                best = above[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                above2[j - 2] + 1 < best)
-                best = above2[j - 2] + 1;
-            row[j] = best;
-        }
-    }
-    return rows[m % 3][n];
-}
-
-const char *config_nearest(const char *word, const char *const *names, size_t count)
-{
-    const char *nearest = NULL;
-    size_t best = strlen(word) / 3 + 1;
-    for (size_t i = 0; i < count; i++) {
-        size_t d = distance(word, names[i]);
-        /* The beginning of a name counts as one typing error: --max-bo. */
-        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
-            d = 1;
-        if (d <= best && (!nearest || d < best)) {
-            best = d;
-            nearest = names[i];
-        }
-    }
-    return nearest;
-}
 
 /* Whether `written`, of `length` characters, is `name`; '_' may be written for '-'. */
 static bool is_option_name(const char *name, const char *written, size_t length)
@@ -103,7 +61,7 @@ static const char *suggest(const char *name, unsigned commands)
     for (size_t i = 0; i < config_option_count && count < COUNT_OF(names); i++)
         if (config_options[i].commands & commands)
             names[count++] = config_options[i].name;
-    return config_nearest(name, names, count);
+    return text_nearest(name, names, count);
 }
 
 static const char *command_name(enum command command)

@@ -65,6 +65,7 @@ struct config {
     char *annotate;                   /* predict: destination of pictures; NULL: none */
     char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
+    bool labels;                      /* inspect: the labels alone */
     bool jsonl;                       /* predict: a line of JSON for each photo */
 
     char *batch;        /* bench: "1,8,32" */
@@ -148,6 +149,3 @@ void config_done(struct config *config);
 
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
-
-/* Returns the name nearest to `word` among `count` (a typing error away); NULL if none is near. */
-const char *config_nearest(const char *word, const char *const *names, size_t count);

@@ -281,6 +281,8 @@ const struct option config_options[] = {
     {"annotate", OPTION_TEXT, COMMAND_PREDICT, FIELD(annotate), 0, 0, NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the new folder OUT, as JPEG under their own names"},
+    {"labels", OPTION_SWITCH, COMMAND_INSPECT, FIELD(labels), 0, 0, "false", NULL, OUTPUT,
+     "print the label of each class instead, one a line"},
     {"json", OPTION_SWITCH, SHOWS | COMMAND_QUANTIZE, FIELD(json), 0, 0, "false", NULL, OUTPUT,
      "print JSON instead of a table"},
     {"jsonl", OPTION_SWITCH, COMMAND_PREDICT, FIELD(jsonl), 0, 0, "false", NULL, OUTPUT,

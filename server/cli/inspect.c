@@ -450,9 +450,11 @@ int command_inspect(const struct config *config)
         result = process_failed(&err);
     } else {
         result = 0;
-        if (config->json)
+        for (size_t i = 0; config->labels && in.model && i < in.model->labels.count; i++)
+            printf("%s\n", SHOWN(in.model->labels.names[i]));
+        if (config->json && !config->labels)
             result = print_inspection_json(&in);
-        else
+        else if (!config->labels)
             print_inspection(&in);
         if (result == 0 && !is_supported(&in))
             result = 1;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "lensd_version.h"
 #include "server/app/process.h"
 #include "server/app/serve.h"
@@ -57,7 +58,7 @@ static int unknown_command(const char *word)
         error_set(&err, STATUS_CONFIG, "'%.60s' comes before the command; use: lensd serve %.60s",
                   word, word);
     else {
-        const char *nearest = config_nearest(word, names, COUNT_OF(names));
+        const char *nearest = text_nearest(word, names, COUNT_OF(names));
         if ((!nearest || strchr(word, '/')) && access(word, F_OK) == 0)
             error_set(&err, STATUS_CONFIG,
                       "'%.160s' is no command; to serve it as a model: lensd serve %.160s", word,

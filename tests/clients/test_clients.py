@@ -379,6 +379,15 @@ class InferenceSdk(Tasks):
             with self.subTest(version):
                 client = inference_sdk.InferenceHTTPClient(api_url=self.url, api_key="none")
                 self.check(client.select_api_v1() if version == "v1" else client.select_api_v0())
+        self.assertEqual(client.get_server_info().name, "lensd")
+        client = client.select_api_v1()
+        self.assertIn("detect", [model.model_id for model in client.load_model("detect").models])
+        self.assertEqual(client.infer(self.photo, model_id="detect")["predictions"][0]["class"], "a dog")
+        with self.assertRaises(inference_sdk.http.errors.ModelNotInitializedError):
+            client.infer(self.photo, model_id="nobody")
+        with self.assertRaises(inference_sdk.http.errors.HTTPCallErrorError) as raised:
+            client.unload_model("detect/1")
+        self.assertIn("/v2/repository", str(raised.exception))
         client.configure(inference_sdk.InferenceConfiguration(confidence_threshold=0.56))
         self.assertEqual(len(client.infer(self.photo, model_id="detect/1")["predictions"]), 1)
         with self.assertRaises(inference_sdk.http.errors.HTTPCallErrorError) as raised:
@@ -399,6 +408,12 @@ class HuggingFaceHub(Tasks):
         for name, count in (("masks", 1), ("areas", 2)):
             found = client.image_segmentation(self.photo, model=f"{self.url}/models/{name}")
             self.assertEqual(([f.mask.size for f in found]), [(64, 64)] * count)
+        client = huggingface_hub.InferenceClient(base_url=self.url + "/models/classes")
+        self.assertEqual(client.image_classification(self.photo)[0].label, "green")
+        client = huggingface_hub.InferenceClient(base_url=self.url)  # of no model: it says where to
+        with self.assertRaises(huggingface_hub.errors.HfHubHTTPError) as raised:
+            client.image_classification(self.photo)
+        self.assertIn("/models/NAME", raised.exception.response.text)
         with self.assertRaises(huggingface_hub.errors.HfHubHTTPError):
             client.object_detection(b"no picture", model=self.url + "/models/detect")
 
@@ -415,6 +430,9 @@ class OpenAi(Tasks):
         with self.assertRaises(openai.BadRequestError) as raised:
             client.embeddings.create(model="embed", input="a text")
         self.assertIn("does not embed texts", str(raised.exception))
+        names = [model.id for model in client.models.list()]
+        self.assertEqual(sorted(names), ["areas", "classes", "detect", "embed", "masks", "pose"])
+        self.assertEqual(client.models.retrieve("embed").id, "embed")
         with self.assertRaises(openai.NotFoundError):
             client.embeddings.create(model="nobody", input=uri)
 

@@ -118,8 +118,19 @@ class Roboflow(Dialects):
 
     def test_registry(self):
         models = {m["model_id"]: m["task_type"] for m in self.server.get("/model/registry").json()["models"]}
-        self.assertEqual(models, {"detect/1": "object-detection", "pose/1": "keypoint-detection",
-                                  "masks/1": "instance-segmentation", "classes/1": "classification"})
+        wanted = {"detect": "object-detection", "pose": "keypoint-detection", "masks": "instance-segmentation",
+                  "classes": "classification"}
+        self.assertEqual(models, {**wanted, **{f"{name}/1": task for name, task in wanted.items()}})
+        # A client that loads a model before it asks gets the same list; a model without its version is found.
+        added = self.server.request("POST", "/model/add", json.dumps({"model_id": "detect", "api_key": "x"})).json()
+        self.assertEqual({m["model_id"]: m["task_type"] for m in added["models"]}, models)
+        self.assertEqual(self.infer("object_detection", model_id="detect")["predictions"][0]["class"], "a dog")
+        for path in ("/model/remove", "/model/clear"):
+            answer = self.server.request("POST", path, b"{}")
+            self.assertEqual(answer.status, 501)
+            self.assertIn("/v2/repository/models/NAME/unload", answer.json()["message"])
+        info = self.server.get("/info").json()
+        self.assertEqual((info["name"], set(info)), ("lensd", {"name", "version", "uuid"}))
 
     def test_hostile(self):
         for members, word in (({"image": {"type": "url", "value": "http://169.254.169.254/x.jpg"}}, "does not fetch"),

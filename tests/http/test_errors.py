@@ -110,7 +110,7 @@ class BadRequests(ServedCase):
 
     def test_bad_json(self):
         for body, word in (("{", "byte 1"), ("{}", "no image"), ("[]", "object"), ("{]", "key"),
-                           ('{"image":{"b64":"QUJD"}} x', "end"), ('{"image":"QUJD"}', "object"),
+                           ('{"image":{"b64":"QUJD"}} x', "end"), ('{"image":7}', "object"), ('{"image":["QUJD"]}', "object"),
                            ('{"image":{"b64":"QUJD"},"top_k":0}', "top_k"),
                            ('{"image":{"b64":"QUJD"},"topk":1}', "topk"),
                            ('{"images":[]}', "images"), ('{"image":{"url":"http://x"}}', "url"),

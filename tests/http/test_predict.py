@@ -96,6 +96,8 @@ class OneImage(ServedCase):
     def test_base64(self):
         text = base64.b64encode(seven()).decode()
         wrapped = base64.encodebytes(seven()).decode()
+        self.assert_seven(self.server.predict(json.dumps({"image": "data:image/png;base64," + text})))
+        self.assertEqual(len(self.server.predict(json.dumps({"images": [text, {"b64": text}]})).json()["results"]), 2)
         for b64 in (text, wrapped, text.rstrip("="), text.replace("+", "-").replace("/", "_")):
             body = json.dumps({"image": {"b64": b64}, "top_k": 3})
             for headers in ({"Content-Type": "application/json"}, {}):

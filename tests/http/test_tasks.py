@@ -438,6 +438,12 @@ class CommandLine(Tasks):
         made = run_lensd("predict", "--model", self.folder, "--classes", "a bird", path)
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("'a bird' is neither a number nor a label", made.stderr)
+        made = run_lensd("predict", "--model", self.folder, "--classes", "a cta", path)
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("did you mean 'a cat'?", made.stderr)
+        listed = run_lensd("inspect", self.folder, "--labels")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertIn("a cat", listed.stdout.splitlines())
         os.unlink(path)
 
 

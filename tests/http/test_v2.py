@@ -69,6 +69,8 @@ class Digits(ServedCase):
         self.assertEqual(model["outputs"],
                          [{"name": "logits", "datatype": "FP32", "shape": [-1, 10]}])
         self.assertEqual(get("/v2/models/digits/versions/1"), model)
+        labels = get("/models/digits/labels")
+        self.assertEqual(labels, {"model": "digits", "version": "1", "labels": [str(digit) for digit in range(10)]})
         config = get("/v2/models/digits/config")
         self.assertEqual(config["max_batch_size"], 8)
         self.assertEqual(config["input"][0]["format"], "FORMAT_NCHW")
@@ -82,7 +84,7 @@ class Digits(ServedCase):
                      "/v2/models/digits/versions/1/ready"):
             self.assertEqual(self.server.get(path).status, 200, path)
         for path in ("/v2/models/nobody", "/v2/models/nobody/ready", "/v2/models/digits/versions/9",
-                     "/v2/models/digits/versions/9/ready", "/v2/models/nobody/config",
+                     "/v2/models/digits/versions/9/ready", "/v2/models/nobody/config", "/models/nobody/labels",
                      "/v2/models/nobody/stats", "/v2/nothing"):
             answer = self.server.get(path)
             self.assertEqual(answer.status, 404, path)
@@ -441,12 +443,12 @@ class OtherModels(unittest.TestCase):
 
     def test_rows_that_depend_on_the_picture(self):
         """A detector's boxes are no class scores, whatever their number; tensors get them."""
-        for batch in (1, "N"):
+        for batch, why in ((1, "is not one score per class"), ("N", "is no scores by its name")):
             with self.subTest(batch=batch):
                 server = self.serve(lambda path: small_onnx.places_of_light(path, batch))
                 answer = server.predict(seven())
                 self.assertEqual(answer.status, 400)
-                self.assertIn("is not one score per class", answer.json()["error"])
+                self.assertIn(why, answer.json()["error"])
                 data = [0.0] * 192
                 data[5] = data[64] = data[191] = 1.0
                 text, _ = parse(post(server, "/v2/models/m/infer", {"inputs": [

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "lensd_version.h"
 #include "proto/dialects.h"
+#include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -61,4 +63,18 @@ void deepstack_list_handle(struct exchange *x)
 void roboflow_registry_handle(struct exchange *x)
 {
     respond_models(x, false, roboflow_models_json);
+}
+
+void roboflow_remove_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented",
+                    "clients cannot unload models here; an admin can: POST "
+                    "/v2/repository/models/NAME/unload");
+}
+
+void roboflow_info_handle(struct exchange *x)
+{
+    size_t size = 0;
+    char *text = write_document(&size, "name=%s version=%s uuid=%s", "lensd", LENSD_VERSION, "");
+    respond_text(x, 200, TYPE_JSON, text, size);
 }

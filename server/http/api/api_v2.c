@@ -83,6 +83,8 @@ static struct v2_tensor *describe_tensors(const struct deployment *deployment,
     return list;
 }
 
+#define LABEL_BYTES 80 /* of a label, beside its text, while it is written */
+
 typedef char *(*document_writer)(bool is_message, const struct v2_model *model, size_t *ret_size);
 
 static char *describe_model(struct exchange *x, const struct deployment *deployment,
@@ -110,7 +112,9 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
                                  .has_labels = deployment->model->labels.count > 0,
                                  .label_output = deployment->model->output,
                                  .instance_count = 1,
-                                 .instance_kind = "KIND_CPU"};
+                                 .instance_kind = "KIND_CPU",
+                                 .labels = (const char *const *)deployment->model->labels.names,
+                                 .label_count = deployment->model->labels.count};
         for (size_t i = 0; i < count; i++) {
             if (strcmp(models[i].name, model.name) != 0 || models[i].state != MODEL_READY)
                 continue;
@@ -139,9 +143,16 @@ static void answer_document(struct exchange *x, document_writer write)
         respond_error(x, &err);
     } else {
         size_t size = 0;
-        char *text = describe_model(x, deployment, write, &size);
+        const struct labels *labels = &deployment->model->labels;
+        const size_t each = labels->longest + LABEL_BYTES;
+        const bool fits = write != v2_labels_document ||
+                          charge_answer(x, labels->count * each, &err) == STATUS_OK;
+        char *text = fits ? describe_model(x, deployment, write, &size) : NULL;
         model_host_release(model_host, deployment);
-        respond_text(x, 200, TYPE_JSON, text, size);
+        if (fits)
+            respond_text(x, 200, TYPE_JSON, text, size);
+        else
+            respond_error(x, &err);
     }
     if (x->state == EXCHANGE_SUSPENDED)
         exchange_resume(x);
@@ -157,6 +168,11 @@ static void answer_config(struct exchange *x)
     answer_document(x, v2_config_document);
 }
 
+static void answer_labels(struct exchange *x)
+{
+    answer_document(x, v2_labels_document);
+}
+
 /* Clients ask for these before their first request, so they load the model, too. */
 void v2_metadata_handle(struct exchange *x)
 {
@@ -168,6 +184,12 @@ void v2_config_handle(struct exchange *x)
 {
     (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
     submission_when_named(x, answer_config);
+}
+
+void labels_handle(struct exchange *x)
+{
+    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
+    submission_when_named(x, answer_labels);
 }
 
 /* ---- statistics ---- */

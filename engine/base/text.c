@@ -1,0 +1,45 @@
+/* The name that was probably meant. */
+#include "engine/base/text.h"
+
+/* Computes the edit distance with swaps of neighbours; words are cut at 40 characters. */
+static size_t distance(const char *a, const char *b)
+{
+    enum { MAX = 40 };
+    size_t rows[3][MAX + 1];
+    size_t m = strnlen(a, MAX), n = strnlen(b, MAX);
+    for (size_t j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best)
+                best = above[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                above2[j - 2] + 1 < best)
+                best = above2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[m % 3][n];
+}
+
+const char *text_nearest(const char *word, const char *const *names, size_t count)
+{
+    const char *nearest = NULL;
+    size_t best = strlen(word) / 3 + 1;
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(word, names[i]);
+        /* The beginning of a name counts as one typing error: --max-bo. */
+        if (strlen(word) >= 3 && !strncmp(word, names[i], strlen(word)) && d > 1)
+            d = 1;
+        if (d <= best && (!nearest || d < best)) {
+            best = d;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
