@@ -26,17 +26,6 @@ int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token)
                       : vocabulary_find(&tokenizer->model.vocabulary, token);
 }
 
-const char *tokenizer_token(const struct tokenizer *tokenizer, int64_t id)
-{
-    const struct vocabulary *vocabulary = &tokenizer->model.vocabulary;
-    if (id >= 0 && (uint64_t)id < vocabulary->count && vocabulary->tokens[id])
-        return vocabulary->tokens[id];
-    for (size_t i = 0; i < tokenizer->added.count; i++)
-        if (tokenizer->added.list[i].id == id)
-            return tokenizer->added.list[i].content;
-    return NULL;
-}
-
 /* Whether a token that must be a word of its own is none: word characters touch it. */
 static bool touches_word(const char *text, size_t size, size_t start, size_t end)
 {

@@ -122,8 +122,6 @@ enum status bpe_read(const cJSON *json, struct token_model *model, struct error 
                          "lensd does not do; set it to null");
     TRY(json_flag(json, "fuse_unk", false, &model->fuses_unknown, err));
     TRY(json_flag(json, "ignore_merges", false, &model->ignores_merges, err));
-    if (model->vocabulary.count) /* from vocab.json; merges.txt follows */
-        return STATUS_OK;
     TRY(vocabulary_read(&model->vocabulary, json_get(json, "vocab"), err));
     const cJSON *merges = json_get(json, "merges");
     size_t rank = 0;
@@ -230,7 +228,8 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
     return true;
 }
 
-static void split_characters(const struct token_model *model, const char *text, size_t size,
+/* False: a character is unknown, and the token for such is missing. */
+static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {
     bool is_unknown = false; /* an unknown token waits, to be joined with those that follow */
@@ -242,7 +241,9 @@ static void split_characters(const struct token_model *model, const char *text, 
                 add_symbol(word, model->unknown);
             is_unknown = false;
             add_symbol(word, id);
-        } else if (!add_bytes(model, text + i, length, word) && model->unknown >= 0) {
+        } else if (!add_bytes(model, text + i, length, word) && model->unknown != TOKEN_NONE) {
+            if (model->unknown == TOKEN_MISSING)
+                return false;
             if (is_unknown && !model->fuses_unknown)
                 add_symbol(word, model->unknown);
             is_unknown = true;
@@ -250,6 +251,7 @@ static void split_characters(const struct token_model *model, const char *text, 
     }
     if (is_unknown)
         add_symbol(word, model->unknown);
+    return true;
 }
 
 void bpe_tokenize(const struct token_model *model, const char *text, size_t size,
@@ -276,7 +278,8 @@ void bpe_tokenize(const struct token_model *model, const char *text, size_t size
         word.symbols = memory;
         word.heap = (struct waiting *)(word.symbols + size);
     }
-    split_characters(model, text, size, &word);
+    if (!split_characters(model, text, size, &word))
+        to->failed = STATUS_INVALID;
     merge_all(model, &word);
     for (size_t i = 0; i < word.count; i++)
         if (word.symbols[i].id >= 0)

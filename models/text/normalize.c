@@ -64,26 +64,6 @@ static void run_bert(const struct text_step *step, const char *text, size_t size
     text_parts_end(to, -1, at_start);
 }
 
-static void run_nmt(const struct text_step *step, const char *text, size_t size, bool at_start,
-                    struct text_parts *to)
-{
-    (void)step;
-    for (size_t i = 0; i < size;) {
-        const size_t start = i;
-        const uint32_t c = character_next(text, size, &i);
-        if ((c && c < 9) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
-            c == 0x9F)
-            at_start &= start > 0;
-        else if (c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 ||
-                 (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
-                 c == 0xFEFF || c == 0xFFFD)
-            text_parts_put(to, ' ');
-        else
-            text_parts_add(to, text + start, i - start);
-    }
-    text_parts_end(to, -1, at_start);
-}
-
 static void run_lower(const struct text_step *step, const char *text, size_t size, bool at_start,
                       struct text_parts *to)
 {
@@ -171,11 +151,13 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
 {
+    if (!step->length) /* there is no table */
+        return NULL;
     const uint32_t *units = (const uint32_t *)(const void *)step->content;
     const char *texts = step->content + step->length * sizeof *units, *found = NULL;
     const size_t texts_size = step->content_size - step->length * sizeof *units;
 #define OFFSET(unit) ((size_t)((unit) >> 10) << (((unit)&0x200) >> 6))
-    size_t at = step->length ? OFFSET(units[0]) : 0;
+    size_t at = OFFSET(units[0]);
     for (size_t i = 0; i < size && text[i] && (is_longest || !found); i++) {
         at ^= (uint8_t)text[i];
         if (at >= step->length || (units[at] & 0x800000FF) != (uint8_t)text[i])
@@ -258,48 +240,19 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
 
 /* ---- tokenizer.json ---- */
 
-static enum status read_flags(const cJSON *json, const char *first, const char *second,
-                              struct text_step *step, struct error *err)
-{
-    TRY(json_flag(json, first, true, &step->flags[0], err));
-    return json_flag(json, second, true, &step->flags[1], err);
-}
-
-static enum status read_strip(const cJSON *json, struct step_list *list, struct text_step *step,
-                              struct error *err)
-{
-    (void)list;
-    return read_flags(json, "strip_left", "strip_right", step, err);
-}
-
-static enum status read_prepend(const cJSON *json, struct step_list *list, struct text_step *step,
-                                struct error *err)
-{
-    (void)list;
-    return step_read_content(json, "prepend", NULL, step, err);
-}
-
-static enum status read_replace(const cJSON *json, struct step_list *list, struct text_step *step,
-                                struct error *err)
-{
-    (void)list;
-    TRY(step_read_pattern(json, step, err));
-    return step_read_content(json, "content", NULL, step, err);
-}
-
 static enum status read_bert(const cJSON *json, struct step_list *list, struct text_step *step,
                              struct error *err)
 {
     bool is_lower, strips;
-    TRY(read_flags(json, "clean_text", "handle_chinese_chars", step, err));
+    (void)step;
     TRY(json_flag(json, "lowercase", true, &is_lower, err));
     TRY(json_flag(json, "strip_accents", is_lower, &strips, err));
-    struct text_step *form = strips ? step_add(list, run_form) : step;
-    struct text_step *filter = strips ? step_add(list, run_filter) : step;
-    if (strips && filter)
-        filter->matches = character_is_nonspacing;
-    if (!form || !filter || (is_lower && !step_add(list, run_lower)))
-        return error_set(err, STATUS_UNSUPPORTED, "there are more than %d steps", STEPS_MAX);
+    if (strips) {
+        step_add(list, run_form);
+        step_add(list, run_filter)->matches = character_is_nonspacing;
+    }
+    if (is_lower)
+        step_add(list, run_lower);
     return STATUS_OK;
 }
 
@@ -312,12 +265,12 @@ enum status normalizers_read(const cJSON *json, struct step_list *list, struct e
         {"NFKC", run_form, .flags = {true, true}},
         {"Lowercase", run_lower},
         {"StripAccents", run_filter, character_is_mark},
-        {"Strip", run_strip, .read = read_strip},
-        {"Replace", run_replace, .read = read_replace},
-        {"Prepend", run_prepend, .read = read_prepend},
-        {"BertNormalizer", run_bert, .read = read_bert},
+        {"Strip", run_strip, .flags = {true, true}, .flag_keys = {"strip_left", "strip_right"}},
+        {"Replace", run_replace, .has_pattern = true, .content_key = "content"},
+        {"Prepend", run_prepend, .content_key = "prepend"},
+        {"BertNormalizer", run_bert, .flags = {true, true},
+         .flag_keys = {"clean_text", "handle_chinese_chars"}, .read = read_bert},
         {"Precompiled", run_precompiled, .read = read_precompiled},
-        {"Nmt", run_nmt},
         {"ByteLevel", step_bytes},
     };
     return steps_read(json, "normalizer", "normalizers", kinds, COUNT_OF(kinds), list, err);

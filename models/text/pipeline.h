@@ -32,13 +32,13 @@ enum status json_wrong_part(const char *what, const char *expected, struct error
 #define TOKEN_IDS_MAX   ((size_t)1 << 22)
 #define TOKEN_BYTES_MAX 8192
 #define TOKEN_NONE      (-1)
+#define TOKEN_MISSING   (-2) /* a file names a token that the vocabulary lacks */
 
 struct vocabulary {
     struct trie trie;
     struct trie
-        hidden;    /* tokens that no text stands for: sentencepiece's control and byte pieces */
-    char **tokens; /* of each id; NULL: none */
-    size_t count, room;
+        hidden;      /* tokens that no text stands for: sentencepiece's control and byte pieces */
+    size_t count;    /* the largest id and one */
     size_t distinct; /* texts */
 };
 
@@ -73,7 +73,7 @@ struct token_model {
     size_t size; /* of the vocabulary: the first id of added tokens */
     void (*tokenize)(const struct token_model *model, const char *text, size_t size,
                      struct id_list *to);
-    int32_t unknown; /* TOKEN_NONE: unknown characters are left out, or refused */
+    int32_t unknown; /* BPE leaves unknown characters out for TOKEN_NONE; else they are refused */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
     int32_t bytes[256];    /* has_byte_fallback */
     char *prefix, *suffix; /* of a word's later parts (##); of its last (</w>); never NULL */
@@ -138,19 +138,21 @@ struct step_list {
 typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to);
 
-/* A kind of step: its name in the file, what it does and how it is read. `read` may be NULL; it
- * gets the step that was added for it, and may add more. */
+/* A kind of step: its name in the file, what it does, and which members set what. `read` may be
+ * NULL; it gets the step that was added, and may add more. */
 struct step_kind {
     const char *type;
     step_fn *run;
     bool (*matches)(uint32_t character);
     enum split_behavior behavior;
     bool flags[2];
+    const char *flag_keys[2], *content_key;
+    bool has_pattern, has_behavior;
     enum status (*read)(const struct cJSON *json, struct step_list *list, struct text_step *step,
                         struct error *err);
 };
 
-/* A step at the end of the list; NULL: there are STEPS_MAX. */
+/* A step at the end of the list, which has room. */
 struct text_step *step_add(struct step_list *list, step_fn *run);
 /* Reads a step or a Sequence of steps; null is none. `what` names them ("normalizer"), `list_key`
  * is a Sequence's member. */
@@ -160,13 +162,6 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
 void steps_done(struct step_list *list);
 /* Runs each step on each part that is text; *parts and *spare change places. */
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
-/* "pattern": {"String": …} or {"Regex": …}. */
-enum status step_read_pattern(const struct cJSON *json, struct text_step *step,
-                              struct error *err) MUST_USE;
-/* The member `key`, a text, as the step's content. */
-enum status step_read_content(const struct cJSON *json, const char *key, const char *other,
-                              struct text_step *step, struct error *err) MUST_USE;
-
 enum status normalizers_read(const struct cJSON *json, struct step_list *list,
                              struct error *err) MUST_USE;
 enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,

@@ -122,11 +122,6 @@ static void run_prefix_blank(const struct text_step *step, const char *text, siz
     text_parts_end(to, -1, at_start);
 }
 
-static enum status too_many(struct error *err)
-{
-    return error_set(err, STATUS_UNSUPPORTED, "there are more than %d steps", STEPS_MAX);
-}
-
 static enum status read_byte_level(const cJSON *json, struct step_list *list,
                                    struct text_step *step, struct error *err)
 {
@@ -135,23 +130,18 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
     TRY(json_flag(json, "use_regex", true, &has_pattern, err));
     if (has_prefix) {
         step->run = run_prefix_blank;
-        step = step_add(list, run_split);
+        step = step_add(list, step_bytes);
     }
-    if (has_pattern && step) {
+    if (has_pattern) {
         step->run = run_split;
         step->behavior = SPLIT_ISOLATED;
         TRY(text_regex_create(GPT2_PATTERN, false, &step->regex, err));
-        step = step_add(list, step_bytes);
+        step_add(list, step_bytes);
     }
-    if (!step)
-        return too_many(err);
-    step->run = step_bytes;
     return STATUS_OK;
 }
 
 /* ---- Metaspace ---- */
-
-enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
 
 /* flags: prepends, and only at the start of the text. */
 static void run_metaspace(const struct text_step *step, const char *text, size_t size,
@@ -174,7 +164,6 @@ static enum status read_metaspace(const cJSON *json, struct step_list *list, str
     const char *scheme;
     bool prefixes, splits;
     size_t length;
-    TRY(step_read_content(json, "replacement", NULL, step, err));
     TRY(json_text(json, "prepend_scheme", "always", &scheme, err));
     TRY(json_flag(json, "add_prefix_space", true, &prefixes, err));
     TRY(json_flag(json, "split", true, &splits, err));
@@ -185,41 +174,15 @@ static enum status read_metaspace(const cJSON *json, struct step_list *list, str
         return json_wrong_part("replacement", "one character", err);
     if (!step->flags[1] && strcmp(scheme, "always") != 0 && strcmp(scheme, "never") != 0)
         return json_wrong_part("prepend_scheme", "\"first\", \"always\" or \"never\"", err);
-    if (!splits)
-        return STATUS_OK;
-    struct text_step *split = step_add(list, run_characters);
-    if (!split)
-        return too_many(err);
-    split->character = replacement;
-    split->behavior = SPLIT_MERGED_WITH_NEXT;
+    if (splits) {
+        struct text_step *split = step_add(list, run_characters);
+        split->character = replacement;
+        split->behavior = SPLIT_MERGED_WITH_NEXT;
+    }
     return STATUS_OK;
 }
 
 /* ---- tokenizer.json ---- */
-
-static enum status read_behavior(const cJSON *json, struct step_list *list, struct text_step *step,
-                                 struct error *err)
-{
-    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
-                                        "MergedWithNext", "Contiguous"};
-    const char *name;
-    (void)list;
-    TRY(json_text(json, "behavior", "Isolated", &name, err));
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!strcmp(name, names[i])) {
-            step->behavior = (enum split_behavior)i;
-            return STATUS_OK;
-        }
-    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the behavior \"%.60s\"", name);
-}
-
-static enum status read_split(const cJSON *json, struct step_list *list, struct text_step *step,
-                              struct error *err)
-{
-    TRY(step_read_pattern(json, step, err));
-    TRY(json_flag(json, "invert", false, &step->flags[0], err));
-    return read_behavior(json, list, step, err);
-}
 
 static enum status read_digits(const cJSON *json, struct step_list *list, struct text_step *step,
                                struct error *err)
@@ -231,27 +194,13 @@ static enum status read_digits(const cJSON *json, struct step_list *list, struct
     return STATUS_OK;
 }
 
-static enum status read_delimiter(const cJSON *json, struct step_list *list, struct text_step *step,
-                                  struct error *err)
-{
-    const char *delimiter;
-    size_t length;
-    (void)list;
-    TRY(json_text(json, "delimiter", "", &delimiter, err));
-    step->character = utf8_character(delimiter, strlen(delimiter) + 1, &length);
-    return *delimiter && !delimiter[length] ? STATUS_OK
-                                            : json_wrong_part("delimiter", "one character", err);
-}
-
 static enum status read_bert(const cJSON *json, struct step_list *list, struct text_step *step,
                              struct error *err)
 {
-    (void)json, (void)step;
-    struct text_step *signs = step_add(list, run_characters);
-    if (!signs)
-        return too_many(err);
-    signs->matches = character_is_punctuation;
-    signs->behavior = SPLIT_ISOLATED;
+    (void)json, (void)err;
+    step = step_add(list, run_characters);
+    step->matches = character_is_punctuation;
+    step->behavior = SPLIT_ISOLATED;
     return STATUS_OK;
 }
 
@@ -259,14 +208,13 @@ enum status pre_tokenizers_read(const cJSON *json, struct step_list *list, struc
 {
     static const struct step_kind kinds[] = {
         {"ByteLevel", step_bytes, .read = read_byte_level},
-        {"Split", run_split, .read = read_split},
-        {"Metaspace", run_metaspace, .read = read_metaspace},
+        {"Split", run_split, .flag_keys = {"invert"}, .has_pattern = true, .has_behavior = true},
+        {"Metaspace", run_metaspace, .content_key = "replacement", .read = read_metaspace},
         {"Whitespace", run_whitespace},
         {"WhitespaceSplit", run_characters, character_is_space, SPLIT_REMOVED},
         {"BertPreTokenizer", run_characters, character_is_space, SPLIT_REMOVED, .read = read_bert},
-        {"Punctuation", run_characters, character_is_punctuation, .read = read_behavior},
+        {"Punctuation", run_characters, character_is_punctuation, .has_behavior = true},
         {"Digits", run_characters, character_is_number, .read = read_digits},
-        {"CharDelimiterSplit", run_characters, .read = read_delimiter},
     };
     return steps_read(json, "pre-tokenizer", "pretokenizers", kinds, COUNT_OF(kinds), list, err);
 }

@@ -9,13 +9,70 @@
 /* Sequences inside of sequences. */
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
+/* Steps that one entry of the file makes, at most. */
+enum { STEPS_OF_ONE = 4 };
+
 struct text_step *step_add(struct step_list *list, step_fn *run)
 {
-    if (list->count == STEPS_MAX)
-        return NULL;
     struct text_step *step = &list->steps[list->count++];
     *step = (struct text_step){.run = run};
     return step;
+}
+
+static enum status read_pattern(const cJSON *pattern, struct text_step *step, struct error *err)
+{
+    const char *text, *literal;
+    TRY(json_text(pattern, "Regex", NULL, &text, err));
+    TRY(json_text(pattern, "String", NULL, &literal, err));
+    if (!text == !literal)
+        return json_wrong_part("pattern", "{\"Regex\": …} or {\"String\": …}", err);
+    return text_regex_create(text ? text : literal, !text, &step->regex, err);
+}
+
+static enum status read_content(const cJSON *json, const char *key, struct text_step *step,
+                                struct error *err)
+{
+    const char *content;
+    TRY(json_text(json, key, NULL, &content, err));
+    if (!content)
+        return json_wrong_part(key, "a text", err);
+    step->content_size = strlen(content);
+    step->content = strdup(content);
+    return step->content ? STATUS_OK : error_no_memory(err, "for a tokenizer");
+}
+
+static enum status read_behavior(const cJSON *json, struct text_step *step, struct error *err)
+{
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
+    const char *name;
+    TRY(json_text(json, "behavior", "Isolated", &name, err));
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(name, names[i])) {
+            step->behavior = (enum split_behavior)i;
+            return STATUS_OK;
+        }
+    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the behavior \"%.60s\"", name);
+}
+
+static enum status read_kind(const cJSON *json, const struct step_kind *kind,
+                             struct step_list *list, struct error *err)
+{
+    struct text_step *step = step_add(list, kind->run);
+    step->matches = kind->matches;
+    step->behavior = kind->behavior;
+    for (size_t i = 0; i < COUNT_OF(step->flags); i++) {
+        step->flags[i] = kind->flags[i];
+        if (kind->flag_keys[i])
+            TRY(json_flag(json, kind->flag_keys[i], kind->flags[i], &step->flags[i], err));
+    }
+    if (kind->has_pattern)
+        TRY(read_pattern(json_get(json, "pattern"), step, err));
+    if (kind->has_behavior)
+        TRY(read_behavior(json, step, err));
+    if (kind->content_key)
+        TRY(read_content(json, kind->content_key, step, err));
+    return kind->read ? kind->read(json, list, step, err) : STATUS_OK;
 }
 
 static enum status read_one(const cJSON *json, const char *what, const char *type,
@@ -25,17 +82,10 @@ static enum status read_one(const cJSON *json, const char *what, const char *typ
     size_t k = 0;
     while (k < kind_count && strcmp(kinds[k].type, type) != 0)
         k++;
-    if (k == kind_count)
-        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the %s \"%.60s\"", what,
-                         type);
-    struct text_step *step = step_add(list, kinds[k].run);
-    if (!step)
-        return error_set(err, STATUS_UNSUPPORTED, "there are more than %d steps of kind %s",
-                         STEPS_MAX, what);
-    step->matches = kinds[k].matches;
-    step->behavior = kinds[k].behavior;
-    memcpy(step->flags, kinds[k].flags, sizeof step->flags);
-    const enum status status = kinds[k].read ? kinds[k].read(json, list, step, err) : STATUS_OK;
+    if (k == kind_count || list->count + STEPS_OF_ONE > STEPS_MAX)
+        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the %s \"%.60s\"%s", what,
+                         type, k < kind_count ? " after so many others" : "");
+    const enum status status = read_kind(json, &kinds[k], list, err);
     return status == STATUS_OK ? status : error_prefix(err, "%s \"%s\"", what, type);
 }
 
@@ -95,27 +145,4 @@ void steps_run(const struct step_list *list, struct text_parts *parts, struct te
         *parts = *spare;
         *spare = swap;
     }
-}
-
-enum status step_read_pattern(const cJSON *json, struct text_step *step, struct error *err)
-{
-    const cJSON *pattern = json_get(json, "pattern");
-    const char *text, *literal;
-    TRY(json_text(pattern, "Regex", NULL, &text, err));
-    TRY(json_text(pattern, "String", NULL, &literal, err));
-    if (!text == !literal)
-        return json_wrong_part("pattern", "{\"Regex\": …} or {\"String\": …}", err);
-    return text_regex_create(text ? text : literal, !text, &step->regex, err);
-}
-
-enum status step_read_content(const cJSON *json, const char *key, const char *other,
-                              struct text_step *step, struct error *err)
-{
-    const char *content;
-    TRY(json_text(json, key, other, &content, err));
-    if (!content)
-        return json_wrong_part(key, "a text", err);
-    step->content_size = strlen(content);
-    step->content = strdup(content);
-    return step->content ? STATUS_OK : error_no_memory(err, "for a tokenizer");
 }

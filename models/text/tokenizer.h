@@ -54,10 +54,6 @@ const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, 
 /* The id of a token as the vocabulary writes it ("[SEP]", "</s>"); -1: there is none. */
 int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
 
-/* The token with an id as the vocabulary writes it (not the text it stands for); NULL: there is
- * none. Lives as long as the tokenizer. */
-const char *tokenizer_token(const struct tokenizer *tokenizer, int64_t id);
-
 /* How one text is encoded. Zeroes: as the files say, and a text that is too long is refused. */
 struct encode_options {
     size_t max_length; /* tokens, special ones included; 0: facts->max_length */

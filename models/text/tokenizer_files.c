@@ -25,9 +25,10 @@ static enum status read_file(const char *const folders[], size_t count, const ch
         uint8_t *data;
         const enum status status =
             file_read_beneath(folders[i], name, FILE_MAX, &data, ret_size, &cause);
-        *ret = (char *)data;
-        if (status == STATUS_OK)
+        if (status == STATUS_OK) {
+            *ret = (char *)data;
             return STATUS_OK;
+        }
         if (status == STATUS_TOO_LARGE)
             return error_set(err, STATUS_MODEL, "%s: it is larger than %zu MiB", name,
                              FILE_MAX >> 20);
@@ -65,20 +66,24 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* What a class of transformers adds to a vocabulary: members of tokenizer.json, where the model has
- * no vocabulary, and the special tokens, of which a vocabulary may lack some. */
+/* What a class of transformers adds to a vocabulary: a tokenizer.json whose model has none, and the
+ * tokens around a text. */
 struct form {
-    const char *json;
-    const char *front, *behind;
-    const char *special[5];
+    const char *json, *front, *behind;
 };
 
-static const struct form bert = {
-    "{\"normalizer\":{\"type\":\"BertNormalizer\"},"
-    "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"model\":{\"type\":\"WordPiece\"}}",
-    "[CLS]",
-    "[SEP]",
-    {"[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"}};
+#define SPECIAL(token) "{\"content\":\"" token "\",\"normalized\":false}"
+
+#define BERT(small)                                                                                \
+    {                                                                                              \
+        "{\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":" small "},"                   \
+        "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"model\":{\"type\":\"WordPiece\"},"    \
+        "\"added_tokens\":[" SPECIAL("[UNK]") "," SPECIAL("[SEP]") "," SPECIAL(                    \
+            "[PAD]") "," SPECIAL("[CLS]") "," SPECIAL("[MASK]") "]}",                              \
+            "[CLS]", "[SEP]"                                                                       \
+    }
+
+static const struct form bert[] = {BERT("false"), BERT("true")};
 
 static const struct form clip = {
     "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
@@ -88,99 +93,116 @@ static const struct form clip = {
     "\"Regex\":\"'s|'t|'re|'ve|'m|'ll|'d|[\\\\p{L}]+|[\\\\p{N}]|[^\\\\s\\\\p{L}\\\\p{N}]+\"},"
     "\"behavior\":\"Removed\",\"invert\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]"
     "},"
-    "\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"unk_token\":\"<|endoftext|>\"}}",
-    "<|startoftext|>",
-    "<|endoftext|>",
-    {"<|startoftext|>", "<|endoftext|>"}};
+    "\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"unk_token\":\"<|endoftext|>\"},"
+    "\"added_tokens\":[" SPECIAL("<|startoftext|>") "," SPECIAL("<|endoftext|>") "]}",
+    "<|startoftext|>", "<|endoftext|>"};
 
-static const struct form roberta = {
-    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-    "\"model\":{\"type\":\"BPE\"}}",
-    "<s>",
-    "</s>",
-    {"<s>", "</s>", "<unk>", "<pad>", "<mask>"}};
+#define BYTES_BPE                                                                                  \
+    "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"                      \
+    "\"model\":{\"type\":\"BPE\"},\"added_tokens\":["
 
-/* Reads the members; the model has its vocabulary already. */
-static enum status apply_form(const struct form *form, struct tokenizer *ret, struct error *err)
+static const struct form roberta = {BYTES_BPE SPECIAL("<s>") "," SPECIAL("</s>") "," SPECIAL(
+                                        "<unk>") "," SPECIAL("<pad>") "," SPECIAL("<mask>") "]}",
+                                    "<s>", "</s>"};
+
+static const struct form gpt2 = {BYTES_BPE SPECIAL("<|endoftext|>") "]}", "", ""};
+
+/* Reads a tokenizer of a form, whose parts it takes over; `merges` may be NULL. */
+static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *merges,
+                             struct tokenizer *ret, struct error *err)
 {
-    cJSON *json;
-    TRY(parse(form->json, strlen(form->json), &json, err));
-    enum status status = tokenizer_read_json(json, ret, err);
-    cJSON_Delete(json);
-    for (size_t i = 0; i < COUNT_OF(form->special) && form->special[i] && status == STATUS_OK; i++)
-        if (vocabulary_find(&ret->model.vocabulary, form->special[i]) >= 0)
-            status = added_tokens_add(ret, form->special[i], (struct added_token){0}, err);
+    cJSON *json = NULL;
+    enum status status = parse(form->json, strlen(form->json), &json, err);
+    cJSON *model = cJSON_GetObjectItemCaseSensitive(json, "model");
+    if (!cJSON_AddItemToObject(model, "vocab", vocabulary))
+        cJSON_Delete(vocabulary);
+    if (merges && !cJSON_AddItemToObject(model, "merges", merges))
+        cJSON_Delete(merges);
     if (status == STATUS_OK)
-        status = template_set(ret, vocabulary_find(&ret->model.vocabulary, form->front),
-                              vocabulary_find(&ret->model.vocabulary, form->behind), err);
-    return status;
+        status = tokenizer_read_json(json, ret, err);
+    cJSON_Delete(json);
+    return status != STATUS_OK ? status
+                               : template_set(ret, (int32_t)tokenizer_id(ret, form->front),
+                                              (int32_t)tokenizer_id(ret, form->behind), err);
 }
 
-/* Calls on_line for each line without the blanks at its end. */
-static enum status each_line(const char *text, size_t size, struct tokenizer *ret,
-                             enum status (*on_line)(const char *line, size_t size, size_t number,
-                                                    struct tokenizer *ret, struct error *err),
-                             struct error *err)
+/* Adds the lines of a text, which it changes, without the blanks at their ends: to an object as
+ * keys of their numbers, or to an array; there, empty lines and a heading are left out. */
+static enum status add_lines(char *text, size_t size, cJSON *to, struct error *err)
 {
-    if (!utf8_valid(text, size))
-        return error_set(err, STATUS_MODEL, "it is not UTF-8");
-    size_t number = 0;
-    for (size_t at = 0; at < size; number++) {
-        const char *end = memchr(text + at, '\n', size - at);
-        const size_t next = end ? (size_t)(end - text) + 1 : size;
-        size_t length = end ? next - 1 - at : size - at;
-        while (length > 0 && strchr(" \t\r\v\f", text[at + length - 1]) && text[at + length - 1])
-            length--;
-        TRY(on_line(text + at, length, number, ret, err));
-        at = next;
+    if (!utf8_valid(text, size) || memchr(text, '\0', size))
+        return error_set(err, STATUS_MODEL, "the lines are not UTF-8");
+    double number = 0;
+    for (char *line, *rest = text; (line = strsep(&rest, "\n")) && (rest || *line); number++) {
+        size_t length = strlen(line);
+        while (length > 0 && strchr(" \t\r\v\f", line[length - 1]))
+            line[--length] = '\0';
+        const bool is_pair = cJSON_IsArray(to);
+        if (is_pair && (!length || !strncmp(line, "#version", 8)))
+            continue;
+        if (is_pair ? !cJSON_AddItemToArray(to, cJSON_CreateString(line))
+                    : !cJSON_AddNumberToObject(to, line, number))
+            return error_no_memory(err, "for a vocabulary");
     }
     return STATUS_OK;
 }
 
-static enum status read_token(const char *line, size_t size, size_t number, struct tokenizer *ret,
-                              struct error *err)
-{
-    return vocabulary_add(&ret->model.vocabulary, line, size, number, false, err);
-}
+struct sources {
+    const char *const *folders;
+    size_t count;
+};
 
-static enum status read_merge(const char *line, size_t size, size_t number, struct tokenizer *ret,
-                              struct error *err)
+static enum status read_vocabulary_text(const struct sources *in, char *text, size_t size,
+                                        struct tokenizer *ret, struct error *err)
 {
-    if (!size || (size >= 8 && !memcmp(line, "#version", 8)))
-        return STATUS_OK;
-    const char *blank = memchr(line, ' ', size);
-    if (!blank)
-        return error_set(err, STATUS_MODEL, "line %zu is not a pair of tokens", number + 1);
-    const size_t left = (size_t)(blank - line);
-    return bpe_add_merge(&ret->model, line, left, blank + 1, size - left - 1, number, err);
-}
-
-static enum status read_vocabulary_text(char *text, size_t size, struct tokenizer *ret,
-                                        struct error *err)
-{
-    TRY(each_line(text, size, ret, read_token, err));
-    return apply_form(&bert, ret, err);
-}
-
-static enum status read_merges(char *text, size_t size, struct tokenizer *ret, struct error *err)
-{
-    const bool is_clip = vocabulary_find(&ret->model.vocabulary, clip.front) >= 0;
-    TRY(apply_form(is_clip ? &clip : &roberta, ret, err));
-    return each_line(text, size, ret, read_merge, err);
-}
-
-static enum status read_vocabulary_json(char *text, size_t size, struct tokenizer *ret,
-                                        struct error *err)
-{
-    cJSON *json;
-    TRY(parse(text, size, &json, err));
-    const enum status status = vocabulary_read(&ret->model.vocabulary, json, err);
-    cJSON_Delete(json);
+    cJSON *config, *vocabulary = cJSON_CreateObject();
+    bool is_small = true;
+    enum status status = read_json(in->folders, in->count, "tokenizer_config.json", &config, err);
+    if (status == STATUS_OK)
+        status = json_flag(config, "do_lower_case", true, &is_small, err);
+    cJSON_Delete(config);
+    if (status == STATUS_OK)
+        status = add_lines(text, size, vocabulary, err);
+    if (status == STATUS_OK)
+        return read_form(&bert[is_small], vocabulary, NULL, ret, err);
+    cJSON_Delete(vocabulary);
     return status;
 }
 
-static enum status read_whole(char *text, size_t size, struct tokenizer *ret, struct error *err)
+static enum status read_merges(const struct sources *in, cJSON *to, struct error *err)
 {
+    char *lines;
+    size_t size;
+    enum status status = read_file(in->folders, in->count, "merges.txt", &lines, &size, err);
+    if (status == STATUS_NOT_FOUND)
+        return error_set(err, STATUS_MODEL, "merges.txt is missing beside it");
+    TRY(status);
+    status = add_lines(lines, size, to, err);
+    free(lines);
+    return status;
+}
+
+static enum status read_vocabulary_json(const struct sources *in, char *text, size_t size,
+                                        struct tokenizer *ret, struct error *err)
+{
+    cJSON *vocabulary = NULL, *merges = cJSON_CreateArray();
+    enum status status = parse(text, size, &vocabulary, err);
+    if (status == STATUS_OK)
+        status = read_merges(in, merges, err);
+    if (status == STATUS_OK)
+        return read_form(cJSON_GetObjectItemCaseSensitive(vocabulary, clip.front)      ? &clip
+                         : cJSON_GetObjectItemCaseSensitive(vocabulary, roberta.front) ? &roberta
+                                                                                       : &gpt2,
+                         vocabulary, merges, ret, err);
+    cJSON_Delete(vocabulary);
+    cJSON_Delete(merges);
+    return status;
+}
+
+static enum status read_whole(const struct sources *in, char *text, size_t size,
+                              struct tokenizer *ret, struct error *err)
+{
+    (void)in;
     cJSON *json;
     TRY(parse(text, size, &json, err));
     enum status status = tokenizer_read_json(json, ret, err);
@@ -190,40 +212,43 @@ static enum status read_whole(char *text, size_t size, struct tokenizer *ret, st
     return status;
 }
 
-/* The forms of a vocabulary, the best first. */
-static const struct source {
-    const char *name;
-    enum status (*read)(char *text, size_t size, struct tokenizer *ret, struct error *err);
-    bool needs_next; /* the next file, too, which is read after it */
-} sources[] = {
-    {"tokenizer.json", read_whole},
-    {"vocab.json", read_vocabulary_json, true},
-    {"merges.txt", read_merges},
-    {"vocab.txt", read_vocabulary_text},
-    {"spiece.model", sentencepiece_read},
-    {"tokenizer.model", sentencepiece_read},
-    {"sentencepiece.bpe.model", sentencepiece_read},
-    {"sentencepiece.model", sentencepiece_read},
-};
-
-static enum status read_source(const char *const folders[], size_t count,
-                               const struct source *source, struct tokenizer *ret,
-                               struct error *err)
+static enum status read_pieces(const struct sources *in, char *text, size_t size,
+                               struct tokenizer *ret, struct error *err)
 {
-    char *text;
-    size_t size;
-    struct error cause = {0};
-    TRY(read_file(folders, count, source->name, &text, &size, err));
-    const enum status status = source->read(text, size, ret, &cause);
-    free(text);
-    if (status != STATUS_OK)
-        return error_set(err, status, "%s: %s", source->name, cause.message);
-    if (!source->needs_next)
-        return STATUS_OK;
-    const enum status next = read_source(folders, count, source + 1, ret, err);
-    return next != STATUS_NOT_FOUND ? next
-                                    : error_set(err, STATUS_MODEL, "%s: %s is missing beside it",
-                                                source->name, source[1].name);
+    (void)in;
+    return sentencepiece_read(text, size, ret, err);
+}
+
+/* The forms of a vocabulary, the best first. */
+static enum status read_vocabulary(const struct sources *in, struct tokenizer *ret,
+                                   struct error *err)
+{
+    static const struct {
+        const char *name;
+        enum status (*read)(const struct sources *in, char *text, size_t size,
+                            struct tokenizer *ret, struct error *err);
+    } forms[] = {
+        {"tokenizer.json", read_whole},       {"vocab.json", read_vocabulary_json},
+        {"vocab.txt", read_vocabulary_text},  {"spiece.model", read_pieces},
+        {"tokenizer.model", read_pieces},     {"sentencepiece.bpe.model", read_pieces},
+        {"sentencepiece.model", read_pieces},
+    };
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        char *text;
+        size_t size;
+        struct error cause = {0};
+        enum status status = read_file(in->folders, in->count, forms[i].name, &text, &size, err);
+        if (status == STATUS_NOT_FOUND)
+            continue;
+        TRY(status);
+        status = forms[i].read(in, text, size, ret, &cause);
+        free(text);
+        return status == STATUS_OK ? status
+                                   : error_set(err, status, "%s: %s", forms[i].name, cause.message);
+    }
+    return error_set(err, STATUS_NOT_FOUND,
+                     "there is no tokenizer: no tokenizer.json, vocab.json, "
+                     "vocab.txt or model of sentencepiece");
 }
 
 /* ---- The configurations ---- */
@@ -343,14 +368,7 @@ static enum status read_configurations(const char *const folders[], size_t count
 enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
                                  struct error *err)
 {
-    enum status status = STATUS_NOT_FOUND;
-    for (size_t i = 0; i < COUNT_OF(sources) && status == STATUS_NOT_FOUND; i++)
-        status = read_source(folders, count, &sources[i], ret, err);
-    if (status == STATUS_NOT_FOUND)
-        return error_set(err, status,
-                         "there is no tokenizer: no tokenizer.json, vocab.json, "
-                         "vocab.txt or model of sentencepiece");
-    TRY(status);
+    TRY(read_vocabulary(&(struct sources){folders, count}, ret, err));
     TRY(read_configurations(folders, count, ret, err));
     return ret->piece_count ? STATUS_OK : template_set(ret, TOKEN_NONE, TOKEN_NONE, err);
 }

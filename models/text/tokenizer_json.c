@@ -30,9 +30,7 @@ static enum status set_text(const cJSON *json, const char *key, const char *othe
 static enum status wordpiece_read(const cJSON *json, struct token_model *model, struct error *err)
 {
     TRY(json_size(json, "max_input_chars_per_word", 100, SIZE_MAX, &model->word_max, err));
-    return model->vocabulary.count /* from vocab.txt */
-               ? STATUS_OK
-               : vocabulary_read(&model->vocabulary, json_get(json, "vocab"), err);
+    return vocabulary_read(&model->vocabulary, json_get(json, "vocab"), err);
 }
 
 static const struct model_kind {
@@ -66,6 +64,8 @@ enum status token_model_read(const cJSON *json, struct token_model *ret, struct 
     TRY(json_text(json, "unk_token", kind->unknown, &unknown, err));
     if (unknown && ret->unknown < 0)
         ret->unknown = vocabulary_find(&ret->vocabulary, unknown);
+    if (unknown && ret->unknown < 0)
+        ret->unknown = TOKEN_MISSING;
     TRY(json_flag(json, "byte_fallback", false, &ret->has_byte_fallback, err));
     if (ret->has_byte_fallback && (*ret->prefix || *ret->suffix))
         return error_set(err, STATUS_UNSUPPORTED,

@@ -9,49 +9,24 @@
 
 void vocabulary_done(struct vocabulary *vocabulary)
 {
-    for (size_t i = 0; i < vocabulary->count; i++)
-        free(vocabulary->tokens[i]);
-    free(vocabulary->tokens);
     trie_done(&vocabulary->trie);
     trie_done(&vocabulary->hidden);
-    memset(vocabulary, 0, sizeof *vocabulary);
-}
-
-static bool make_room(struct vocabulary *vocabulary, size_t count)
-{
-    if (count > vocabulary->room) {
-        const size_t room = count + count / 2 + 256;
-        char **tokens = realloc(vocabulary->tokens, room * sizeof *tokens);
-        if (!tokens)
-            return false;
-        vocabulary->tokens = tokens;
-        vocabulary->room = room;
-    }
-    while (vocabulary->count < count)
-        vocabulary->tokens[vocabulary->count++] = NULL;
-    return true;
 }
 
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err)
 {
-    if (id >= TOKEN_IDS_MAX)
-        return error_set(err, STATUS_MODEL,
-                         "the token \"%.60s\" has the id %zu; the largest is %zu", token, id,
-                         TOKEN_IDS_MAX - 1);
-    if (size > TOKEN_BYTES_MAX)
-        return error_set(err, STATUS_MODEL, "the token \"%.60s…\" has %zu bytes; the most is %d",
-                         token, size, TOKEN_BYTES_MAX);
-    char *copy = strndup(token, size);
-    const bool is_new = trie_find(&vocabulary->trie, token, size) < 0;
-    if (!copy || !make_room(vocabulary, id + 1) ||
-        !trie_add(is_hidden ? &vocabulary->hidden : &vocabulary->trie, token, size, (int32_t)id)) {
-        free(copy);
+    struct trie *trie = is_hidden ? &vocabulary->hidden : &vocabulary->trie;
+    if (id >= TOKEN_IDS_MAX || size > TOKEN_BYTES_MAX)
+        return error_set(
+            err, STATUS_MODEL,
+            "the token \"%.60s\" has the id %zu and %zu bytes; the most are %zu and %d", token, id,
+            size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
+    vocabulary->distinct += trie_find(trie, token, size) < 0;
+    if (!trie_add(trie, token, size, (int32_t)id))
         return error_no_memory(err, "for the vocabulary");
-    }
-    free(vocabulary->tokens[id]);
-    vocabulary->tokens[id] = copy;
-    vocabulary->distinct += is_new;
+    if (id >= vocabulary->count)
+        vocabulary->count = id + 1;
     return STATUS_OK;
 }
 

@@ -225,9 +225,39 @@ Test(tokenizer_folder, vocabulary_alone_is_bert)
     cr_assert_eq(list.count, COUNT_OF(wanted));
     cr_expect_arr_eq(list.ids, wanted, sizeof wanted);
     cr_expect_eq(tokenizer_id(tokenizer, "[SEP]"), 3);
-    cr_expect_str_eq(tokenizer_token(tokenizer, 5), "##e");
-    cr_expect_null(tokenizer_token(tokenizer, 7));
+    cr_expect_eq(tokenizer_id(tokenizer, "f"), -1);
     token_list_done(&list);
+    tokenizer_free(tokenizer);
+}
+
+Test(tokenizer_folder, vocabulary_alone_may_be_cased)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    struct token_list list;
+    const struct encode_options options = {.omit_special = true};
+    write_file("vocab.txt", "[UNK]\nA\na\n");
+    write_file("tokenizer_config.json", "{\"do_lower_case\":false}");
+    cr_assert_eq(tokenizer_open((const char *const[]){folder}, 1, &tokenizer, &err), STATUS_OK,
+                 "%s", err.message);
+    cr_assert_eq(tokenizer_encode(tokenizer, "A a", 3, &options, &list, &err), STATUS_OK);
+    cr_expect(list.count == 2 && list.ids[0] == 1 && list.ids[1] == 2);
+    token_list_done(&list);
+    tokenizer_free(tokenizer);
+}
+
+Test(tokenizer_folder, unknown_characters)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    struct token_list list;
+    const struct encode_options options = {0};
+    cr_assert_eq(open_json("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],"
+                           "\"unk_token\":\"?\"}}",
+                           &tokenizer, &err),
+                 STATUS_OK, "%s", err.message);
+    cr_expect_eq(tokenizer_encode(tokenizer, "ab", 2, &options, &list, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "vocabulary"), "%s", err.message);
     tokenizer_free(tokenizer);
 }
 
