@@ -103,6 +103,7 @@ struct predict_answer {
     double total_ms;
     const char *id; /* of the request */
     bool is_base64; /* vectors as base64 */
+    size_t tokens;  /* of texts */
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
@@ -142,6 +143,8 @@ struct predict_json_image {
     size_t size;
     const char *name;   /* "name" of the entry, or NULL */
     struct error error; /* status != OK: malformed base64, data is NULL */
+    int64_t *ids;       /* of a text that came as tokens, owned by the request; NULL: `data` */
+    size_t id_count;
 };
 
 /* A parameter as it would be in a query: "0.25", "true", "0,person". */
@@ -156,6 +159,7 @@ struct predict_json {
     struct predict_json_image *images;
     size_t image_count;
     bool as_list;                              /* the request has "images", not "image" */
+    bool are_texts;                            /* "images" are UTF-8 texts and lists of tokens */
     int top_k;                                 /* 0: not given */
     const char *model;                         /* NULL: not given */
     struct predict_json_parameter *parameters; /* the other members */

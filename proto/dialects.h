@@ -17,11 +17,12 @@ struct dialect_default {
     const char *name, *value; /* of /predict */
 };
 
-/* The images that a JSON body holds as text. */
+/* The images that a JSON body holds as text, or the texts. */
 struct dialect_pictures {
     struct cJSON **texts; /* with room for `capacity` */
     size_t count, capacity;
     bool as_list;
+    bool are_texts; /* strings are texts, lists of numbers their tokens */
 };
 
 struct dialect {
@@ -33,6 +34,7 @@ struct dialect {
     bool is_base64;      /* a body that is not an image is base64 */
     bool is_single;      /* takes only one image */
     bool fails_whole;    /* one failed image fails the request */
+    bool takes_texts;    /* instead of images */
     bool has_id;         /* answers include the request's id, so they cannot be cached */
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
@@ -52,7 +54,7 @@ extern const struct dialect dialect_roboflow;
 extern const struct dialect dialect_deepstack;
 /* The task APIs of Hugging Face: POST /models/{model}. */
 extern const struct dialect dialect_hugging_face;
-/* OpenAI's embeddings, of pictures: POST /v1/embeddings. */
+/* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;

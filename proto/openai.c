@@ -1,6 +1,7 @@
-/* OpenAI's embeddings, for images: "input" is a data: URI or a list of them (the form of Infinity),
- * or "messages" have image_url parts (the form of vLLM). Source: OpenAI's API reference,
- * "Embeddings"; vLLM's "Multimodal embeddings". */
+/* OpenAI's embeddings: "input" is a text or a list of texts, each of which may be its tokens; or,
+ * for images, a data: URI or a list of them (the form of Infinity), or "messages" have image_url
+ * parts (the form of vLLM). Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal
+ * embeddings". */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,22 +28,57 @@ static enum status find_in_messages(cJSON *messages, struct dialect_pictures *re
     return STATUS_OK;
 }
 
+static bool is_address(const cJSON *item)
+{
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    return !strncmp(text, "data:", 5) || !strncmp(text, "http://", 7) ||
+           !strncmp(text, "https://", 8);
+}
+
+static bool are_tokens(const cJSON *item)
+{
+    return cJSON_IsArray(item) && cJSON_IsNumber(item->child);
+}
+
+static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct error *err)
+{
+    if (is_address(item))
+        return error_set(err, STATUS_INVALID,
+                         "\"input\" has both texts and images; send them in two requests");
+    if (!cJSON_IsString(item) && !are_tokens(item))
+        return error_set(err, STATUS_INVALID,
+                         "\"input\" must be a text, a list of texts, a list of tokens, a list of "
+                         "those, or images as data: URIs: data:image/jpeg;base64,…");
+    if (ret->count == ret->capacity)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "more than %zu texts in one request; that is the limit (--max-images)",
+                         ret->capacity);
+    ret->texts[ret->count++] = item;
+    return STATUS_OK;
+}
+
+/* An image, or a list of them: anything with an address first, or an object. */
 static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
 {
     cJSON *input = cJSON_GetObjectItemCaseSensitive(root, "input");
-    if (cJSON_GetObjectItemCaseSensitive(root, "dimensions"))
-        return error_set(
-            err, STATUS_INVALID,
-            "\"dimensions\" is not supported; the model decides the length of its vectors");
     if (!input)
         return find_in_messages(cJSON_GetObjectItemCaseSensitive(root, "messages"), ret, err);
+    const bool is_list = cJSON_IsArray(input) && !are_tokens(input);
+    cJSON *first = is_list ? input->child : input;
+    if (!first)
+        return STATUS_OK;
+    ret->are_texts = !is_address(first) && !cJSON_IsObject(first);
+    if (ret->are_texts) {
+        ret->as_list = is_list;
+        for (cJSON *item = first; item; item = is_list ? item->next : NULL)
+            TRY(add_text(item, ret, err));
+        return STATUS_OK;
+    }
     TRY(dialect_add_pictures(input, ret, err));
     for (size_t i = 0; i < ret->count; i++)
-        if (strncmp(ret->texts[i]->valuestring, "data:", 5) != 0 &&
-            strncmp(ret->texts[i]->valuestring, "http", 4) != 0)
+        if (!is_address(ret->texts[i]))
             return error_set(err, STATUS_INVALID,
-                             "lensd does not embed texts; \"input\" must be images as data: URIs: "
-                             "data:image/jpeg;base64,…");
+                             "\"input\" has both images and texts; send them in two requests");
     return STATUS_OK;
 }
 
@@ -73,7 +109,8 @@ static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
         write_members(&w, entry, "object=%s index=%zu", "embedding", i);
         write_vector(&w, entry, &answer->images[i], answer->is_base64);
     }
-    write_members(&w, root, "usage{prompt_tokens=%d total_tokens=%d}", 0, 0); /* of texts */
+    write_members(&w, root, "usage{prompt_tokens=%zu total_tokens=%zu}", answer->tokens,
+                  answer->tokens);
     return write_finish(&w, root, ret_size);
 }
 
@@ -83,14 +120,18 @@ static char *openai_error(int http, const char *sentence, const char *code, size
                           http < 500 ? "invalid_request_error" : "server_error", (double)NAN, code);
 }
 
-static const struct dialect_parameter parameters[] = {
-    {"encoding_format", "encoding", false}, {"normalize", "normalize", false}, {0}};
+static const struct dialect_parameter parameters[] = {{"encoding_format", "encoding", false},
+                                                      {"normalize", "normalize", false},
+                                                      {"dimensions", "dimensions", false},
+                                                      {"truncate", "truncate", false},
+                                                      {0}};
 
 const struct dialect dialect_openai = {.name = "OpenAI",
                                        .parameters = parameters,
                                        .kinds = 1u << ANSWER_EMBEDDING,
-                                       .takes = "a model that embeds pictures",
+                                       .takes = "a model that embeds pictures or texts",
                                        .fails_whole = true,
+                                       .takes_texts = true,
                                        .model = "model",
                                        .find = openai_find,
                                        .write = openai_write,

@@ -210,6 +210,35 @@ enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, st
     return STATUS_OK;
 }
 
+/* A text, or a list of its tokens. */
+static enum status read_text(cJSON *item, struct predict_json_image *ret, struct error *err)
+{
+    if (cJSON_IsString(item)) {
+        ret->data = (uint8_t *)item->valuestring;
+        ret->size = strlen(item->valuestring);
+        return STATUS_OK;
+    }
+    ret->ids = alloc_array((size_t)cJSON_GetArraySize(item), sizeof *ret->ids);
+    if (!ret->ids)
+        return error_no_memory(err, "for the tokens of a text");
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, item)
+    {
+        const double value = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
+        if (!(value >= 0 && value <= INT32_MAX) || floor(value) != value)
+            return error_set(err, STATUS_INVALID, "a token must be a whole number from 0");
+        ret->ids[ret->id_count++] = (int64_t)value;
+    }
+    return STATUS_OK;
+}
+
+static void read_base64(const cJSON *item, struct predict_json_image *ret)
+{
+    char *text = item->valuestring;
+    if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
+        ret->data = NULL; /* an error of this image alone */
+}
+
 static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
                                  struct predict_json *request, struct error *err)
 {
@@ -221,22 +250,22 @@ static enum status read_pictures(const struct dialect *dialect, cJSON *root, siz
                         : dialect_add_pictures(
                               cJSON_GetObjectItemCaseSensitive(root, dialect->images), &found, err);
     if (status == STATUS_OK && found.count == 0)
-        status =
-            error_set(err, STATUS_INVALID,
-                      "the request has no picture; %s takes it as base64 in JSON", dialect->name);
+        status = error_set(err, STATUS_INVALID,
+                           "the request has no picture%s; %s takes it as base64 in JSON",
+                           dialect->takes_texts ? " or text" : "", dialect->name);
     if (status == STATUS_OK) {
         request->images = alloc_array(found.count, sizeof *request->images);
         request->image_count = request->images ? found.count : 0;
         request->as_list = found.as_list;
+        request->are_texts = found.are_texts;
         if (!request->images)
             status = error_no_memory(err, "for the images of a request");
     }
-    for (size_t i = 0; i < request->image_count; i++) {
-        struct predict_json_image *image = &request->images[i];
-        char *text = found.texts[i]->valuestring;
-        if (picture_text_decode(text, strlen(text), &image->data, &image->size, &image->error) !=
-            STATUS_OK)
-            image->data = NULL; /* an error of this image alone */
+    for (size_t i = 0; i < request->image_count && status == STATUS_OK; i++) {
+        if (found.are_texts)
+            status = read_text(found.texts[i], &request->images[i], err);
+        else
+            read_base64(found.texts[i], &request->images[i]);
     }
     free(found.texts);
     return status;
@@ -299,6 +328,8 @@ void predict_json_free(struct predict_json *request)
     for (size_t i = 0; i < request->parameter_count; i++)
         free(request->parameters[i].text);
     free(request->parameters);
+    for (size_t i = 0; i < request->image_count; i++)
+        free(request->images[i].ids);
     free(request->images);
     free(request);
 }

@@ -63,6 +63,7 @@ void model_free(struct model *model)
     labels_done(&model->labels);
     labels_done(&model->point_names);
     zero_shot_done(&model->texts);
+    text_input_done(&model->text);
     free(model->name);
     free(model->source);
     free(model->version);
@@ -393,6 +394,14 @@ enum status model_find_classes(const struct model *model, struct task_options *o
 
 /* ---- loading ---- */
 
+/* The tokenizer, and the inputs that take its tokens. */
+static enum status read_text(const struct model_place *place, struct model *model,
+                             struct error *err)
+{
+    const char *folders[] = {place->folders[0], place->folders[1]};
+    return text_input_read(model->graph, folders, folders[1] ? 2 : 1, &model->text, err);
+}
+
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
                         const struct model_limits *limits, struct error *err)
 {
@@ -412,7 +421,9 @@ static enum status fill(struct model *model, const struct model_place *place, co
     /* These name the file that is wrong, which need not be the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
-    TRY(zero_shot_read(place, &model->texts, &model->labels, err));
+    TRY(read_text(place, model, err));
+    if (!model->text.tokenizer)
+        TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
         snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
@@ -421,6 +432,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     struct task_facts facts = facts_of(&onnx, &config);
     facts.text_size = model->texts.count ? model->texts.size : 0;
     facts.are_characters = are_characters;
+    facts.takes_texts = model->text.tokenizer != NULL;
+    facts.is_half = place->is_half;
     enum status status = model_describe(model, model->is_configured, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;

@@ -8,6 +8,7 @@
 #include "engine/graph/graph.h"
 #include "models/folder/labels.h"
 #include "models/folder/preprocess.h"
+#include "models/folder/text_input.h"
 #include "models/tasks/task.h"
 #include "models/tasks/zero_shot.h"
 
@@ -61,6 +62,7 @@ struct model {
     enum dtype input_dtype;         /* as the file declares it */
     size_t output;                  /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
+    struct text_input text;         /* of a model that takes texts instead of photos */
     size_t class_count;             /* 0: unknown before a run */
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
     struct zero_shot texts;         /* TASK_ZERO_SHOT: the labels' vectors */
@@ -88,6 +90,14 @@ enum status model_load(const char *path, const char *name, const struct model_li
 enum status model_load_version(const char *path, const char *version, const char *name,
                                const struct model_limits *limits, struct model **ret,
                                struct error *err) MUST_USE;
+
+/* A model of a folder may have two halves, each a model of its own: that of photos has the folder's
+ * name, that of texts this ending behind it. */
+#define MODEL_TEXT_ENDING ".text"
+
+/* The .onnx file with the textual half of the model in a folder, malloc'ed; *ret: NULL where it has
+ * none. STATUS_NO_MEMORY. */
+enum status model_find_text(const char *folder, char **ret, struct error *err) MUST_USE;
 
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without
  * reading it: to say early that there is none, and to name what is loading. Both are malloc'ed, the

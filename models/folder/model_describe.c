@@ -75,6 +75,8 @@ static enum status find_image_input(struct model *model, struct described_image 
         i++;
     if (i == graph->input_count) {
         model->image_input = SIZE_MAX;
+        if (model->text.tokenizer)
+            return STATUS_OK;
         model_warn(model, "no input looks like an image ([N, C, H, W] or [N, H, W, C] with 1 or 3 "
                           "channels): photos cannot be sent to this model, tensors can");
         return STATUS_OK;
@@ -197,7 +199,7 @@ static void note_outputs(const struct model *model, const struct graph *graph,
                                           graph->outputs[i]->shape};
 }
 
-/* Infers the output shapes for one photo on a copy of the graph. */
+/* Infers the output shapes for one photo or text on a copy of the graph. */
 static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct task_output *outputs, struct error *err)
 {
@@ -212,6 +214,9 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
         shape->dims[last ? 2 : 3] = model->preprocess.width;
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
     }
+    for (size_t i = 0; model->text.tokenizer && i < copy->input_count; i++)
+        if (copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
+            copy->inputs[i]->shape.dims[0] = 1;
     note_outputs(model, model->graph, outputs);
     /* If the photo does not fit the graph, compilation reports it. */
     if (graph_validate(copy, NULL, &ignored) == STATUS_OK) {

@@ -1,7 +1,9 @@
 /* Where a model's files lie. Layouts, in the order they are tried:
  *
  *     FOLDER/pipeline.json         no model, but a pipeline of those beside it (pipeline_config.h)
- *     FOLDER/model.onnx
+ *     FOLDER/visual/model.onnx     with textual/model.onnx: a model for photos and texts in two
+ *                                  files, as open_clip and Immich have it; or vision_model.onnx
+ * with text_model.onnx, also in onnx/, as transformers.js has it FOLDER/model.onnx
  *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
  *     FOLDER/anything.onnx         when there is exactly one
@@ -196,6 +198,107 @@ static enum status refuse_second_model(const char *folder, struct error *err)
     return STATUS_OK;
 }
 
+/* ---- two halves ---- */
+
+/* Where the halves of a model for photos and texts lie in its folder. */
+static const struct {
+    const char *photos, *texts;
+} halves[] = {{"visual/model.onnx", "textual/model.onnx"},
+              {"onnx/vision_model.onnx", "onnx/text_model.onnx"},
+              {"vision_model.onnx", "text_model.onnx"}};
+
+enum status model_find_text(const char *folder, char **ret, struct error *err)
+{
+    *ret = NULL;
+    for (size_t i = 0; i < COUNT_OF(halves) && !*ret; i++) {
+        char *photos = folder_join(folder, halves[i].photos);
+        char *texts = folder_join(folder, halves[i].texts);
+        const bool is_there = is_file(photos) && is_file(texts);
+        free(photos);
+        if (!texts)
+            return error_no_memory(err, "while looking for a model");
+        if (is_there)
+            *ret = texts;
+        else
+            free(texts);
+    }
+    return STATUS_OK;
+}
+
+/* `file` is half of the model in `folder`: files are looked for beside it, then there. */
+static enum status set_half(struct model_place *place, const char *file, const char *folder,
+                            struct error *err)
+{
+    char *beside = parent_of(file), *whole = strdup(folder), *path = strdup(file);
+    free(place->folders[0]);
+    free(place->file);
+    place->file = path;
+    place->is_half = true;
+    place->folders[0] = beside;
+    place->folders[1] = whole;
+    if (!path || !beside || !whole)
+        return error_no_memory(err, "while looking for a model");
+    if (!strcmp(beside, whole)) {
+        free(whole);
+        place->folders[1] = NULL;
+    }
+    return STATUS_OK;
+}
+
+/* Chooses the half of photos, if the folder has two. */
+static enum status find_half(struct model_place *place, struct error *err)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < COUNT_OF(halves) && !place->is_half && status == STATUS_OK; i++) {
+        char *folder = strdup(place->folders[0]);
+        char *photos = folder_join(folder, halves[i].photos);
+        char *texts = folder_join(folder, halves[i].texts);
+        if (!folder || !photos || !texts)
+            status = error_no_memory(err, "while looking for a model");
+        else if (is_file(photos) && is_file(texts))
+            status = set_half(place, photos, folder, err);
+        free(folder);
+        free(photos);
+        free(texts);
+    }
+    return status;
+}
+
+/* Whether `path` is FOLDER/`ending`; then the folder, malloc'ed (NULL: out of memory). */
+static bool is_half_at(const char *path, const char *ending, char **ret_folder)
+{
+    const size_t size = strlen(path), tail = strlen(ending);
+    const bool is_it = size >= tail && !strcmp(path + size - tail, ending) &&
+                       (size == tail || path[size - tail - 1] == '/');
+    if (is_it)
+        *ret_folder = size == tail ? strdup(".") : strndup(path, size - tail - 1);
+    return is_it;
+}
+
+/* A file that is the half of texts gets the folder's name with MODEL_TEXT_ENDING. */
+static enum status name_text_half(struct model_place *place, const char *path, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(halves); i++) {
+        char *folder, *found = NULL;
+        if (!is_half_at(path, halves[i].texts, &folder))
+            continue;
+        enum status status = folder ? model_find_text(folder, &found, err)
+                                    : error_no_memory(err, "while looking for a model");
+        if (found && !strcmp(found, path)) {
+            char *name = name_of_path(folder);
+            free(place->name);
+            if (!name || asprintf(&place->name, "%s" MODEL_TEXT_ENDING, name) < 0)
+                place->name = NULL;
+            free(name);
+            status = set_half(place, path, folder, err);
+        }
+        free(found);
+        free(folder);
+        return status;
+    }
+    return STATUS_OK;
+}
+
 /* Looks through the layouts; place->folders[0] is the folder itself. */
 static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
@@ -205,6 +308,9 @@ static enum status find_in_folder(struct model_place *place, const char *version
     place->is_pipeline = is_file(place->file);
     if (place->is_pipeline)
         return refuse_second_model(folder, err);
+    TRY(find_half(place, err));
+    if (place->is_half)
+        return STATUS_OK;
     free(place->file);
     place->file = folder_join(folder, "model.onnx");
     if (is_file(place->file))
@@ -275,6 +381,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
         free(place->name);
         place->name = name_of_path(place->folders[0]);
     }
+    TRY(name_text_half(place, path, err));
     return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
 }
 

@@ -14,6 +14,7 @@ struct model_place {
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
+    bool is_half;     /* of a model for photos and texts; its folder may have the other one */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).

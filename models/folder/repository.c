@@ -252,7 +252,7 @@ static enum status describe(struct repository_model *model, struct error *err)
     struct stat info;
     /* The folder of a single file may hold unrelated files. */
     bool numbered = place.is_numbered,
-         alone = stat(model->path, &info) == 0 && S_ISREG(info.st_mode);
+         alone = stat(model->path, &info) == 0 && S_ISREG(info.st_mode) && !place.is_half;
     uint64_t signature = file_signature(place.file, ""), own;
     enum status status = STATUS_OK;
     for (size_t i = 0; !numbered && !alone && i < COUNT_OF(place.folders); i++)
@@ -284,6 +284,22 @@ static enum status add_model(struct repository *repository, const char *path, co
     if (status == STATUS_OK)
         model->problem = (struct error){0};
     return status == STATUS_NO_MEMORY ? no_memory(err) : STATUS_OK;
+}
+
+/* Adds the model in a folder, and its half of texts if it has two. */
+static enum status add_halves(struct repository *repository, const char *path, const char *name,
+                              struct error *err)
+{
+    char *texts = NULL, *text_name = NULL;
+    TRY(add_model(repository, path, name, err));
+    enum status status = model_find_text(path, &texts, err);
+    if (status == STATUS_OK && texts && asprintf(&text_name, "%s" MODEL_TEXT_ENDING, name) < 0)
+        status = no_memory(err);
+    else if (status == STATUS_OK && texts)
+        status = add_model(repository, texts, text_name, err);
+    free(texts);
+    free(text_name);
+    return status;
 }
 
 static bool ends_in_onnx(const char *name, size_t *ret_stem)
@@ -326,7 +342,7 @@ static enum status add_entry(struct repository *repository, const char *folder, 
     else if (name && (twin = find_entry(repository, name)))
         refuse_twins(twin);
     else if (name)
-        status = add_model(repository, path, name, err);
+        status = add_halves(repository, path, name, err);
     free(name);
     free(path);
     return status;
@@ -423,7 +439,7 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
     struct repository repository = {0};
     char *file, *own;
     TRY(model_find(path, &file, &own, err));
-    enum status status = add_model(&repository, path, name ? name : own, err);
+    enum status status = add_halves(&repository, path, name ? name : own, err);
     free(file);
     free(own);
     if (status == STATUS_OK && repository.models[0].stages)

@@ -5,6 +5,7 @@
  *                                         labels and preprocessing of all of them in DIR/vit
  *     DIR/mobilenet.onnx                  a file alone
  *     DIR/plates/pipeline.json            a pipeline of models beside it (pipeline_config.h)
+ *     DIR/clip/visual/ DIR/clip/textual/  two models, clip and clip.text (MODEL_TEXT_ENDING)
  *
  * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
  * specific). This library only looks; it loads nothing and watches nothing. */

@@ -71,12 +71,24 @@ static enum status read_later(const cJSON *item, void *object, struct error *err
     return STATUS_OK;
 }
 
+static enum status read_prompt(const cJSON *item, void *object, struct error *err)
+{
+    struct zero_shot *ret = object;
+    if (!cJSON_IsString(item) || !strstr(item->valuestring, "{}") ||
+        strlen(item->valuestring) > ZERO_SHOT_PROMPT_MAX)
+        return json_wrong(item, "a short text with {} where the label goes", err);
+    free(ret->prompt);
+    ret->prompt = strdup(item->valuestring);
+    return ret->prompt ? STATUS_OK : error_no_memory(err, "for the prompt of labels");
+}
+
 static const struct json_member texts_members[] = {
     {.key = "labels", .read = read_later},
     {.key = "vectors", .read = read_later},
     {"scale", JSON_FLOAT, offsetof(struct zero_shot, scale), -1e6, 1e6},
     {"bias", JSON_FLOAT, offsetof(struct zero_shot, bias), -1e6, 1e6},
     {.key = "activation", .read = read_activation},
+    {.key = "prompt", .read = read_prompt},
 };
 
 static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct labels *labels,
@@ -84,6 +96,11 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
 {
     ret->scale = 100;
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
+    ret->has_scale = cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
+    /* Without labels it says how those of requests are scored. */
+    if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
+        !cJSON_GetObjectItemCaseSensitive(json, "labels"))
+        return STATUS_OK;
     TRY(read_vectors(json, ret, err));
     char *names = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "labels"));
     if (!names)
@@ -114,6 +131,8 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
         zero_shot_done(ret);
         return error_set(err, STATUS_MODEL, "%s", err->message);
     }
+    if (!ret->count)
+        return STATUS_OK;
     labels_done(ret_labels);
     *ret_labels = labels;
     return STATUS_OK;

@@ -28,9 +28,14 @@ enum status embed_decode(const struct task_rows *row, const struct task_options 
                          struct embedding *ret, struct error *err)
 {
     char text[SHAPE_TEXT];
-    const size_t count = vector_size(row);
+    const size_t whole = vector_size(row);
+    const size_t count = options->dimensions ? (size_t)options->dimensions : whole;
     double sum = 0;
-    if (count == 0)
+    if (count > whole && whole)
+        return error_set(err, STATUS_INVALID,
+                         "dimensions is %zu, but the model's vectors have %zu numbers", count,
+                         whole);
+    if (whole == 0)
         return error_set(err, STATUS_INVALID,
                          "an output has the shape %s for an image, which is neither a vector nor a "
                          "list of tokens",
@@ -41,7 +46,7 @@ enum status embed_decode(const struct task_rows *row, const struct task_options 
                              "number %zu of the model's vector is not finite for this image", i);
         sum += (double)row->data[i] * (double)row->data[i];
     }
-    const bool is_scaled = options->normalize > 0;
+    const bool is_scaled = options->normalize > 0 || options->dimensions;
     if (is_scaled && sum <= 0)
         return error_set(err, STATUS_NUMERIC,
                          "the model's vector is all zeros for this image: it has no direction");

@@ -13,7 +13,8 @@ struct embedding {
 void embedding_done(struct embedding *embedding);
 
 /* Copies the vector of one image: the whole row of the output, or the first token (the class token)
- * of a row of tokens [T, D]. With options->normalize it is scaled to length 1. On success the
+ * of a row of tokens [T, D]. With options->normalize it is scaled to length 1, with
+ * options->dimensions cut first (STATUS_INVALID if it is shorter). On success the
  * caller frees *ret. STATUS_INVALID if the row is neither; STATUS_NUMERIC if a number is NaN or
  * infinite, or if a vector of zeros is to be scaled; STATUS_NO_MEMORY. */
 enum status embed_decode(const struct task_rows *row, const struct task_options *options,

@@ -23,6 +23,8 @@ struct task_options task_options_merge(const struct task_options *first,
         merged.masks = second->masks;
     if (first->normalize < 0)
         merged.normalize = second->normalize;
+    if (first->dimensions == 0)
+        merged.dimensions = second->dimensions;
     if (first->class_count == 0 && !first->class_names) {
         merged.class_names = second->class_names;
         merged.class_count = second->class_count;
@@ -47,6 +49,7 @@ enum task_option {
     OPTION_CLASSES,
     OPTION_AGNOSTIC,
     OPTION_NORMALIZE,
+    OPTION_DIMENSIONS,
     OPTION_MASKS,
     OPTION_TOP_K, /* not one of struct task_options */
 };
@@ -58,6 +61,7 @@ static const char *const option_names[] = {
     [OPTION_CLASSES] = "classes",
     [OPTION_AGNOSTIC] = "agnostic",
     [OPTION_NORMALIZE] = "normalize",
+    [OPTION_DIMENSIONS] = "dimensions",
     [OPTION_MASKS] = "masks",
 };
 
@@ -86,6 +90,8 @@ static bool is_asked(const struct task_options *asked, enum task_option option)
         return asked->agnostic >= 0;
     case OPTION_NORMALIZE:
         return asked->normalize >= 0;
+    case OPTION_DIMENSIONS:
+        return asked->dimensions != 0;
     case OPTION_MASKS:
         return asked->masks != MASK_FORM_NONE;
     case OPTION_TOP_K:
@@ -107,6 +113,7 @@ static bool has_option(const struct task *task, enum task_option option)
     case OPTION_CLASSES:
         return (task_has_boxes(task->kind) && !is_text) || task->kind == TASK_SEGMENTATION;
     case OPTION_NORMALIZE:
+    case OPTION_DIMENSIONS:
         return task->kind == TASK_EMBEDDING;
     case OPTION_MASKS:
         return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION ||
@@ -211,16 +218,15 @@ static enum status option_classes(const char *text, struct task_options *options
                      text, TASK_MAX_CLASSES);
 }
 
-static enum status option_max_detections(const char *text, struct task_options *options,
-                                         struct error *err)
+static enum status option_whole(const char *name, const char *text, int most, int *ret,
+                                struct error *err)
 {
     const char *at = text;
-    const long value = take_whole(&at, TASK_MAX_DETECTIONS);
+    const long value = take_whole(&at, most);
     if (value < 1 || *at)
-        return error_set(err, STATUS_INVALID,
-                         "max_detections is '%.40s'; it must be a number from 1 to %d", text,
-                         TASK_MAX_DETECTIONS);
-    options->max_detections = (int)value;
+        return error_set(err, STATUS_INVALID, "%s is '%.40s'; it must be a number from 1 to %d",
+                         name, text, most);
+    *ret = (int)value;
     return STATUS_OK;
 }
 
@@ -252,5 +258,7 @@ enum status task_option_set(struct task_options *options, const char *name, cons
         return option_masks(text, options, err);
     if (!strcmp(name, "classes"))
         return option_classes(text, options, err);
-    return option_max_detections(text, options, err);
+    if (!strcmp(name, "dimensions"))
+        return option_whole(name, text, TASK_MAX_DIMENSIONS, &options->dimensions, err);
+    return option_whole(name, text, TASK_MAX_DETECTIONS, &options->max_detections, err);
 }

@@ -68,6 +68,7 @@ enum task_layout {
 /* Most classes that a request may name; most boxes in an answer; most key points of a box. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
+#define TASK_MAX_DIMENSIONS 65536
 #define TASK_MAX_POINTS     256
 
 /* Key points of YuNet and SCRFD; corners of TASK_TEXT_BOXES, which are points, too. */
@@ -86,6 +87,7 @@ struct task_options {
     const char *class_names; /* classes as numbers and labels with commas between them, until
                                 model_find_classes() looks them up; borrowed; NULL: none */
     int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
+    int dimensions;          /* embeddings: their first numbers alone, at length 1; 0: not given */
     enum mask_form masks;    /* how masks are written */
 };
 
@@ -100,7 +102,7 @@ struct task_options task_options_merge(const struct task_options *first,
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
- * "normalize", "masks". */
+ * "normalize", "dimensions", "masks". */
 bool task_option_is(const char *name);
 
 /* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of
@@ -166,6 +168,9 @@ struct task_facts {
     size_t text_size;         /* zero_shot.json: numbers of a text's vector; 0: no such file */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
     bool are_characters;      /* labels are the characters of a text */
+    bool takes_texts;         /* its inputs are tokens of texts */
+    bool is_half;             /* it has the photos of a model whose texts another file has, or the
+                                 texts */
 };
 
 /* Decides the task. STATUS_MODEL if lensd.json asks for a task that the outputs do not fit. */

@@ -492,9 +492,10 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
 /* An output with the usual name of an embedding; SIZE_MAX: none. */
 static size_t named_vector(const struct task_facts *facts)
 {
-    static const char *const names[] = {"image_embeds", "image_embeddings", "embeddings",
-                                        "embedding",    "pooler_output",    "pooled_output",
-                                        "features",     "last_hidden_state"};
+    static const char *const names[] = {"image_embeds",    "image_embeddings",   "text_embeds",
+                                        "text_embeddings", "sentence_embedding", "embeddings",
+                                        "embedding",       "pooler_output",      "pooled_output",
+                                        "features",        "last_hidden_state"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const size_t at = output_named(facts, names[i]);
         if (at != SIZE_MAX && dtype_is_float(facts->outputs[at].dtype))
@@ -511,6 +512,17 @@ static size_t find_vector(const struct task_facts *facts)
            : facts->class_output != SIZE_MAX ? facts->class_output
            : facts->output_count             ? 0
                                              : SIZE_MAX;
+}
+
+/* A model of texts, or one half of a model for photos and texts: its vector is one row. */
+static void decide_half(const struct task_facts *facts, struct task *task)
+{
+    const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;
+    if (at == SIZE_MAX || facts->outputs[at].shape.rank != 2)
+        return;
+    take_output(at, task);
+    decided(task, TASK_EMBEDDING, "it takes %s, output '%.60s'",
+            facts->takes_texts ? "texts" : "photos", facts->outputs[at].name);
 }
 
 /* Refuses vectors of texts that cannot be compared with the output. */
@@ -863,10 +875,11 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         detect_by_outputs, decide_depth,    decide_segmentation,
         decide_embedding,  detect_by_shape, decide_classification};
     decide_text(facts, &task);
+    decide_half(facts, &task);
     if (facts->metadata_task)
         decide_by_metadata(facts, &task);
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
-        if (task.kind == TASK_UNKNOWN && !task.output_count)
+        if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
     if (facts->configured_layout)
         TRY(configured_layout(facts, &task, err));

@@ -9,6 +9,7 @@
 void zero_shot_done(struct zero_shot *texts)
 {
     free(texts->vectors);
+    free(texts->prompt);
     *texts = (struct zero_shot){0};
 }
 

@@ -3,12 +3,16 @@
 
 #include "models/tasks/embed.h"
 
+#define ZERO_SHOT_PROMPT_MAX 500 /* bytes */
+
 /* The texts' vectors. Zeroed: none. Immutable after load; free with zero_shot_done. */
 struct zero_shot {
     float *vectors; /* [count, size], each of length 1 */
     size_t count, size;
     float scale, bias; /* score = scale * cosine + bias */
     bool is_sigmoid;   /* SigLIP: probabilities are sigmoids of scores; else CLIP: a softmax */
+    char *prompt;      /* the text of a label, which stands for "{}" in it; NULL: not set */
+    bool has_scale;    /* the scale is that of the model, not a default */
 };
 
 void zero_shot_done(struct zero_shot *texts);

@@ -391,7 +391,8 @@ static char *describe_request(const struct predict_request *request,
                                         .as_list = how->as_list,
                                         .total_ms = how->total_ms,
                                         .id = how->id,
-                                        .is_base64 = how->is_base64};
+                                        .is_base64 = how->is_base64,
+                                        .tokens = how->tokens};
         text = how->dialect                    ? how->dialect->write(&answer, ret_size)
                : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer, ret_size)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)

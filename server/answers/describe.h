@@ -33,6 +33,7 @@ struct describe_how {
     bool is_base64; /* vectors as base64, in the dialect that has them */
     double total_ms;
     const char *id; /* of the request; NULL without a dialect */
+    size_t tokens;  /* of texts */
 };
 
 /* The same without the precision, in any form. */

@@ -27,6 +27,8 @@ struct inspection {
     struct onnx_op_use *uses;
     size_t use_count;
     char transform[400];
+    char tokenizer[200]; /* "": the model takes no texts */
+    char *text_half;     /* file of the half that takes texts; NULL: none */
     const char *formats[IMAGE_FORMATS];
     size_t format_count;
 };
@@ -36,6 +38,7 @@ static void inspection_done(struct inspection *in)
     model_free(in->model);
     free(in->file);
     free(in->name);
+    free(in->text_half);
     free(in->uses);
 }
 
@@ -146,6 +149,10 @@ static enum status inspect_model(const struct config *config, struct inspection 
         return STATUS_OK;
     if (in->model->image_input != SIZE_MAX)
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
+    if (in->model->text.tokenizer)
+        tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
+    if (in->file)
+        TRY(model_find_text(config->model, &in->text_half, err));
     in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
@@ -195,6 +202,13 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
                       model->preprocess_source);
         write_texts(w, root, "formats", in->formats, in->format_count);
     }
+    if (in->tokenizer[0]) {
+        json_node *inputs = write_array(w, root, "text_inputs");
+        for (size_t i = 0; i < model->input_count; i++)
+            write_text(w, inputs, NULL, model->inputs[i].name);
+        write_members(w, root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
+    }
+    write_members(w, root, "text_half=%s", in->text_half);
     if (model)
         write_members(w, root, "task=%s task_evidence=%s", task_name(model->task.kind),
                       model->task.evidence);
@@ -206,7 +220,8 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
 
 /* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
  * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
- * "supported"}…],"transform"?,"transform_source"?,"formats":[…],"task"?,"task_evidence"?,
+ * "supported"}…],"transform"?,"transform_source"?,"formats":[…],
+ * "text_inputs"?,"tokenizer"?,"tokens"?,"text_half"?,"task"?,"task_evidence"?,
  * "classes","labels":[…],"supported","problem"?,"warning"?,"note"?} */
 static int print_inspection_json(const struct inspection *in)
 {
@@ -308,8 +323,16 @@ static void print_model(const struct inspection *in, const struct model *model)
         inspect_print_wrapped("photos", SHOWN(in->transform));
         printf("%-12s(from %s)\n", "", model->preprocess_source);
         print_formats(in);
+    } else if (in->tokenizer[0]) {
+        inspect_print_wrapped("texts", SHOWN(in->tokenizer));
+        printf("%-12sinputs", "");
+        for (size_t i = 0; i < model->input_count; i++)
+            printf("%s %s", i ? "," : "", SHOWN(model->inputs[i].name));
+        printf(": %zu tokens\n", model->text.length);
     } else
         printf("%-12sno input looks like a photo\n", "photos");
+    if (in->text_half)
+        printf("%-12sby the other half, %s\n", "texts", SHOWN(in->text_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
     inspect_print_wrapped("", model->task.evidence);
     if (model->class_count)
@@ -332,9 +355,10 @@ static void print_inspection(const struct inspection *in)
     if (model && model->warning[0])
         printf("\nwarning: %s\n", SHOWN(model->warning));
     if (is_supported(in))
-        printf(answers_photos ? "\nlensd can run this model.\n"
-                              : "\nlensd can run this model on tensors (/v2/models/NAME/infer); "
-                                "/predict refuses photos.\n");
+        printf(answers_photos || in->tokenizer[0]
+                   ? "\nlensd can run this model.\n"
+                   : "\nlensd can run this model on tensors (/v2/models/NAME/infer); "
+                     "/predict refuses photos.\n");
     else
         printf("\nlensd cannot run this model%s%s\n", in->compiles ? "." : ": ",
                in->compiles ? "" : SHOWN(in->problem.message));

@@ -225,10 +225,10 @@ class OpenAi(Dialects):
         self.assertEqual(answer["data"][0]["embedding"], [3, 0, 0, -4])
 
     def test_hostile(self):
-        for members, status, word in (({"input": "a text"}, 400, "does not embed texts"), ({"input": "https://example.org/a.jpg"}, 400, "does not fetch"),
-                                      ({"input": [[1, 2]]}, 400, "base64"), ({"input": []}, 400, "no picture"), ({}, 400, "no picture"),
+        for members, status, word in (({"input": "a text"}, 400, "'embed' takes no texts"), ({"input": "https://example.org/a.jpg"}, 400, "does not fetch"),
+                                      ({"input": [[1, 2]]}, 400, "takes no texts"), ({"input": []}, 400, "no picture"), ({}, 400, "no picture"),
                                       ({"input": uri(), "encoding_format": "hex"}, 400, "encoding_format"),
-                                      ({"input": uri(), "dimensions": 2}, 400, "dimensions"), ({"input": [uri()] * 4}, 413, "--max-images"),
+                                      ({"input": uri(), "dimensions": 5}, 400, "dimensions is 5"), ({"input": [uri()] * 4}, 413, "--max-images"),
                                       ({"input": uri(), "model": "detect"}, 400, "embeds pictures"), ({"input": uri(), "model": "gpt"}, 404, "gpt"),
                                       ({"messages": {"content": 3}}, 400, "no picture"), ({"messages": [[], 3, {"content": "x"}]}, 400, "no picture"),
                                       ({"input": [uri(), uri(b"no picture")]}, 415, "looks like")):

@@ -884,7 +884,7 @@ class Embedding(Tasks):
 
     def test_picture(self):
         self.assertIn("vectors", self.ask("?format=image", status=400)["error"])
-        self.assertIn("confidence has no effect on a model whose task is embedding (its parameters: normalize);",
+        self.assertIn("confidence has no effect on a model whose task is embedding (its parameters: normalize, dimensions);",
                       self.ask("?confidence=0.5", status=400)["error"])
 
 

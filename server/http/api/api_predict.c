@@ -22,6 +22,7 @@
 #include "server/http/api/route_table.h"
 #include "server/http/api/slices.h"
 #include "server/http/api/submission.h"
+#include "server/http/api/texts.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/negotiate.h"
@@ -38,6 +39,7 @@ struct predict_work {
     struct predict_json *json;  /* NULL without one */
     struct sliced_photo slices;
     struct staged_request *staged; /* NULL: the model is no pipeline */
+    struct request_texts texts;    /* instead of images */
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
     char model[128];               /* as asked for; "" for the default */
@@ -52,7 +54,9 @@ static void predict_free_work(struct exchange *x)
     struct predict_json *json = work->json;
     struct sliced_photo slices = work->slices;
     struct staged_request *staged = work->staged;
+    struct request_texts texts = work->texts;
     submission_free(x); /* first: its images lie in the others */
+    texts_done(&texts);
     multipart_done(&multipart);
     predict_json_free(json);
     slices_free(&slices);
@@ -205,6 +209,15 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
     return task_option_set(&work->options, name, work->classes, err);
 }
 
+static enum status set_truncate(struct predict_work *work, const char *text, struct error *err)
+{
+    work->texts.truncate = !strcmp(text, "true") || !strcmp(text, "1");
+    if (!work->texts.truncate && strcmp(text, "false") != 0 && strcmp(text, "0") != 0)
+        return error_set(err, STATUS_INVALID, "truncate is '%.40s'; it must be true or false",
+                         text);
+    return STATUS_OK;
+}
+
 /* request_limits_read() has read it from the query. */
 static enum status set_keep_alive(struct predict_work *work, const char *text, struct error *err)
 {
@@ -217,11 +230,8 @@ static enum status set_keep_alive(struct predict_work *work, const char *text, s
 static const struct {
     const char *name;
     enum status (*set)(struct predict_work *work, const char *text, struct error *err);
-} parameters[] = {{"top_k", set_top_k},
-                  {"model", set_model},
-                  {"format", set_format},
-                  {"size", set_size},
-                  {"keep_alive", set_keep_alive}};
+} parameters[] = {{"top_k", set_top_k}, {"model", set_model},       {"format", set_format},
+                  {"size", set_size},   {"truncate", set_truncate}, {"keep_alive", set_keep_alive}};
 
 static bool predict_has_parameter(const char *name)
 {
@@ -239,8 +249,9 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         return error_set(
             err, STATUS_INVALID,
             "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
-            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, slices, "
-            "overlap and merge; for segmenters classes and masks; for embedding models normalize",
+            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
+            "slices, overlap and merge; for segmenters classes and masks; for embedding models "
+            "normalize and dimensions",
             name);
     if (size >= sizeof value || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
@@ -378,6 +389,19 @@ static enum status read_multipart(const struct exchange *x, struct predict_work 
     return STATUS_OK;
 }
 
+/* The images of the request stand for texts: the model's other half answers. */
+static enum status predict_read_texts(struct predict_work *work, struct error *err)
+{
+    const struct predict_json *json = work->json;
+    TRY(texts_begin(&work->texts, json->image_count, err));
+    for (size_t i = 0; i < json->image_count; i++) {
+        const struct predict_json_image *from = &json->images[i];
+        work->texts.items[i] =
+            (struct text_item){(const char *)from->data, from->size, from->ids, from->id_count};
+    }
+    return STATUS_OK;
+}
+
 static enum status predict_read_json(struct exchange *x, struct predict_work *work,
                                      struct error *err)
 {
@@ -389,6 +413,8 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
     const struct dialect *dialect = predict_dialect(x);
+    if (dialect && dialect->takes_texts) /* as tokens */
+        limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
     TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));
     /* The tree holds copies: the text may go before the model host is done. */
@@ -412,7 +438,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         image->name = json->images[i].name;
         image->preset = json->images[i].error;
     }
-    return STATUS_OK;
+    return json->are_texts ? predict_read_texts(work, err) : STATUS_OK;
 }
 
 static bool begins_json(const struct exchange *x)
@@ -551,6 +577,9 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
         const struct describe_how how = {.dialect = dialect,
                                          .as_list = work->as_list,
                                          .is_base64 = work->is_base64,
+                                         .model = work->texts.count && work->model[0] ? work->model
+                                                                                      : NULL,
+                                         .tokens = work->texts.rows.tokens,
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
         char *text = describe_predictions_as(request, &how, &size);
@@ -654,12 +683,18 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
         work->request.model = x->match.model;
         work->request.version = x->match.version[0] ? x->match.version : NULL;
     }
+    if (work->texts.count) {
+        TRY(model_host_find_text(x->server->options.model_host, work->request.model,
+                                 work->texts.model, err));
+        work->request.model = work->texts.model[0] ? work->texts.model : NULL;
+    }
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
     /* Clients of other APIs send the same options to all models. */
     work->request.ignores_unused_options = predict_dialect(x) != NULL;
-    work->request.wants_picture = x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG;
+    work->request.wants_picture =
+        !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);
     if (work->request.wants_picture && work->as_list)
         return error_set(err, STATUS_INVALID,
                          "a picture is the answer to one photo, and the request has %zu; send them "
@@ -670,8 +705,15 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
 
 static void predict_submit(struct exchange *x)
 {
+    struct predict_work *work = x->work;
     struct error err;
-    const enum status status = plan_slices_or_stages(x, x->work, &err);
+    if (work->texts.count) {
+        const enum status status = texts_submit(x, &work->texts, &work->request, &err);
+        if (status != STATUS_OK)
+            submit_or_refuse(x, status, &err);
+        return;
+    }
+    const enum status status = plan_slices_or_stages(x, work, &err);
     submit_or_refuse(x, status, &err);
 }
 

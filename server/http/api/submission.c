@@ -298,7 +298,7 @@ void submission_handle(struct exchange *x, void (*start)(struct exchange *exchan
     exchange_offload(x, x->body.size, start);
 }
 
-static void submit_request(struct exchange *x, struct predict_request *request)
+void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
@@ -315,7 +315,7 @@ static void submit_request(struct exchange *x, struct predict_request *request)
 
 void submit_work(struct exchange *x)
 {
-    submit_request(x, x->work);
+    submission_submit(x, x->work);
 }
 
 /* Runs on an offload thread: submits the next part, or answers. */
@@ -332,7 +332,7 @@ static void submit_next_part(struct exchange *x)
     if (status == STATUS_OK)
         status = parts->next(parts, &part, &x->answer.retry_after_s, &err);
     if (status == STATUS_OK && part) {
-        submit_request(x, &part->request);
+        submission_submit(x, &part->request);
         return;
     }
     if (status == STATUS_OK) {

@@ -59,6 +59,8 @@ enum status submission_in_parts(struct exchange *exchange, struct predict_reques
 /* Hands exchange->work to the model host, after which `finish` answers; answers a refusal itself.
  * The exchange must not be touched afterwards. */
 void submit_work(struct exchange *exchange);
+/* The same of another request of the exchange, whose context it is. */
+void submission_submit(struct exchange *exchange, struct predict_request *request);
 
 /* Submits, or answers with the error. Every `start` ends with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);

@@ -22,6 +22,11 @@ bool deployment_is_classifier(const struct deployment *deployment)
     return deployment->model->task.kind == TASK_CLASSIFICATION && !deployment->no_answer[0];
 }
 
+bool deployment_takes_texts(const struct model *model)
+{
+    return model->text.tokenizer && model->task.kind == TASK_EMBEDDING;
+}
+
 bool deployment_may_batch(const struct model *model)
 {
     if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
@@ -117,7 +122,9 @@ static void find_answer(struct deployment *deployment, const struct session *ses
     const struct model *model = deployment->model;
     struct error why = {0};
     deployment->output = model->output;
-    if (!deployment->takes_images && deployment->input_count == 1)
+    if (deployment_takes_texts(model))
+        error_set(&why, STATUS_UNSUPPORTED, "it takes texts (POST /v1/embeddings)");
+    else if (!deployment->takes_images && deployment->input_count == 1)
         error_set(
             &why, STATUS_UNSUPPORTED,
             "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 channels",

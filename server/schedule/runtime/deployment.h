@@ -98,6 +98,9 @@ bool deployment_may_batch(const struct model *model);
 /* Whether photos are answered with classes. */
 bool deployment_is_classifier(const struct deployment *deployment);
 
+/* Whether texts are answered with vectors. */
+bool deployment_takes_texts(const struct model *model);
+
 /* The input that photos are fed to in the session (session_options.image_input): the model's image
  * input when it is the only one, else SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);

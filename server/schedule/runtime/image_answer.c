@@ -31,8 +31,9 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
     const struct task_options *asked = image->request->options;
     const struct task_options options =
         asked ? task_options_merge(asked, &task->options) : task->options;
-    struct task_geometry geometry;
-    TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
+    struct task_geometry geometry = {0};
+    if (!image->request->tensors) /* a text has no place */
+        TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);
 }

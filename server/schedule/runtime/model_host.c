@@ -292,7 +292,7 @@ static enum status check_fits(const struct deployment *deployment,
                               const struct predict_request *request, struct error *err)
 {
     const char *name = deployment->model->name;
-    if (!request->raw_outputs && deployment->no_answer[0])
+    if (!request->raw_outputs && !request->tensors && deployment->no_answer[0])
         return error_set(
             err, STATUS_INVALID,
             "model '%s' has no answer to a photo: %s; send tensors to POST /v2/models/%s/infer",
@@ -412,6 +412,25 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
     }
     pthread_mutex_unlock(&host->lock);
     return *ret || !is_pipeline ? STATUS_OK : error_no_memory(err, "for a pipeline");
+}
+
+enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
+                                 struct error *err)
+{
+    char half[160];
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&host->lock);
+    const struct model_entry *entry = table_find_locked(host, name, NULL);
+    snprintf(half, sizeof half, "%s" MODEL_TEXT_ENDING, entry ? entry->name : "");
+    const struct model_entry *texts = entry ? table_find_locked(host, half, NULL) : NULL;
+    if (entry && !texts && !entry->brief.takes_texts && table_can_answer(entry))
+        status = error_set(err, STATUS_INVALID,
+                           "model '%s' takes no texts; a model for photos and texts has both "
+                           "halves and a tokenizer in its folder",
+                           entry->name);
+    snprintf(ret, 128, "%s", texts ? texts->name : entry ? entry->name : name ? name : "");
+    pthread_mutex_unlock(&host->lock);
+    return status;
 }
 
 bool model_host_default(struct model_host *host, char *ret, size_t size)

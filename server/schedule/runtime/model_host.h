@@ -257,6 +257,12 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
                                      char ret_name[static 128], struct pipeline_config **ret,
                                      struct error *err) MUST_USE;
 
+/* The name of the model that takes the texts of a request for model `name` (NULL: the default):
+ * that model itself, or its half. STATUS_INVALID: it takes none. A name that is not there is
+ * returned as it is: submitting tells. */
+enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
+                                 struct error *err) MUST_USE;
+
 /* STATUS_CONFIG with a sentence if a stage of this pipeline names a size that its model has no
  * place for beside those of its earlier stages and of the pipelines before it in the table. Models
  * that are not served are passed over. */

@@ -104,13 +104,15 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* Whether every other name of the table is a stage of this one. */
+/* Whether every other name of the table is a stage of this one, or its half of texts. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry)
 {
     const size_t stages = entry->stages ? entry->stages->stage_count : 0;
     for (size_t i = 0; i < host->entry_count; i++) {
         const char *name = host->entries[i]->name;
-        bool is_in = !strcmp(name, entry->name);
+        const size_t length = strlen(entry->name);
+        bool is_in = !strncmp(name, entry->name, length) &&
+                     (!name[length] || !strcmp(name + length, MODEL_TEXT_ENDING));
         for (size_t s = 0; s < stages && !is_in; s++)
             is_in = !strcmp(name, entry->stages->stages[s].model);
         if (!is_in)
@@ -413,6 +415,7 @@ void table_describe_locked(struct model_entry *entry, const struct model *model,
         .parameter_bytes = model->parameter_bytes,
         .file_bytes = model->file_bytes,
         .takes_images = deployment_image_input(model) != SIZE_MAX,
+        .takes_texts = deployment_takes_texts(model),
         .task = task->kind,
         .confidence = task_has_option(task, "confidence") ? task->options.confidence : -1,
         .iou = task_has_option(task, "iou") ? task->options.iou : -1};

@@ -34,7 +34,7 @@ struct failed_size {
 /* What is known of a model, loaded or not. */
 struct model_brief {
     uint64_t parameter_bytes, file_bytes;
-    bool takes_images, answers_photos;
+    bool takes_images, takes_texts, answers_photos;
     enum task_kind task;
     char task_evidence[sizeof((struct model_status *)0)->task_evidence];
     float confidence, iou;

@@ -1,0 +1,183 @@
+/* Finds the inputs that take tokens, and fills them with texts. */
+#include "models/folder/text_input.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+
+#define TEXT_FILE_LENGTH_MAX 65536 /* tokens of a row that a file may fix */
+
+bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
+{
+    static const struct {
+        const char *name;
+        enum text_input_kind kind;
+    } names[] = {
+        {"input_ids", TEXT_IDS},        {"text", TEXT_IDS},
+        {"tokens", TEXT_IDS},           {"text_tokens", TEXT_IDS},
+        {"attention_mask", TEXT_MASK},  {"text_attention_mask", TEXT_MASK},
+        {"token_type_ids", TEXT_TYPES},
+    };
+    if (input->shape.rank != 2 || (input->dtype != DTYPE_I64 && input->dtype != DTYPE_I32))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (strcmp(names[i].name, input->name) != 0)
+            continue;
+        *ret = names[i].kind;
+        return true;
+    }
+    return false;
+}
+
+/* Whether the graph takes nothing but tokens. */
+static bool find_inputs(const struct graph *graph, struct text_input *ret)
+{
+    bool has_ids = false;
+    if (graph->input_count > TEXT_INPUTS_MAX)
+        return false;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        const int64_t length = graph->inputs[i]->shape.dims[1];
+        if (!text_input_kind_of(graph->inputs[i], &ret->kinds[i]) ||
+            (length != DIM_UNKNOWN && (length < 1 || length > TEXT_FILE_LENGTH_MAX)))
+            return false;
+        has_ids = has_ids || ret->kinds[i] == TEXT_IDS;
+        ret->are_32[i] = graph->inputs[i]->dtype == DTYPE_I32;
+    }
+    ret->input_count = graph->input_count;
+    return has_ids;
+}
+
+static void set_length(struct graph *graph, struct text_input *text)
+{
+    const struct tokenizer_facts *facts = tokenizer_facts(text->tokenizer);
+    text->length = facts->fixed_length                    ? facts->fixed_length
+                   : facts->max_length <= TEXT_LENGTH_MAX ? facts->max_length
+                                                          : TEXT_LENGTH_MAX;
+    for (size_t i = 0; i < text->input_count; i++)
+        if (graph->inputs[i]->shape.dims[1] != DIM_UNKNOWN)
+            text->length = (size_t)graph->inputs[i]->shape.dims[1];
+    for (size_t i = 0; i < text->input_count; i++)
+        graph->inputs[i]->shape.dims[1] = (int64_t)text->length;
+}
+
+enum status text_input_read(struct graph *graph, const char *const folders[], size_t count,
+                            struct text_input *ret, struct error *err)
+{
+    struct text_input text = {0};
+    *ret = text;
+    if (!find_inputs(graph, &text))
+        return STATUS_OK;
+    const enum status status = tokenizer_open(folders, count, &text.tokenizer, err);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    TRY(status);
+    set_length(graph, &text);
+    *ret = text;
+    return STATUS_OK;
+}
+
+void text_input_done(struct text_input *text)
+{
+    tokenizer_free(text->tokenizer);
+    *text = (struct text_input){0};
+}
+
+void text_rows_done(struct text_rows *rows)
+{
+    for (size_t i = 0; i < TEXT_INPUTS_MAX; i++)
+        free(rows->inputs[i]);
+    *rows = (struct text_rows){0};
+}
+
+static enum status take_ids(const struct text_input *text, const struct text_item *item,
+                            bool truncate, struct token_list *ret, struct error *err)
+{
+    const size_t vocabulary = tokenizer_facts(text->tokenizer)->vocabulary_size;
+    const size_t count = truncate && item->id_count > text->length ? text->length : item->id_count;
+    if (count > text->length)
+        return error_set(err, STATUS_INVALID,
+                         "the text has %zu tokens, but the model takes at most %zu; shorten it, or "
+                         "set \"truncate\" to true",
+                         count, text->length);
+    for (size_t i = 0; i < count; i++)
+        if (item->ids[i] < 0 || (uint64_t)item->ids[i] >= vocabulary)
+            return error_set(err, STATUS_INVALID,
+                             "token %lld is not in the model's vocabulary of %zu",
+                             (long long)item->ids[i], vocabulary);
+    *ret = (struct token_list){.ids = alloc_array(count, sizeof *ret->ids),
+                               .types = alloc_array(count, sizeof *ret->types),
+                               .count = count,
+                               .cut = item->id_count - count};
+    if (!ret->ids || !ret->types) {
+        token_list_done(ret);
+        return error_no_memory(err, "for the tokens of a text");
+    }
+    memcpy(ret->ids, item->ids, count * sizeof *ret->ids);
+    return STATUS_OK;
+}
+
+static enum status text_encode(const struct text_input *text, const struct text_item *item,
+                               bool truncate, struct token_list *ret, struct error *err)
+{
+    const struct encode_options options = {.max_length = text->length, .truncate = truncate};
+    if (!item->text && item->id_count)
+        return take_ids(text, item, truncate, ret, err);
+    if (!item->text || !item->size)
+        return error_set(err, STATUS_INVALID, "the text is empty; send at least one %s",
+                         item->text ? "character" : "token");
+    return tokenizer_encode(text->tokenizer, item->text, item->size, &options, ret, err);
+}
+
+/* Writes row `row` of all inputs. */
+static void write_row(const struct text_input *text, const struct token_list *tokens, size_t row,
+                      int64_t *room, struct text_rows *ret)
+{
+    const size_t length = text->length;
+    int64_t *const parts[] = {
+        [TEXT_IDS] = room, [TEXT_MASK] = room + length, [TEXT_TYPES] = room + 2 * length};
+    tokenizer_write_row(text->tokenizer, tokens, length, parts[TEXT_IDS], parts[TEXT_MASK],
+                        parts[TEXT_TYPES]);
+    for (size_t i = 0; i < text->input_count; i++) {
+        const int64_t *from = parts[text->kinds[i]];
+        if (!text->are_32[i])
+            memcpy((int64_t *)ret->inputs[i] + row * length, from, length * sizeof *from);
+        for (size_t k = 0; text->are_32[i] && k < length; k++)
+            ((int32_t *)ret->inputs[i])[row * length + k] = (int32_t)from[k];
+    }
+}
+
+static enum status make_rows(const struct text_input *text, const struct text_item *items,
+                             size_t count, bool truncate, int64_t *room, struct text_rows *ret,
+                             struct error *err)
+{
+    for (size_t r = 0; r < count; r++) {
+        struct token_list tokens = {0};
+        if (text_encode(text, &items[r], truncate, &tokens, err) != STATUS_OK)
+            return count > 1 ? error_prefix(err, "text %zu", r) : err->status;
+        write_row(text, &tokens, r, room, ret);
+        ret->tokens += tokens.count;
+        token_list_done(&tokens);
+    }
+    return STATUS_OK;
+}
+
+enum status text_rows_make(const struct text_input *text, const struct text_item *items,
+                           size_t count, bool truncate, struct text_rows *ret, struct error *err)
+{
+    size_t cells;
+    *ret = (struct text_rows){0};
+    int64_t *room =
+        size_mul(count, text->length, &cells) ? alloc_array(3 * text->length, sizeof *room) : NULL;
+    bool has_room = room != NULL;
+    for (size_t i = 0; has_room && i < text->input_count; i++) {
+        ret->inputs[i] = alloc_array(cells, text->are_32[i] ? sizeof(int32_t) : sizeof(int64_t));
+        has_room = ret->inputs[i] != NULL;
+    }
+    const enum status status = has_room ? make_rows(text, items, count, truncate, room, ret, err)
+                                        : error_no_memory(err, "for the tokens of texts");
+    free(room);
+    if (status != STATUS_OK)
+        text_rows_done(ret);
+    return status;
+}

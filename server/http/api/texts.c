@@ -1,0 +1,42 @@
+/* Makes rows of tokens from texts, and submits them as tensors. */
+#include "server/http/api/texts.h"
+
+#include <stdlib.h>
+
+#include "engine/base/size.h"
+#include "server/http/api/submission.h"
+
+enum status texts_begin(struct request_texts *texts, size_t count, struct error *err)
+{
+    texts->items = alloc_array(count, sizeof *texts->items);
+    texts->count = texts->items ? count : 0;
+    return texts->items ? STATUS_OK : error_no_memory(err, "for the texts of a request");
+}
+
+void texts_done(struct request_texts *texts)
+{
+    text_rows_done(&texts->rows);
+    free(texts->items);
+    *texts = (struct request_texts){0};
+}
+
+enum status texts_submit(struct exchange *x, struct request_texts *texts,
+                         struct predict_request *request, struct error *err)
+{
+    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct deployment *deployment;
+    TRY(model_host_acquire(host, request->model, request->version, &deployment,
+                           &x->answer.retry_after_s, err));
+    enum status status =
+        deployment_takes_texts(deployment->model)
+            ? text_rows_make(&deployment->model->text, texts->items, texts->count, texts->truncate,
+                             &texts->rows, err)
+            : error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name);
+    if (status == STATUS_OK) {
+        request->tensors = (const void *const *)texts->rows.inputs;
+        request->target = deployment;
+        submission_submit(x, request);
+    }
+    model_host_release(host, deployment);
+    return status;
+}

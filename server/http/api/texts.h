@@ -1,0 +1,26 @@
+/* Texts of a request: tokens for the model that takes them. */
+#pragma once
+
+#include "models/folder/text_input.h"
+#include "server/http/transport/exchange.h"
+#include "server/schedule/runtime/model_host.h"
+
+/* Zeroed: the request has no texts. Free with texts_done. */
+struct request_texts {
+    struct text_item *items; /* owned; what they point to is borrowed */
+    size_t count;
+    bool truncate;   /* a text that is too long is cut, else refused */
+    char model[128]; /* the model that takes them */
+    struct text_rows rows;
+};
+
+/* Room for `count` texts. STATUS_NO_MEMORY. */
+enum status texts_begin(struct request_texts *texts, size_t count, struct error *err) MUST_USE;
+void texts_done(struct request_texts *texts);
+
+/* Submits `request` with the rows of the texts, one image for each, to the model that it names,
+ * whose answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
+ * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
+ */
+enum status texts_submit(struct exchange *x, struct request_texts *texts,
+                         struct predict_request *request, struct error *err) MUST_USE;
