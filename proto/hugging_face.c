@@ -34,8 +34,11 @@ static char *hugging_face_write(const struct predict_answer *answer, size_t *ret
     return write_finish(&w, root, ret_size);
 }
 
-static const struct dialect_parameter parameters[] = {
-    {"threshold", "confidence", false}, {"top_k", "top_k", false}, {0}};
+static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},
+                                                      {"top_k", "top_k", false},
+                                                      {"candidate_labels", "labels", false},
+                                                      {"hypothesis_template", "prompt", false},
+                                                      {0}};
 static const struct dialect_default defaults[] = {
     {"confidence", "0.5"}, {"top_k", "5"}, {"masks", "png"}, {0}};
 

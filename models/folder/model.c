@@ -422,6 +422,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
     TRY(read_text(place, model, err));
+    model->texts.scale = 100;
     if (!model->text.tokenizer)
         TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
@@ -429,6 +430,9 @@ static enum status fill(struct model *model, const struct model_place *place, co
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
     struct task_config config;
     TRY(task_config_read(place, &model->labels, &config, err));
+    if (config.architecture && !strncmp(config.architecture, "Siglip", 6) &&
+        !model->texts.has_scale)
+        model->texts.is_sigmoid = true;
     struct task_facts facts = facts_of(&onnx, &config);
     facts.text_size = model->texts.count ? model->texts.size : 0;
     facts.are_characters = are_characters;

@@ -302,9 +302,9 @@ static enum mask_form mask_form_of(const struct predict_request *request)
     return asked != MASK_FORM_NONE || !model ? asked : model->task.options.masks;
 }
 
-enum answer_kind describe_kind(const struct model *model)
+enum answer_kind describe_kind(const struct predict_request *request)
 {
-    const enum task_kind kind = model->task.kind;
+    const enum task_kind kind = request->texts ? TASK_ZERO_SHOT : request->used_model->task.kind;
     return task_has_boxes(kind)        ? ANSWER_BOXES
            : kind == TASK_SEGMENTATION ? ANSWER_AREAS
            : kind == TASK_EMBEDDING    ? ANSWER_EMBEDDING
@@ -353,7 +353,7 @@ static bool describe_image(const struct predict_image *image, const struct model
                                        .probability = image->predictions[i].probability};
     const struct model *used = image->request->used_model;
     const struct mask_how how = {mask_form_of(image->request), dialect && dialect->has_whole_mask};
-    ret->kind = describe_kind(used);
+    ret->kind = describe_kind(image->request);
     for (size_t i = 0; i < boxes; i++)
         if (!describe_box(image, used, i, &how, described, predictions++))
             return false;

@@ -40,5 +40,5 @@ struct describe_how {
 char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
                               size_t *ret_size);
 
-/* What the model's answers are. */
-enum answer_kind describe_kind(const struct model *model);
+/* What the answers to a request are. */
+enum answer_kind describe_kind(const struct predict_request *request);

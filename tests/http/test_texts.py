@@ -9,8 +9,9 @@ import struct
 import tempfile
 import threading
 import unittest
+import urllib.parse
 
-from harness import ServedCase, Server, run_lensd
+from harness import ServedCase, Server, multipart, run_lensd
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
 with open(os.path.join(DATA, "expected.json"), encoding="utf-8") as file:
@@ -134,6 +135,101 @@ class Embeddings(TextCase):
     def test_photos_to_the_half_of_texts(self):
         answer = self.server.request("POST", "/predict?model=clip.text", PHOTO)
         self.assert_error(answer, 400, "invalid_request", "takes texts", "/v1/embeddings")
+
+
+class Labels(TextCase):
+    """Words as labels: probabilities of transformers' own pipeline."""
+
+    def ask(self, model, labels, status=200, body=PHOTO, headers=None, **query):
+        query = urllib.parse.urlencode({"model": model, "labels": labels, **query})
+        answer = self.server.request("POST", "/predict?" + query, body, headers or {})
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json()
+
+    def assert_labels(self, predictions, wanted, score="probability"):
+        self.assertEqual([p["label"] for p in predictions], sorted(wanted, key=wanted.get, reverse=True))
+        for prediction in predictions:
+            self.assertAlmostEqual(prediction[score], wanted[prediction["label"]], delta=1e-4)
+
+    def test_probabilities_are_those_of_transformers(self):
+        for model in ("clip", "siglip"):
+            wanted = EXPECTED[model]
+            for _ in range(2):  # the second time the vectors are kept
+                answer = self.ask(model, ",".join(wanted["labels"]))
+                self.assertEqual(answer["model"], model)
+                self.assert_labels(answer["predictions"], wanted["labels"])
+            answer = self.ask(model, " , ".join(wanted["labels_alone"]), prompt="{}")
+            self.assert_labels(answer["predictions"], wanted["labels_alone"])
+
+    def test_vectors_are_kept(self):
+        def passes():
+            return self.server.get("/v2/models/siglip.text/stats").json()["model_stats"][0]["inference_count"]
+        self.ask("siglip", "one,two")
+        before = passes()
+        self.ask("siglip", "two,one")
+        self.assertEqual(passes(), before)
+        self.ask("siglip", "two,three")
+        self.assertEqual(passes(), before + 1)
+
+    def test_forms(self):
+        wanted = EXPECTED["clip"]["labels"]
+        encoded = base64.b64encode(PHOTO).decode()
+        answer = self.post("/predict", {"model": "clip", "image": {"b64": encoded}, "labels": list(wanted)})
+        self.assert_labels(answer["predictions"], wanted)
+        kind, body = multipart([("image", "a.png", PHOTO), ("labels", None, ",".join(wanted).encode())])
+        answer = self.server.request("POST", "/predict?model=clip", body, {"Content-Type": kind}).json()
+        self.assert_labels(answer["predictions"], wanted)
+        kind, body = multipart([("image", "a.png", PHOTO), ("image", "b.png", PHOTO)])
+        for result in self.ask("clip", ",".join(wanted), body=body, headers={"Content-Type": kind})["results"]:
+            self.assert_labels(result["predictions"], wanted)
+        self.assertEqual(len(self.ask("clip", ",".join(wanted), top_k=1)["predictions"]), 1)
+        self.assertEqual(self.ask("clip", "a dog")["predictions"], [{"label": "a dog", "index": 0, "probability": 1}])
+        many = ",".join(f"thing {i}" for i in range(40))
+        self.assertEqual(len(self.ask("clip", many)["predictions"]), 40)
+        lines = self.server.request("POST", "/predict?model=clip&labels=a,b", PHOTO, {"Accept": "text/plain"})
+        self.assertEqual(len(lines.body.splitlines()), 2)
+
+    def test_hugging_face(self):
+        for name, template in (("labels", {}), ("labels_alone", {"hypothesis_template": "{}"})):
+            wanted = EXPECTED["siglip"][name]
+            answer = self.post("/models/siglip", {"inputs": base64.b64encode(PHOTO).decode(),
+                                                  "parameters": {"candidate_labels": list(wanted), **template}})
+            self.assert_labels(answer, wanted, "score")
+
+    def test_refusals(self):
+        for labels, query, words in (("", {}, "is empty"), ("a,,b", {}, "label 1 is empty"), ("a", {"prompt": "no hole"}, "{}"),
+                                     (",".join("a" for _ in range(257)), {}, "256"), ("dog " * 60, {}, "tokens"),
+                                     ("a", {"slices": 32}, "slices"), ("a", {"confidence": .5}, "confidence has no effect")):
+            self.assertIn(words, self.ask("clip", labels, 400, **query)["error"])
+        self.assertIn("takes no texts", self.ask("photos", "a", 400)["error"])
+        self.assertIn("labels need a model for photos and texts", self.ask("clip.text", "a", 400)["error"])
+        self.assertEqual(len(self.ask("clip", "dog " * 60, truncate="true")["predictions"]), 1)
+        bad = self.server.request("POST", "/predict?model=clip&labels=%ff", PHOTO)
+        self.assert_error(bad, 400, "invalid_request", "UTF-8")
+        broken = self.server.request("POST", "/predict?model=clip&labels=a", b"no picture")
+        self.assertEqual(broken.status, 415, broken.body)
+
+    def test_clients_that_leave(self):
+        for _ in range(10):
+            connection = self.server.client(5)
+            connection.request("POST", "/predict?model=clip&labels=" + ",".join(f"x{os.urandom(4).hex()}" for _ in range(15)), PHOTO)
+            connection.close()
+        self.assertEqual(len(self.ask("clip", "a,b")["predictions"]), 2)
+
+
+class Lazy(TextCase):
+    """Both halves are loaded by the request that needs them."""
+
+    arguments = ("--load", "lazy")
+
+    def test_labels_load_both_halves(self):
+        states = {m["name"]: m["state"] for m in self.server.request("POST", "/v2/repository/index", b"{}").json()}
+        self.assertEqual({states["clip"], states["clip.text"]}, {"UNAVAILABLE"})
+        answer = self.server.request("POST", "/predict?model=clip&labels=a%20dog,a%20red%20car,the%20sea%20at%20night", PHOTO)
+        self.assertEqual(answer.status, 200, answer.body)
+        for found in answer.json()["predictions"]:
+            self.assertAlmostEqual(found["probability"], EXPECTED["clip"]["labels"][found["label"]], delta=1e-4)
+        self.assertEqual(len(self.embed("a dog", "siglip")["data"]), 1)
 
 
 class Layouts(unittest.TestCase):

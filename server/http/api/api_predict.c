@@ -18,6 +18,7 @@
 #include "proto/picture_text.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
+#include "server/http/api/labels.h"
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/slices.h"
@@ -40,6 +41,7 @@ struct predict_work {
     struct sliced_photo slices;
     struct staged_request *staged; /* NULL: the model is no pipeline */
     struct request_texts texts;    /* instead of images */
+    struct request_labels labels;  /* of the images */
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
     char model[128];               /* as asked for; "" for the default */
@@ -55,6 +57,7 @@ static void predict_free_work(struct exchange *x)
     struct sliced_photo slices = work->slices;
     struct staged_request *staged = work->staged;
     struct request_texts texts = work->texts;
+    request_labels_done(&work->labels);
     submission_free(x); /* first: its images lie in the others */
     texts_done(&texts);
     multipart_done(&multipart);
@@ -218,6 +221,16 @@ static enum status set_truncate(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
+static enum status set_labels(struct predict_work *work, const char *text, struct error *err)
+{
+    return request_labels_read(&work->labels, text, err);
+}
+
+static enum status set_prompt(struct predict_work *work, const char *text, struct error *err)
+{
+    return request_labels_set_prompt(&work->labels, text, err);
+}
+
 /* request_limits_read() has read it from the query. */
 static enum status set_keep_alive(struct predict_work *work, const char *text, struct error *err)
 {
@@ -230,8 +243,9 @@ static enum status set_keep_alive(struct predict_work *work, const char *text, s
 static const struct {
     const char *name;
     enum status (*set)(struct predict_work *work, const char *text, struct error *err);
-} parameters[] = {{"top_k", set_top_k}, {"model", set_model},       {"format", set_format},
-                  {"size", set_size},   {"truncate", set_truncate}, {"keep_alive", set_keep_alive}};
+} parameters[] = {{"top_k", set_top_k},   {"model", set_model},          {"format", set_format},
+                  {"size", set_size},     {"truncate", set_truncate},    {"labels", set_labels},
+                  {"prompt", set_prompt}, {"keep_alive", set_keep_alive}};
 
 static bool predict_has_parameter(const char *name)
 {
@@ -251,7 +265,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
             "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
             "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
             "slices, overlap and merge; for segmenters classes and masks; for embedding models "
-            "normalize and dimensions",
+            "normalize and dimensions; for models of photos and texts labels, prompt and truncate",
             name);
     if (size >= sizeof value || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
@@ -567,7 +581,7 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
         respond_error(x, &failed->error);
     } else if (request->wants_picture) {
         finish_picture(x, &request->images[0]);
-    } else if (!(dialect->kinds & 1u << describe_kind(request->used_model))) {
+    } else if (!(dialect->kinds & 1u << describe_kind(request))) {
         error_set(&err, STATUS_INVALID,
                   "model '%s' does %s, but %s takes %s; POST /predict answers any model",
                   request->used_model->name, task_name(request->used_model->task.kind),
@@ -627,7 +641,7 @@ static void predict_finish(struct exchange *x)
     else
         predict_answer(x);
     /* A stage's model can be loaded anew without the pipeline. */
-    if (!work->staged && (!dialect || !dialect->has_id))
+    if (!work->staged && !work->labels.count && (!dialect || !dialect->has_id))
         store_in_cache(x);
 }
 
@@ -688,6 +702,8 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                                  work->texts.model, err));
         work->request.model = work->texts.model[0] ? work->texts.model : NULL;
     }
+    if (work->labels.count && (dialect || !work->request.asks_top_k)) /* all of them */
+        work->request.top_k = (int)work->labels.count;
     x->image_count = work->request.image_count;
     if (work->form >= 0)
         x->answer_form = work->form;
@@ -703,6 +719,14 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
+/* The labels have their vectors, if there are any. */
+static void predict_submit_photos(struct exchange *x)
+{
+    struct error err;
+    const enum status status = plan_slices_or_stages(x, x->work, &err);
+    submit_or_refuse(x, status, &err);
+}
+
 static void predict_submit(struct exchange *x)
 {
     struct predict_work *work = x->work;
@@ -713,8 +737,12 @@ static void predict_submit(struct exchange *x)
             submit_or_refuse(x, status, &err);
         return;
     }
-    const enum status status = plan_slices_or_stages(x, work, &err);
-    submit_or_refuse(x, status, &err);
+    if (work->labels.count) {
+        work->labels.texts.truncate = work->texts.truncate;
+        request_labels_begin(x, &work->labels, &work->request, predict_submit_photos);
+        return;
+    }
+    predict_submit_photos(x);
 }
 
 static void predict_start(struct exchange *x)

@@ -27,11 +27,17 @@ enum status texts_submit(struct exchange *x, struct request_texts *texts,
     struct deployment *deployment;
     TRY(model_host_acquire(host, request->model, request->version, &deployment,
                            &x->answer.retry_after_s, err));
+    const struct text_input *text = &deployment->model->text;
+    size_t bytes = (1 + text->input_count) * text->length * sizeof(int64_t);
     enum status status =
-        deployment_takes_texts(deployment->model)
-            ? text_rows_make(&deployment->model->text, texts->items, texts->count, texts->truncate,
-                             &texts->rows, err)
-            : error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name);
+        !deployment_takes_texts(deployment->model)
+            ? error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name)
+        : !size_mul(texts->count, bytes, &bytes)
+            ? error_no_memory(err, "for the texts of a request")
+            : upload_charge(&x->body, bytes, err);
+    if (status == STATUS_OK)
+        status =
+            text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
     if (status == STATUS_OK) {
         request->tensors = (const void *const *)texts->rows.inputs;
         request->target = deployment;

@@ -11,6 +11,7 @@
 #include "engine/base/size.h"
 #include "models/tasks/class_scores.h"
 #include "server/schedule/runtime/model_host.h"
+#include "server/schedule/runtime/text_cache.h"
 
 size_t deployment_image_input(const struct model *model)
 {
@@ -175,6 +176,8 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
                                !is_per_object(deployment, i);
     }
     find_answer(deployment, session);
+    if (deployment_takes_texts(deployment->model))
+        deployment->text_cache = text_cache_create();
     deployment->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
     return STATUS_OK;
 }
@@ -195,6 +198,7 @@ void deployment_unref(struct deployment *deployment)
     if (!deployment || atomic_fetch_sub_explicit(&deployment->refs, 1, memory_order_acq_rel) > 1)
         return;
     model_free(deployment->model);
+    text_cache_free(deployment->text_cache);
     free(deployment->inputs);
     free(deployment->outputs);
     free(deployment);

@@ -68,10 +68,11 @@ struct deployment {
     size_t max_rows;                        /* of a request: the queue's bound */
     size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
     struct image_numbers image_numbers;
-    bool takes_images;   /* photos can be sent: the image is the only input */
-    size_t output;       /* index of the class scores, or of the task's first output */
-    size_t class_count;  /* of a classifier; 0: not known before a run */
-    char no_answer[320]; /* a sentence: why photos get no answer; "" if they do */
+    bool takes_images;             /* photos can be sent: the image is the only input */
+    size_t output;                 /* index of the class scores, or of the task's first output */
+    size_t class_count;            /* of a classifier; 0: not known before a run */
+    char no_answer[320];           /* a sentence: why photos get no answer; "" if they do */
+    struct text_cache *text_cache; /* of a model that takes texts, owned; NULL keeps nothing */
     struct deployment_stats stats;
     struct meters meters; /* its scheduler's, for requests that outlive that */
 

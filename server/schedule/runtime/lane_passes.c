@@ -123,9 +123,12 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
 
 static void set_labels(const struct lane *lane, struct predict_image *image)
 {
-    for (size_t i = 0; i < image->prediction_count; i++)
-        image->predictions[i].label =
-            labels_name(&lane->model->labels, image->predictions[i].index);
+    const char *const *names = image->request->text_names;
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        struct prediction *found = &image->predictions[i];
+        found->label =
+            names ? names[found->index] : labels_name(&lane->model->labels, found->index);
+    }
 }
 
 static enum status answer_classes(struct lane *lane, int batch, int row,
@@ -139,13 +142,14 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
 /* The texts that are nearest to the image. */
 static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
 {
-    const struct zero_shot *texts = &lane->model->texts;
+    const struct zero_shot *texts =
+        image->request->texts ? image->request->texts : &lane->model->texts;
     float *scores;
     TRY(image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image));
     TRY(zero_shot_scores(texts, &image->answer.embedding, &scores, &image->error));
     const enum status status =
-        scores_top_k(scores, texts->count, texts->is_sigmoid, (size_t)image->request->top_k,
-                     &image->predictions, &image->prediction_count, &image->error);
+        scores_top_k(scores, texts->count, true, (size_t)image->request->top_k, &image->predictions,
+                     &image->prediction_count, &image->error);
     set_labels(lane, image);
     free(scores);
     embedding_done(&image->answer.embedding);
@@ -163,7 +167,7 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
     if (!image->request->raw_outputs)
         return lane->model->task.kind == TASK_CLASSIFICATION
                    ? answer_classes(lane, batch, row, image)
-               : lane->model->task.kind == TASK_ZERO_SHOT
+               : lane->model->task.kind == TASK_ZERO_SHOT || image->request->texts
                    ? answer_texts(lane, batch, row, image)
                    : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
     return tensor_copy_out(lane->outputs, lane->deployment->output_count,

@@ -314,8 +314,8 @@ static enum status submit_to(struct deployment *deployment, struct predict_reque
 {
     TRY(check_fits(deployment, request, err));
     if (!request->ignores_unused_options)
-        TRY(task_options_check(&deployment->model->task, request->options, request->asks_top_k,
-                               err));
+        TRY(task_options_check(&deployment->model->task, request->options,
+                               request->asks_top_k && !request->texts, err));
     if (request->options)
         TRY(model_find_classes(deployment->model, request->options, err));
     request->deployment = deployment_ref(deployment); /* before the request can complete */

@@ -167,6 +167,11 @@ struct predict_request {
      * its order, to image_count rows as deployment->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
+    /* A photo's vector is compared with those of these texts, which are the classes: instead of the
+     * model's. Borrowed until predict_request_free_results; `texts` is filled before submit. NULL:
+     * none. */
+    struct zero_shot *texts;
+    const char *const *text_names;
     struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */

@@ -1,0 +1,272 @@
+/* Encodes the labels of a request: those that are not kept go through the half of texts. */
+#include "server/http/api/labels.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/base/utf8.h"
+#include "server/http/api/submission.h"
+#include "server/http/transport/respond.h"
+#include "server/schedule/runtime/text_cache.h"
+
+/* That of transformers' zero-shot pipeline. */
+#define DEFAULT_PROMPT "This is a photo of {}."
+
+/* ---- parameters ---- */
+
+/* Cuts blanks at both ends off. */
+static char *trim(char *text)
+{
+    text += strspn(text, " \t\r\n");
+    for (size_t size = strlen(text); size && strchr(" \t\r\n", text[size - 1]); size--)
+        text[size - 1] = '\0';
+    return text;
+}
+
+enum status request_labels_read(struct request_labels *labels, const char *text, struct error *err)
+{
+    free(labels->list);
+    labels->count = 0;
+    labels->list = strdup(text);
+    if (!labels->list)
+        return error_no_memory(err, "for the labels of a request");
+    if (!utf8_valid(text, strlen(text)))
+        return error_set(err, STATUS_INVALID, "labels is not UTF-8");
+    for (char *at = labels->list, *next; at; at = next) {
+        next = strchr(at, ',');
+        if (next)
+            *next++ = '\0';
+        if (labels->count == REQUEST_LABELS_MAX)
+            return error_set(err, STATUS_INVALID, "labels has more than %d labels",
+                             REQUEST_LABELS_MAX);
+        labels->names[labels->count] = trim(at);
+        if (!labels->names[labels->count++][0])
+            return error_set(err, STATUS_INVALID,
+                             "label %zu is empty; write labels with commas between them: "
+                             "labels=a dog,a cat",
+                             labels->count - 1);
+    }
+    return STATUS_OK;
+}
+
+enum status request_labels_set_prompt(struct request_labels *labels, const char *text,
+                                      struct error *err)
+{
+    if (!strstr(text, "{}") || strlen(text) > ZERO_SHOT_PROMPT_MAX ||
+        !utf8_valid(text, strlen(text)))
+        return error_set(err, STATUS_INVALID,
+                         "prompt is '%.40s'; it must be a text of at most %d bytes with {} where "
+                         "the label goes: a photo of {}",
+                         text, ZERO_SHOT_PROMPT_MAX);
+    snprintf(labels->prompt, sizeof labels->prompt, "%s", text);
+    return STATUS_OK;
+}
+
+/* ---- the photo's model ---- */
+
+/* How the model scores labels. */
+static enum status read_scores(struct exchange *x, struct request_labels *labels,
+                               const struct predict_request *request, struct error *err)
+{
+    struct model_host *host = x->server->options.model_host;
+    struct deployment *deployment;
+    enum status status = STATUS_OK;
+    TRY(refuse_pipeline(x, request->model, request->version, err));
+    TRY(model_host_acquire(host, request->model, request->version, &deployment,
+                           &x->answer.retry_after_s, err));
+    const struct model *model = deployment->model;
+    const struct zero_shot *own = &model->texts;
+    const enum task_kind kind = model->task.kind;
+    if (!deployment->takes_images || (kind != TASK_EMBEDDING && kind != TASK_ZERO_SHOT))
+        status = error_set(err, STATUS_INVALID,
+                           "labels need a model for photos and texts, such as CLIP; model '%s' is "
+                           "for %s",
+                           model->name, task_name(kind));
+    else if (own->is_sigmoid && !own->has_scale)
+        status = error_set(err, STATUS_INVALID,
+                           "model '%s' scores labels with a scale and a bias of its own; write "
+                           "both into zero_shot.json",
+                           model->name);
+    labels->scores.scale = own->scale;
+    labels->scores.bias = own->bias;
+    labels->scores.is_sigmoid = own->is_sigmoid;
+    if (!labels->prompt[0])
+        snprintf(labels->prompt, sizeof labels->prompt, "%s",
+                 own->prompt ? own->prompt : DEFAULT_PROMPT);
+    if (status == STATUS_OK)
+        status = model_host_find_text(host, model->name, labels->texts.model, err);
+    model_host_release(host, deployment);
+    return status;
+}
+
+/* ---- the texts' model ---- */
+
+static struct request_labels *labels_of(const struct exchange *x)
+{
+    const struct predict_request *photos = x->work;
+    return (struct request_labels *)((char *)photos->texts -
+                                     offsetof(struct request_labels, scores));
+}
+
+static void labels_failed(struct exchange *x, const struct error *err)
+{
+    submit_or_refuse(x, err->status, err);
+}
+
+/* Writes the text of each label into one block; NULL: out of memory. */
+static char *write_prompts(const struct request_labels *labels)
+{
+    const char *hole = strstr(labels->prompt, "{}");
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (size_t i = 0; out && i < labels->count; i++)
+        fprintf(out, "%.*s%s%s%c", (int)(hole - labels->prompt), labels->prompt, labels->names[i],
+                hole + 2, '\0');
+    const bool is_written = out && !ferror(out);
+    if (out && fclose(out) == 0 && is_written)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* Takes the vectors that are kept; the others become texts of labels->request. */
+static enum status find_vectors(struct exchange *x, const struct deployment *deployment,
+                                struct error *err)
+{
+    struct request_labels *labels = labels_of(x);
+    const size_t size = deployment->outputs[deployment->output].count;
+    size_t cells;
+    if (!size_mul(labels->count, size, &cells))
+        return error_no_memory(err, "for the labels of a request");
+    TRY(upload_charge(&x->body, cells * sizeof *labels->scores.vectors, err));
+    labels->prompts = write_prompts(labels);
+    labels->scores.vectors = alloc_array(cells, sizeof *labels->scores.vectors);
+    if (!labels->prompts || !labels->scores.vectors)
+        return error_no_memory(err, "for the labels of a request");
+    labels->scores.count = labels->count;
+    labels->scores.size = size;
+    TRY(texts_begin(&labels->texts, labels->count, err));
+    labels->texts.count = 0;
+    const char *text = labels->prompts;
+    for (size_t i = 0; i < labels->count; i++, text += strlen(text) + 1) {
+        if (text_cache_find(deployment->text_cache, text, labels->scores.vectors + i * size, size))
+            continue;
+        labels->missing[labels->texts.count] = i;
+        labels->texts.items[labels->texts.count++] =
+            (struct text_item){.text = text, .size = strlen(text)};
+    }
+    return STATUS_OK;
+}
+
+/* Runs on an offload thread: takes the new vectors. */
+static void take_vectors(struct exchange *x)
+{
+    struct request_labels *labels = labels_of(x);
+    const struct predict_request *request = &labels->request;
+    const size_t size = labels->scores.size;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        const struct embedding *found = &image->answer.embedding;
+        struct error err = image->error;
+        if (image->status == STATUS_OK && found->count != size)
+            error_set(&err, STATUS_MODEL, "the half of texts makes vectors of %zu numbers, not %zu",
+                      found->count, size);
+        else if (image->status == STATUS_OK)
+            err.status = STATUS_OK;
+        if (err.status != STATUS_OK) {
+            labels_failed(x, &err);
+            return;
+        }
+        memcpy(labels->scores.vectors + labels->missing[i] * size, found->values,
+               size * sizeof *found->values);
+        text_cache_keep(request->deployment->text_cache, labels->texts.items[i].text, found->values,
+                        size);
+    }
+    labels->run(x);
+}
+
+static void labels_encoded(struct predict_request *request)
+{
+    exchange_offload(request->context, request->image_count, take_vectors);
+}
+
+/* The half of texts is loaded. */
+static void encode_labels(struct exchange *x)
+{
+    struct request_labels *labels = labels_of(x);
+    struct predict_request *request = &labels->request;
+    struct model_host *host = x->server->options.model_host;
+    struct deployment *deployment;
+    struct error err;
+    enum status status =
+        model_host_acquire(host, request->model, NULL, &deployment, &x->answer.retry_after_s, &err);
+    if (status == STATUS_OK) {
+        status = find_vectors(x, deployment, &err);
+        model_host_release(host, deployment);
+    }
+    if (status == STATUS_OK && labels->texts.count == 0) {
+        labels->run(x);
+        return;
+    }
+    if (status == STATUS_OK)
+        status = submission_images(request, labels->texts.count, &err);
+    request->on_done = labels_encoded;
+    if (status == STATUS_OK)
+        status = texts_submit(x, &labels->texts, request, &err);
+    if (status != STATUS_OK)
+        labels_failed(x, &err);
+}
+
+static void texts_loaded(struct predict_request *request)
+{
+    exchange_offload(request->context, request->image_count, encode_labels);
+}
+
+void request_labels_begin(struct exchange *x, struct request_labels *labels,
+                          struct predict_request *request, void (*run)(struct exchange *exchange))
+{
+    struct model_host *host = x->server->options.model_host;
+    struct error err;
+    labels->run = run;
+    labels->options = TASK_OPTIONS_NONE;
+    labels->options.normalize = 1;
+    labels->request = (struct predict_request){.model = labels->texts.model,
+                                               .top_k = 1,
+                                               .options = &labels->options,
+                                               .started = request->started,
+                                               .deadline = request->deadline,
+                                               .priority = request->priority,
+                                               .client = request->client,
+                                               .on_done = texts_loaded,
+                                               .context = x};
+    request->texts = &labels->scores;
+    request->text_names = labels->names;
+    if (read_scores(x, labels, request, &err) != STATUS_OK) {
+        labels_failed(x, &err);
+        return;
+    }
+    if (model_host_hold(host, &labels->request)) {
+        encode_labels(x);
+        return;
+    }
+    exchange_wait(x, &labels->request, x->finish);
+    int retry_after_s = 0;
+    if (model_host_await(host, &labels->request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    labels_failed(x, &err);
+}
+
+void request_labels_done(struct request_labels *labels)
+{
+    predict_request_free_results(&labels->request);
+    free(labels->request.images);
+    texts_done(&labels->texts);
+    zero_shot_done(&labels->scores);
+    free(labels->prompts);
+    free(labels->list);
+}
