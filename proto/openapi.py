@@ -178,6 +178,19 @@ def short(document, schema, depth=0):
     return html.escape(" ".join(words))
 
 
+def trial(path, method, body):
+    """A link, or a form for a photo, that sends the request from the page, without a script; "" if it needs more."""
+    where = html.escape(path.lstrip("/") or ".")
+    if "{" in path:
+        return ""
+    if method == "get":
+        return f'<p><a href="{where}">Try it</a></p>'
+    if not body or "multipart/form-data" not in body["content"]:
+        return ""
+    return (f'<form method="post" enctype="multipart/form-data" action="{where}"><label>Try it with a photo '
+            '<input type="file" name="image" required></label> <button>Send</button></form>')
+
+
 def operation(document, path, item, method):
     op, out = item[method], []
     out.append(f'<section id="{op["operationId"]}"><h3><code>{method.upper()} {html.escape(path)}</code></h3>')
@@ -199,7 +212,7 @@ def operation(document, path, item, method):
         kinds = "; ".join(f"<code>{kind}</code> {short(document, media['schema'])}"
                           for kind, media in answer.get("content", {}).items())
         out.append(f"<tr><td>{status}</td><td>{html.escape(answer['description'])}</td><td>{kinds}</td></tr>")
-    out.append("</table></section>")
+    out.append("</table>" + trial(path, method, body) + "</section>")
     return "\n".join(out)
 
 

@@ -27,6 +27,49 @@ function shellQuote(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
+function pictureButton(text, what, run) {
+  const button = element("button", "quiet", text);
+  button.type = "button";
+  button.setAttribute("aria-label", `${text} ${what}`);
+  button.addEventListener("click", run);
+  return button;
+}
+
+// Shows a picture as large as the window, or as it was; Escape and the arrow keys: listenForKeys().
+function enlarge(figure) {
+  const was = figure.classList.contains("large");
+  document.querySelectorAll(".picture.large").forEach((other) => {
+    other.classList.remove("large");
+    other.querySelector("button").textContent = "Enlarge";
+  });
+  if (was) return;
+  figure.classList.add("large");
+  figure.querySelector("button").textContent = "Close";
+  figure.querySelector("button").focus();
+}
+
+function listenForKeys() {
+  document.addEventListener("keydown", (event) => {
+    const figures = [...document.querySelectorAll(".picture")];
+    const at = figures.findIndex((figure) => figure.classList.contains("large"));
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (at < 0) return;
+    if (event.key === "Escape") enlarge(figures[at]);
+    else if (step && figures[at + step]) enlarge(figures[at + step]);
+  });
+}
+
+// The answer as programs get it; long texts, such as pictures, are cut.
+function rawAnswer(body) {
+  const details = element("details", "raw");
+  const pre = element("pre");
+  pre.tabIndex = 0;
+  pre.textContent = JSON.stringify(body, (_, value) =>
+    (typeof value === "string" && value.length > 500 ? `${value.slice(0, 80)}… (${value.length} characters)` : value), 2);
+  details.append(element("summary", "", "JSON"), pre);
+  return details;
+}
+
 class Asker {
   constructor() {
     this.input = byId("photo");
@@ -53,6 +96,7 @@ class Asker {
     });
     byId("copy").addEventListener("click", () => this.copy());
     this.listenForDrops();
+    listenForKeys();
     document.addEventListener("paste", (event) => {
       const files = [...(event.clipboardData ? event.clipboardData.files : [])];
       if (files.length) this.takePhotos(files);
@@ -77,6 +121,7 @@ class Asker {
   }
 
   takePhotos(files) {
+    byId("tab-try").click();
     const photo = document.querySelector('input[name="how"][value="photo"]');
     if (!photo.checked) {
       photo.checked = true;
@@ -120,6 +165,7 @@ class Asker {
   async ask(files, drawn = false) {
     if (!files.length) return;
     this.files = drawn ? null : files;
+    this.drawn = drawn;
     const number = ++this.number;
     const path = this.address(drawn);
     const figures = drawn ? [] : this.showPictures(files);
@@ -138,7 +184,7 @@ class Asker {
     if (!answer) {
       this.showError({ error: "The server does not answer, or not with JSON. Is it still running?", code: "no_answer" });
     } else if (!answer.ok) {
-      this.showError(body, answer.status);
+      this.showError(body);
       this.again = answer.status === 401 ? () => this.ask(files, drawn) : null;
     } else {
       this.showAnswer(body, files, performance.now() - begin, figures);
@@ -179,7 +225,11 @@ class Asker {
       image.addEventListener("error", () => image.remove());
       const frame = element("div", "frame");
       frame.append(image);
-      figure.append(frame, element("figcaption", "", file.name));
+      const caption = element("figcaption");
+      caption.append(element("span", "", file.name), pictureButton("Enlarge", file.name, () => enlarge(figure)),
+        pictureButton("Save", `${file.name} with what was found`, () => this.save(file)));
+      frame.addEventListener("click", () => enlarge(figure));
+      figure.append(frame, caption);
       list.append(figure);
       return figure;
     });
@@ -188,6 +238,20 @@ class Asker {
     else this.input.prepend(list);
     byId("drop").classList.add("filled");
     return figures;
+  }
+
+  // Downloads the photo with what was found drawn on it.
+  async save(file) {
+    const answer = await call(`${this.address(false)}&format=image`, this.request([file])).catch(() => null);
+    if (!answer || !answer.ok) {
+      this.showError(answer ? await answer.json() : {});
+      return;
+    }
+    const link = element("a");
+    link.href = URL.createObjectURL(await answer.blob());
+    link.download = `${file.name.replace(/\.[^.]*$/, "")}-lensd.${(answer.headers.get("Content-Type") || "").split("/").pop()}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   }
 
   showCurl(path, files) {
@@ -218,13 +282,12 @@ class Asker {
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }
 
-  showError(body, status) {
+  showError(body) {
     const box = element("div", "error");
     box.setAttribute("role", "alert");
-    box.append(element("strong", "", status ? `The server refused (${status}). ` : "No answer. "),
-      document.createTextNode(body.error || "It did not say why."));
-    if (body.code) box.append(element("code", "", body.code));
-    this.answer.replaceChildren(box);
+    box.append(element("strong", "", "That did not work. "),
+      document.createTextNode(body.error || "The server did not say why."));
+    this.answer.replaceChildren(box, rawAnswer(body));
   }
 
   showAnswer(body, files, milliseconds, figures) {
@@ -235,16 +298,14 @@ class Asker {
     const where = `${body.model} on ${body.device || results[0].device || "?"}`;
     const size = results.length === 1 && results[0].image ? `, ${results[0].image.width} × ${results[0].image.height} pixels` : "";
     parts.push(element("p", "dim", where + size));
-    this.answer.replaceChildren(...parts);
+    this.answer.replaceChildren(...parts, rawAnswer(body));
   }
 
   result(result, name, figure) {
     const box = element("div", "result");
     if (name) box.append(element("h3", "", name));
     if (result.error) {
-      const error = element("div", "error", result.error);
-      error.append(element("code", "", result.code));
-      box.append(error);
+      box.append(element("div", "error", result.error));
       return box;
     }
     const { width, height } = result.image;
@@ -263,7 +324,7 @@ class Asker {
     } else if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
-    } else if (BOX_TASKS.includes((this.model(false) || {}).task)) {
+    } else if (BOX_TASKS.includes((this.model(this.drawn) || {}).task)) {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
       if (figure && predictions.some((p) => p.rle)) drawAreas(figure.querySelector(".frame"), predictions, width, height);
       if (figure) drawBoxes(figure.querySelector(".frame"), predictions, width, height);

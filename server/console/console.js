@@ -138,10 +138,31 @@ async function readModels(asker) {
   try {
     const answer = await call("console.json");
     if (answer.ok) asker.models = (await answer.json()).models;
+    showLabels(asker.models || []);
     asker.showParameters();
   } catch {
     setState("gone");
   }
+}
+
+// A line for each model with its task, which opens its labels.
+function showLabels(models) {
+  const host = byId("labels");
+  const text = JSON.stringify(models.map((model) => [model.name, model.task]));
+  if (host.dataset.shown === text) return;
+  host.dataset.shown = text;
+  host.replaceChildren(...models.map((model) => {
+    const details = element("details");
+    const list = element("p", "dim", "…");
+    details.append(element("summary", "", `${model.name}: ${(model.task || "tensors").replaceAll("-", " ")}; labels`), list);
+    details.addEventListener("toggle", async () => {
+      if (!details.open) return;
+      const answer = await call(`models/${encodeURIComponent(model.name)}/labels`).catch(() => null);
+      const body = answer ? await answer.json() : {};
+      list.textContent = answer && answer.ok ? body.labels.join(", ") || "It has no labels." : body.error || "No answer.";
+    });
+    return details;
+  }));
 }
 
 async function readHealth(asker) {
@@ -255,8 +276,34 @@ function themeButton() {
   });
 }
 
+// One view at a time; the address has its name, so that it can be linked to.
+function startTabs() {
+  const tabs = [...document.querySelectorAll('#tabs [role="tab"]')];
+  const show = (name, focus) => {
+    const chosen = tabs.find((tab) => tab.id === `tab-${name}`) || tabs[0];
+    for (const tab of tabs) {
+      tab.setAttribute("aria-selected", String(tab === chosen));
+      tab.tabIndex = tab === chosen ? 0 : -1;
+      byId(tab.getAttribute("aria-controls")).hidden = tab !== chosen;
+    }
+    if (focus) chosen.focus();
+    return chosen.id.slice("tab-".length);
+  };
+  tabs.forEach((tab, i) => {
+    tab.addEventListener("click", () => history.replaceState(null, "", `#${show(tab.id.slice("tab-".length), true)}`));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) tabs[(i + step + tabs.length) % tabs.length].click();
+    });
+  });
+  addEventListener("hashchange", () => show(location.hash.slice(1), false));
+  show(location.hash.slice(1), false);
+  byId("tabs").hidden = false;
+}
+
 function start() {
   themeButton();
+  startTabs();
   const asker = new Asker();
   const pad = new Pad(byId("pad"), async () => asker.ask([await pad.file()], true));
   byId("clear").addEventListener("click", () => pad.clear());

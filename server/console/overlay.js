@@ -34,10 +34,16 @@ function drawBoxes(frame, boxes, width, height) {
     if (corners) continue; // a label would hide the text
     const size = unit * 3.2;
     const under = y < size * 1.3 ? y : y - size * 1.3;
-    svg.append(shape("rect", { x, y: under, width: text.length * size * 0.6, height: size * 1.3, fill: colour }));
-    const words = shape("text", { x: x + size * 0.25, y: under + size, "font-size": size, fill: "#fff", "font-family": "sans-serif" });
+    const back = shape("rect", { y: under, height: size * 1.3, fill: colour });
+    const words = shape("text", { y: under + size, "font-size": size, fill: "#fff", "font-family": "sans-serif" });
     words.textContent = text;
-    svg.append(words);
+    svg.append(back, words);
+    // As wide as the text is drawn, and inside the picture.
+    const wide = (words.getComputedTextLength() || text.length * size * 0.6) + size * 0.5;
+    const left = Math.max(0, Math.min(x, width - wide));
+    back.setAttribute("x", left);
+    back.setAttribute("width", wide);
+    words.setAttribute("x", left + size * 0.25);
   }
 }
 

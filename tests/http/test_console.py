@@ -3,6 +3,7 @@ errors, the live charts, the API key, the keyboard. LENSD_PICTURES names a folde
 
 import base64
 import io
+import json
 import os
 import re
 import shutil
@@ -96,7 +97,11 @@ class Console(unittest.TestCase):
             if found:
                 return found
             time.sleep(0.05)
-        raise AssertionError(f"no {what}; the answer says: {self.find('#answer').text!r}")
+        raise AssertionError(f"no {what}; the page says: {self.find('body').text[:2000]!r}")
+
+    def view(self, name):
+        self.find(f"#tab-{name}").click()
+        self.assertTrue(self.find(f"#view-{name}").is_displayed())
 
     def arrive(self, kind, *files):
         self.driver.execute_script(ARRIVE, kind, [
@@ -159,10 +164,48 @@ class Photos(Console):
     def test_error_is_a_sentence(self):
         self.arrive("drop", ("notes.jpg", "image/jpeg", b"no picture at all, only words"))
         text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
-        self.assertIn("The server refused (415)", text)
+        self.assertTrue(text.startswith("That did not work. "), text)
+        self.assertNotIn("415", text)
         self.assertIn("this is not a supported image: it looks like plain text", text)
         self.assertEqual(self.find("#answer .error").get_attribute("role"), "alert")
         self.picture("error")
+
+    def test_pictures_enlarge(self):
+        from selenium.webdriver.common.keys import Keys
+        self.find("#file").send_keys(f"{SEVEN}\n{THREE}")
+        self.wait(lambda: len(self.texts("#answer .result")) == 2, "two results")
+
+        def large():
+            return self.texts(".picture.large figcaption span")
+        self.find("#pictures button").click()
+        self.assertEqual(large(), ["7_paper.png"])
+        whole = self.driver.execute_script("return [innerWidth, innerHeight]")
+        box = self.find(".picture.large").rect
+        self.assertEqual([box["width"], box["height"]], whole)
+        self.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        self.assertEqual(large(), ["3_canvas.png"])
+        self.keys(Keys.ARROW_LEFT, Keys.ESCAPE)
+        self.assertEqual(large(), [])
+
+    def test_answer_as_json_and_picture(self):
+        self.driver.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": self.folder()})
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.first_label()
+        self.find("#answer .raw summary").click()
+        self.assertEqual(json.loads(self.find("#answer .raw pre").text)["predictions"][0]["label"], "7")
+        self.find('#pictures button[aria-label^="Save"]').click()
+
+        def saved():
+            return [name for name in os.listdir(self.folder()) if re.fullmatch(r"seven-lensd\.(jpeg|png)", name)]
+        name = self.wait(saved, "the picture")[0]
+        self.assertIn(read(os.path.join(self.folder(), name))[:4], (b"\x89PNG", b"\xff\xd8\xff\xe0"))
+
+    def test_docs_try_a_request(self):
+        self.driver.get(self.url() + "docs")
+        self.find('form[action="predict"] input').send_keys(SEVEN)
+        self.find('form[action="predict"] button').click()
+        self.wait(lambda: '"label":"7"' in self.find("body").text, "an answer")
+        self.driver.get(self.url())  # for tearDown
 
     def test_labels_wanted(self):
         self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
@@ -177,7 +220,7 @@ class Photos(Console):
         name = "<img src=x onerror=alert(1)>.png"
         self.arrive("drop", (name, "image/png", read(SEVEN)))
         self.first_label()
-        self.assertEqual(self.find("#pictures figcaption").text, name)
+        self.assertEqual(self.find("#pictures figcaption span").text, name)
         self.assertIn(f"'@{name}'", self.find("#curl-text").text)
 
     def test_copy(self):
@@ -255,6 +298,7 @@ class Watching(Console):
         return None
 
     def test_charts_live(self):
+        self.view("traffic")
         end = threading.Event()
         clients = self.load(end)
         for client in clients:
@@ -294,12 +338,44 @@ class Watching(Console):
         self.wait(stands_still, "an end of the drawing")
 
     def test_devices_and_models(self):
+        self.view("models")
         self.wait(lambda: self.texts("#devices h3"), "devices")
         self.assertTrue(self.texts("#devices h3")[0].startswith("cpu"))
         self.find("#devices summary").click()
         rows = self.texts("#devices tbody tr")
         self.assertTrue(rows[0].startswith("1 "), rows)
         self.assertIn("digits (default)", self.find("table").text + " ".join(self.texts("td")))
+
+        # The task and the labels of each model.
+        self.assertIn("classification", self.find("table").text)
+        self.assertIn("digits: classification; labels", self.texts("#labels summary"))
+        self.find("#labels summary").click()
+        self.wait(lambda: self.find("#labels p").text == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9", "labels")
+
+    def test_tabs(self):
+        """One view at a time, by pointer, keys and address; the whole page fits a screen or two."""
+        from selenium.webdriver.common.keys import Keys
+        views = ("try", "models", "traffic", "api")
+
+        def shown():
+            return [name for name in views if self.find(f"#view-{name}").is_displayed()]
+        self.assertEqual(shown(), ["try"])
+        self.view("models")
+        self.assertEqual(shown(), ["models"])
+        self.assertTrue(self.driver.current_url.endswith("#models"))
+        self.keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        self.assertEqual(shown(), ["api"])
+        self.assertEqual(self.driver.switch_to.active_element.get_attribute("id"), "tab-api")
+        self.assertEqual([self.find(f"#tab-{name}").get_attribute("aria-selected") for name in views],
+                         ["false", "false", "false", "true"])
+        self.assertEqual(self.find('#view-api a[href="docs"]').text, "/docs")
+        self.driver.refresh()
+        self.wait(lambda: shown() == ["api"], "the view of the address")
+        # A photo brings the view that shows it.
+        self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
+        self.assertEqual(self.first_label(), "7")
+        self.assertEqual(shown(), ["try"])
+        self.assertLess(self.driver.execute_script("return document.documentElement.scrollHeight"), 1500)
 
     def test_dark_and_light(self):
         def paper():
@@ -380,9 +456,10 @@ class Watching(Console):
         time.sleep(90)
         self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
         self.first_label()
-        for name, dark in (("light", False), ("dark", True)):
+        for name, dark, view, height in (("light", False, "try", 690), ("dark", True, "traffic", 850)):
             self.browser.look(dark)
-            self.picture(name, height=1212)
+            self.view(view)
+            self.picture(name, height=height)
         self.browser.look(False)
         end.set()
         for client in clients:
@@ -440,6 +517,17 @@ class Boxes(Finding):
         expected = [(32 - 8) / scale, (32 - 12 - 8) / scale, 16 / scale, 24 / scale]
         for found, wanted in zip(box, expected):
             self.assertAlmostEqual(found, wanted, delta=0.5)
+        # The ground of a label is as wide as its text.
+        grounds = self.driver.execute_script("""
+            return [...document.querySelectorAll('#pictures svg text')].map((text) => {
+              const ground = text.previousSibling.getBBox(), box = text.getBBox();
+              return [box.x - ground.x, ground.x + ground.width - box.x - box.width, ground.width, ground.x + ground.width]; });""")
+        self.assertEqual(len(grounds), 2)
+        for left, right, width, end in grounds:
+            self.assertGreater(left, 0)
+            self.assertGreater(right, 0)
+            self.assertLess(right, 0.1 * width)
+            self.assertLessEqual(end, 400.01)
         self.picture("boxes")
 
     def test_thresholds_are_sliders(self):
@@ -456,6 +544,30 @@ class Boxes(Finding):
             self.wait(lambda: self.texts("#answer .found") == [f"{boxes} found"], boxes)
         self.assertIn("confidence=0&iou=1", self.find("#curl-text").text)
         self.assertEqual(self.texts("output"), ["0", "1"])
+
+
+class Beside(Console):
+    """A detector is the model that is chosen, and digits are drawn."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="lensd-console-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        os.mkdir(os.path.join(cls.folder, "boxes"))
+        Boxes.model(os.path.join(cls.folder, "boxes"))
+        shutil.copytree(os.path.join(harness.ROOT, "models", "digits"), os.path.join(cls.folder, "digits"))
+        cls.arguments = ("--models", cls.folder, "--default-model", "boxes")
+        super().setUpClass()
+
+    def test_a_drawing_has_no_boxes(self):
+        from selenium.webdriver.common.action_chains import ActionChains
+        self.wait(lambda: self.find("#how").is_displayed(), "the choice to draw")
+        self.assertEqual(self.find("#model").get_attribute("value"), "boxes")
+        self.find("#how label:nth-of-type(2)").click()
+        actions = ActionChains(self.driver, duration=60).move_to_element_with_offset(self.find("#pad"), 0, -90)
+        actions.click_and_hold().move_to_element_with_offset(self.find("#pad"), 0, 90).release().perform()
+        self.assertEqual(self.first_label(), "1")
+        self.assertEqual(self.texts("#answer .found"), [])
 
 
 class Areas(Finding):
@@ -503,12 +615,13 @@ class Guarded(Console):
         self.wait(lambda: self.find("#key-form").is_displayed(), "the field for the key")
         self.arrive("drop", ("seven.png", "image/png", read(SEVEN)))
         text = self.wait(lambda: self.texts("#answer .error"), "an error")[0]
-        self.assertIn("401", text)
+        self.assertIn("needs an API key", text)
         self.find("#key").send_keys(self.key + "\n")
         self.assertEqual(self.first_label(), "7")
         self.assertFalse(self.find("#key-form").is_displayed())
         self.assertIn('-H "Authorization: Bearer $LENSD_KEY"', self.find("#curl-text").text)
         self.assertNotIn(self.key, self.find("#curl-text").text)
+        self.view("models")
         self.wait(lambda: self.texts("#devices h3"), "devices")
 
 

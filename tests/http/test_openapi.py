@@ -34,6 +34,12 @@ class OpenApi(ServedCase):
         self.assertNotIn("<script", page)
         for path in self.document["paths"]:
             self.assertIn(f" {path}</code>", page)
+        # What needs no more than a photo can be tried there, without a script.
+        self.assertIn('<a href="health">Try it</a>', page)
+        self.assertIn('<form method="post" enctype="multipart/form-data" action="predict">', page)
+        self.assertIn("form-action 'self'", answer.headers["Content-Security-Policy"])
+        for where in re.findall(r'<a href="([^"#]+)">Try it</a>', page):
+            self.assertIn(self.server.get("/" + where.lstrip(".")).status, (200, 503), where)
         etag = answer.headers["ETag"]
         self.assertEqual(self.server.request("GET", "/docs", headers={"If-None-Match": etag}).status, 304)
 

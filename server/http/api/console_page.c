@@ -84,6 +84,9 @@ static void put_model(FILE *out, const struct model_status *model)
         fputs(": ", out);
     page_put_escaped(out, model->failure);
     fputs("</td><td>", out);
+    if (model->state == MODEL_READY)
+        fputs(task_name(model->task), out);
+    fputs("</td><td>", out);
     if (model->takes_images)
         fprintf(out, "%d × %d × %d", model->width, model->height, model->channels);
     fputs("</td><td>", out);

@@ -265,7 +265,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
         add_header(response, "Content-Security-Policy",
                    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
                    "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action "
-                   "'none'; frame-ancestors 'none'",
+                   "'self'; frame-ancestors 'none'",
                    &added);
     if (answer->allow)
         add_header(response, "Allow", route_allow(answer->allow, allow, sizeof allow), &added);
