@@ -18,6 +18,11 @@ struct device_id {
 #define DEVICE_HOST ((struct device_id){DEVICE_CPU, 0})
 #define DEVICE_MAX  32
 
+static inline bool device_equal(struct device_id a, struct device_id b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
 /* "cpu", "cuda:1"; the buffer is returned. */
 #define DEVICE_TEXT 16
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);

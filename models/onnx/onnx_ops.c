@@ -45,19 +45,17 @@ static const int type_of_kind[] = {
 static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
                                   int *ret)
 {
-    const bool filled[TYPE_COUNT] = {
-        [TYPE_FLOAT] = proto->has_f,
-        [TYPE_INT] = proto->has_i,
-        [TYPE_STRING] = proto->has_s,
-        [TYPE_TENSOR] = proto->t != NULL,
-        [TYPE_GRAPH] = proto->g != NULL,
-        [TYPE_FLOATS] = proto->n_floats > 0,
-        [TYPE_INTS] = proto->n_ints > 0,
-        [TYPE_STRINGS] = proto->n_strings > 0,
-        [TYPE_TENSORS] = proto->n_tensors > 0,
-        [TYPE_GRAPHS] = proto->n_graphs > 0,
-        [TYPE_SPARSE] = proto->sparse_tensor != NULL,
-    };
+    const bool filled[TYPE_COUNT] = {[TYPE_FLOAT] = proto->has_f,
+                                     [TYPE_INT] = proto->has_i,
+                                     [TYPE_STRING] = proto->has_s,
+                                     [TYPE_TENSOR] = proto->t != NULL,
+                                     [TYPE_GRAPH] = proto->g != NULL,
+                                     [TYPE_FLOATS] = proto->n_floats > 0,
+                                     [TYPE_INTS] = proto->n_ints > 0,
+                                     [TYPE_STRINGS] = proto->n_strings > 0,
+                                     [TYPE_TENSORS] = proto->n_tensors > 0,
+                                     [TYPE_GRAPHS] = proto->n_graphs > 0,
+                                     [TYPE_SPARSE] = proto->sparse_tensor != NULL};
     int type = proto->type;
     if (type < 0 || type >= TYPE_COUNT)
         return error_set(import->err, STATUS_UNSUPPORTED, "has the unsupported type %d", type);
@@ -337,14 +335,12 @@ static enum status constant_tensor(struct import *import, const char *name, int 
         enum dtype dtype;
         size_t count;
         const void *src;
-    } forms[] = {
-        {"value", TYPE_TENSOR, DTYPE_NONE, 0, NULL},
-        {"sparse_value", TYPE_SPARSE, DTYPE_NONE, 0, NULL},
-        {"value_float", TYPE_FLOAT, DTYPE_F32, 1, &proto->f},
-        {"value_int", TYPE_INT, DTYPE_I64, 1, &proto->i},
-        {"value_floats", TYPE_FLOATS, DTYPE_F32, proto->n_floats, proto->floats},
-        {"value_ints", TYPE_INTS, DTYPE_I64, proto->n_ints, proto->ints},
-    };
+    } forms[] = {{"value", TYPE_TENSOR, DTYPE_NONE, 0, NULL},
+                 {"sparse_value", TYPE_SPARSE, DTYPE_NONE, 0, NULL},
+                 {"value_float", TYPE_FLOAT, DTYPE_F32, 1, &proto->f},
+                 {"value_int", TYPE_INT, DTYPE_I64, 1, &proto->i},
+                 {"value_floats", TYPE_FLOATS, DTYPE_F32, proto->n_floats, proto->floats},
+                 {"value_ints", TYPE_INTS, DTYPE_I64, proto->n_ints, proto->ints}};
     size_t f = 0;
     while (f < COUNT_OF(forms) && strcmp(forms[f].name, name))
         f++;

@@ -400,13 +400,11 @@ const char *wire_guess(const uint8_t *data, size_t size)
         const char *bytes;
         size_t size;
         const char *text;
-    } starts[] = {
-        {"\xff\xd8", 2, NOT_ONNX "a JPEG image" EXPORT},
-        {"\x89PNG", 4, NOT_ONNX "a PNG image" EXPORT},
-        {"GIF8", 4, NOT_ONNX "a GIF image" EXPORT},
-        {"RIFF", 4, NOT_ONNX "a WebP image or another RIFF file" EXPORT},
-        {"%PDF", 4, NOT_ONNX "a PDF document" EXPORT},
-    };
+    } starts[] = {{"\xff\xd8", 2, NOT_ONNX "a JPEG image" EXPORT},
+                  {"\x89PNG", 4, NOT_ONNX "a PNG image" EXPORT},
+                  {"GIF8", 4, NOT_ONNX "a GIF image" EXPORT},
+                  {"RIFF", 4, NOT_ONNX "a WebP image or another RIFF file" EXPORT},
+                  {"%PDF", 4, NOT_ONNX "a PDF document" EXPORT}};
     const char *known = wire_recognise(data, size);
     if (known)
         return known;

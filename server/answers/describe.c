@@ -16,16 +16,11 @@
 
 /* ---- predictions ---- */
 
-static bool describe_same_device(struct device_id a, struct device_id b)
-{
-    return a.kind == b.kind && a.index == b.index;
-}
-
 /* The numbers that a device computes in; NULL where that is not known. */
 static const char *precision_on(const struct model_status *model, struct device_id device)
 {
     for (size_t i = 0; model && i < model->lane_count; i++)
-        if (describe_same_device(model->lanes[i].device, device))
+        if (device_equal(model->lanes[i].device, device))
             return precision_name(model->lanes[i].precision);
     return NULL;
 }

@@ -169,11 +169,6 @@ static void write_memory(struct writer *w, json_node *entry, const struct device
                   device->total_bytes, device->free_bytes, used, limit);
 }
 
-static bool is_on(const struct session_info *lane, struct device_id device)
-{
-    return lane->device.kind == device.kind && lane->device.index == device.index;
-}
-
 static void write_device(struct writer *w, json_node *list, const struct device_info *device,
                          const struct model_status *models, size_t model_count,
                          struct model_host *model_host)
@@ -182,7 +177,7 @@ static void write_device(struct writer *w, json_node *list, const struct device_
     bool is_used = false;
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
-            is_used |= is_on(&models[m].lanes[k], device->id);
+            is_used |= device_equal(models[m].lanes[k].device, device->id);
     json_node *entry = write_object(w, list, NULL);
     write_members(w, entry, "id=%s name=%s usable=%hhd", device_text(device->id, id), device->name,
                   device->usable);
@@ -198,7 +193,7 @@ static void write_device(struct writer *w, json_node *list, const struct device_
     json_node *lanes = write_array(w, entry, "models");
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
-            if (is_on(&models[m].lanes[k], device->id))
+            if (device_equal(models[m].lanes[k].device, device->id))
                 write_lane(w, lanes, &models[m], k);
 }
 

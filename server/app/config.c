@@ -66,27 +66,10 @@ static const char *suggest(const char *name, unsigned commands)
 
 static const char *command_name(enum command command)
 {
-    switch (command) {
-    case COMMAND_SERVE:
-        return "serve";
-    case COMMAND_PREDICT:
-        return "predict";
-    case COMMAND_DEVICES:
-        return "devices";
-    case COMMAND_INSPECT:
-        return "inspect";
-    case COMMAND_BENCH:
-        return "bench";
-    case COMMAND_QUANTIZE:
-        return "quantize";
-    case COMMAND_HEALTH:
-        return "health";
-    case COMMAND_KEY:
-        return "key";
-    case COMMAND_PULL:
-        return "pull";
-    }
-    return "";
+    /* In the order of the bits. */
+    static const char *const names[] = {"serve", "predict", "devices",  "inspect", "health",
+                                        "key",   "bench",   "quantize", "pull"};
+    return names[__builtin_ctz(command)];
 }
 
 /* ---- flags ---- */
@@ -359,10 +342,10 @@ static void fit_upload_memory(struct config *config)
 {
     uint64_t total, available;
     cpu_memory(&total, &available);
-    int64_t share = (int64_t)(total / 8);
-    share = share > config->max_body ? share : config->max_body;
-    if (share < config->max_upload_memory)
-        config->max_upload_memory = share;
+    size_t share = (size_t)(total / 8);
+    share = share > config->http.max_body ? share : config->http.max_body;
+    if (share < config->http.max_upload_memory)
+        config->http.max_upload_memory = share;
 }
 
 static enum status read_defaults(struct config_reading *reading, struct error *err)
@@ -411,12 +394,12 @@ static enum status set_memory(struct config *config, const char *part, struct er
                          "--memory is '%.60s'; it must be bytes, such as 512M or 4G, or those of "
                          "each device: cpu=2G,cuda:0=12G",
                          part);
-    for (size_t i = 0; i < config->device_count; i++) {
+    for (size_t i = 0; i < config->model_host.device_count; i++) {
         char name[DEVICE_TEXT];
-        device_text(config->devices[i], name);
+        device_text(config->model_host.devices[i], name);
         if (equals && (strlen(name) != length || memcmp(name, part, length) != 0))
             continue;
-        config->memory_limits[i] = (size_t)value;
+        config->model_host.memory_limits[i] = (size_t)value;
         found = true;
     }
     if (!found && !names_device(part, length))
@@ -440,12 +423,12 @@ static enum status read_memory(struct config *config, struct error *err)
         rest += length;
     } while (*rest++ == ',');
     bool has_gpu = false;
-    for (size_t i = 0; i < config->device_count; i++) {
-        if (config->devices[i].kind == DEVICE_CPU)
+    for (size_t i = 0; i < config->model_host.device_count; i++) {
+        if (config->model_host.devices[i].kind == DEVICE_CPU)
             continue;
         has_gpu = true;
         if (config->gpu_memory > 0)
-            config->memory_limits[i] = (size_t)config->gpu_memory;
+            config->model_host.memory_limits[i] = (size_t)config->gpu_memory;
     }
     if (config->gpu_memory > 0 && !has_gpu)
         note_memory(config, "--gpu-memory", "GPUs", 4);
@@ -468,7 +451,7 @@ static bool is_origin(const char *text, size_t length)
 /* Refuses an origin that no browser sends: it would silently never match. */
 static enum status check_origins(const struct config *config, struct error *err)
 {
-    const char *list = config->cors_origin;
+    const char *list = config->http.cors_origin;
     if (!list || !strcmp(list, "*"))
         return STATUS_OK;
     while (*list) {
@@ -489,8 +472,8 @@ static enum status check_origins(const struct config *config, struct error *err)
 static int cpu_lanes(const struct config *config)
 {
     int lanes = 0;
-    for (size_t i = 0; i < config->device_count; i++)
-        lanes += config->devices[i].kind == DEVICE_CPU;
+    for (size_t i = 0; i < config->model_host.device_count; i++)
+        lanes += config->model_host.devices[i].kind == DEVICE_CPU;
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
 }
 
@@ -505,9 +488,10 @@ static void note_threads(struct config *config)
     const struct {
         const char *name, *what;
         int64_t count, most;
-    } kinds[] = {{"--threads", each, lanes ? config->threads : 0, cores / (lanes ? lanes : 1)},
-                 {"--workers", "", config->workers, 4 * (int64_t)cores},
-                 {"--http-threads", "", config->http_threads, 4 * (int64_t)cores}};
+    } kinds[] = {
+        {"--threads", each, lanes ? config->model_host.threads : 0, cores / (lanes ? lanes : 1)},
+        {"--workers", "", config->model_host.workers, 4 * (int64_t)cores},
+        {"--http-threads", "", config->http.threads, 4 * (int64_t)cores}};
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         const size_t used = strlen(names);
         if (kinds[i].count > 1 && kinds[i].count > kinds[i].most)
@@ -532,23 +516,25 @@ static enum status check_listening(struct config *config, struct error *err)
             err, STATUS_CONFIG,
             "--unix-mode is '%.20s'; it must be permissions in octal digits, such as 0660 or 0666",
             config->unix_mode);
-    config->unix_bits = (unsigned)bits;
-    if (config->admin_port && config->admin_port == config->port && !config->unix_path)
+    config->http.unix_mode = (unsigned)bits;
+    if (config->http.admin_port && config->http.admin_port == config->http.port &&
+        !config->http.unix_path)
         return error_set(err, STATUS_CONFIG, "--port and --admin-port are both %d; choose two",
-                         (int)config->port);
-    if (config->grpc_port && ((config->grpc_port == config->port && !config->unix_path) ||
-                              config->grpc_port == config->admin_port))
+                         config->http.port);
+    if (config->http.grpc_port &&
+        ((config->http.grpc_port == config->http.port && !config->http.unix_path) ||
+         config->http.grpc_port == config->http.admin_port))
         return error_set(err, STATUS_CONFIG,
                          "--grpc-port is %d, and so is --port or --admin-port; choose another",
-                         (int)config->grpc_port);
-    if (config->unix_path && config->port_file)
+                         config->http.grpc_port);
+    if (config->http.unix_path && config->port_file)
         return error_set(
             err, STATUS_CONFIG,
             "--port-file and --unix exclude each other: a Unix socket has no port; leave one out");
-    if (!config->tls_cert != !config->tls_key)
+    if (!config->http.tls_cert != !config->http.tls_key)
         return error_set(err, STATUS_CONFIG,
                          "--tls-cert and --tls-key belong together; give %s as well",
-                         config->tls_cert ? "--tls-key" : "--tls-cert");
+                         config->http.tls_cert ? "--tls-key" : "--tls-cert");
     return STATUS_OK;
 }
 
@@ -579,16 +565,16 @@ static enum status check_together(struct config *config, struct error *err)
     if (config->command == COMMAND_SERVE)
         TRY(check_listening(config, err));
     TRY(check_origins(config, err));
-    if (config->command == COMMAND_SERVE && config->max_upload_memory < config->max_body)
+    if (config->command == COMMAND_SERVE && config->http.max_upload_memory < config->http.max_body)
         return error_set(err, STATUS_CONFIG,
-                         "--max-upload-memory (%lld) is less than --max-body (%lld): no request of "
+                         "--max-upload-memory (%zu) is less than --max-body (%zu): no request of "
                          "that size could be accepted; raise the first or lower the second",
-                         (long long)config->max_upload_memory, (long long)config->max_body);
-    if (config->response_cache && config->response_cache < 65536)
+                         config->http.max_upload_memory, config->http.max_body);
+    if (config->http.response_cache && config->http.response_cache < 65536)
         return error_set(
             err, STATUS_CONFIG,
-            "--response-cache is %lld bytes; it must be at least 65536, or 0 to keep no answers",
-            (long long)config->response_cache);
+            "--response-cache is %zu bytes; it must be at least 65536, or 0 to keep no answers",
+            config->http.response_cache);
     if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
         return error_set(err, STATUS_CONFIG,
                          "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
@@ -602,7 +588,8 @@ static enum status check_together(struct config *config, struct error *err)
                          "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",
                          config->model ? "photos" : "model");
     if (config->command & (COMMAND_SERVE | COMMAND_PREDICT)) {
-        TRY(device_parse(config->device, config->devices, &config->device_count, config->fallback,
+        TRY(device_parse(config->device, config->model_host.devices,
+                         &config->model_host.device_count, config->fallback,
                          sizeof config->fallback, err));
         TRY(read_memory(config, err));
         TRY(read_task_options(config, err));
@@ -630,7 +617,7 @@ static bool is_set(struct config_reading *reading, const char *name)
  * and must not set both. Call this after each source. */
 static enum status settle_listening(struct config_reading *reading, struct error *err)
 {
-    bool by_name = reading->config->unix_path != NULL;
+    bool by_name = reading->config->http.unix_path != NULL;
     bool by_port = is_set(reading, "port") || is_set(reading, "host");
     if (reading->is_place_known)
         return STATUS_OK;

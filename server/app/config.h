@@ -10,9 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/base/status.h"
-#include "engine/tensor/device.h"
-#include "models/tasks/task.h"
+#include "server/http/transport/server.h"
+#include "server/schedule/runtime/model_host.h"
 
 enum command {
     COMMAND_SERVE = 1u << 0,
@@ -30,8 +29,6 @@ enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };
 
 enum config_target { TARGET_VNNI, TARGET_AVX2 };
 
-enum config_ready { CONFIG_READY_ANY, CONFIG_READY_STRICT };
-
 enum config_load { CONFIG_LOAD_EAGER, CONFIG_LOAD_LAZY };
 
 enum config_confine { CONFIG_CONFINE_ON, CONFIG_CONFINE_OFF };
@@ -46,18 +43,19 @@ struct config {
     char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
-    char *model;   /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;  /* serve: a folder of models; NULL: one model */
-    bool watch;    /* serve: reload models that change on disk */
-    int64_t load;  /* serve: enum config_load */
-    char *preload; /* serve: "a,b": loaded at start although lazy; NULL: none */
-    int64_t idle_unload_ms;
-    char *default_model; /* serve: answers requests that name none; NULL: the only one */
-    int64_t ready;       /* serve: enum config_ready */
-    char *model_name;    /* serve: the model's name in requests; NULL: that of its file or folder */
-    char **arguments;    /* predict: the image files */
+    /* Options of the server and the model host, as far as the user sets them; settings.h adds the
+     * rest. The struct owns their texts, too. */
+    struct http_options http;
+    struct model_host_options model_host;
+
+    char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
+    char *models;     /* serve: a folder of models; NULL: one model */
+    bool watch;       /* serve: reload models that change on disk */
+    int64_t load;     /* serve: enum config_load */
+    char *preload;    /* serve: "a,b": loaded at start although lazy; NULL: none */
+    char *model_name; /* serve: the model's name in requests; NULL: that of its file or folder */
+    char **arguments; /* predict: the image files */
     size_t argument_count;
-    int64_t top_k;                            /* 1 … PREDICT_MAX_TOP_K */
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
@@ -67,73 +65,32 @@ struct config {
     bool json;                        /* predict, devices, inspect: JSON instead of a table */
     bool labels;                      /* inspect: the labels alone */
     bool jsonl;                       /* predict: a line of JSON for each photo */
-
-    char *batch;        /* bench: "1,8,32" */
-    int64_t bench_time; /* bench: milliseconds for each device and batch size */
-
+    char *batch;                      /* bench: "1,8,32" */
+    int64_t bench_time;               /* bench: milliseconds for each device and batch size */
     char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
     int64_t target;           /* quantize: enum config_target */
-
     int64_t key_rate, key_burst; /* key: requests per second, at once; 0: no limit */
-
-    char *device;
-    struct device_id devices[DEVICE_MAX]; /* the devices that `device` selects on this machine */
-    size_t device_count;
-    char *memory;
+    char *device;                /* selects model_host.devices */
+    char *memory;                /* gives model_host.memory_limits */
     int64_t gpu_memory;
-    size_t memory_limits[DEVICE_MAX];    /* of each of `devices`, from `memory`; 0: the default */
     char fallback[256];                  /* why `auto` did not choose a GPU; "" otherwise */
-    int64_t precision;                   /* enum precision */
-    bool fast_decode;                    /* decode large JPEGs at a reduced size */
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
     char *cache_folder; /* the folder that `cache` selects: tuning_folder(); NULL: none */
-    int64_t threads, workers, max_batch; /* 0: chosen by the machine */
-    int64_t max_queue;                   /* images */
-
-    char *host;
-    int64_t port;       /* 0: any free one */
-    int64_t admin_port; /* 0: none */
-    int64_t grpc_port;  /* 0: none */
     char *port_file;    /* NULL: none */
     char *pid_file;     /* NULL: none */
     char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */
     bool check, core_dumps;
     bool old_libheif;
-    int64_t confine; /* enum config_confine */
-    char *unix_path; /* NULL: host and port */
-    char *unix_mode; /* octal digits */
-    unsigned unix_bits;
-    char *tls_cert, *tls_key; /* NULL: no TLS */
-    int64_t http_threads;
-    char *trace_endpoint; /* NULL: no traces */
-    char *trace_sample;   /* "0" … "1" */
-
-    /* Access. */
-    char *api_keys, *admin_key_file; /* NULL: none */
-    char *api_key_file;              /* of a client: one key; NULL: none */
-    bool protect_health;
-    char *cors_origin;     /* NULL: none */
-    char *trusted_proxies; /* NULL: none */
-    bool proxy_protocol;
-    char *allowed_hosts; /* NULL: depends on host */
-
-    /* Limits. */
-    int64_t max_body, max_upload_memory, max_header; /* bytes */
-    int64_t max_queue_bytes, max_queue_ms;
-    int64_t max_images, max_json_depth, max_inflate_ratio;
-    int64_t response_cache; /* bytes; 0: none */
-    int64_t max_pixels, max_side, max_scans;
-    int64_t max_connections, max_connections_per_address;
-
-    /* Times in milliseconds. */
-    int64_t header_timeout, body_timeout, answer_timeout, idle_timeout;
-    int64_t default_timeout; /* of a request without its own; 0: none */
-    int64_t drain_delay, grace;
-
-    int64_t log_format; /* enum config_log_format */
-    int64_t log_level;  /* enum log_level */
+    int64_t confine;            /* enum config_confine */
+    char *unix_mode;            /* octal digits */
+    char *trace_endpoint;       /* NULL: no traces */
+    char *trace_sample;         /* "0" … "1" */
+    char *api_key_file;         /* of a client: one key; NULL: none */
+    int64_t drain_delay, grace; /* milliseconds */
+    int64_t log_format;         /* enum config_log_format */
+    int64_t log_level;          /* enum log_level */
 };
 
 /* Whether to run the command or print its help. */
@@ -149,3 +106,6 @@ void config_done(struct config *config);
 
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
+
+/* Prints words from column `at` on, at most 80 columns wide; further lines begin at `indent`. */
+void config_print_wrapped(FILE *out, const char *text, size_t at, size_t indent);

@@ -77,8 +77,7 @@ static size_t width_of(const char *text, size_t size)
     return width;
 }
 
-/* Prints words starting at column `at`, wrapped; further lines are indented to `indent`. */
-static void help_print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
+void config_print_wrapped(FILE *out, const char *text, size_t at, size_t indent)
 {
     bool first = true;
     while (*text) {
@@ -122,7 +121,7 @@ static void print_option(FILE *out, const struct option *option, enum command co
         width = 0;
     }
     fprintf(out, "%*s", (int)(TEXT_COLUMN - width), "");
-    help_print_wrapped(out, text, TEXT_COLUMN, TEXT_COLUMN);
+    config_print_wrapped(out, text, TEXT_COLUMN, TEXT_COLUMN);
 }
 
 void config_help(enum command command, FILE *out)
@@ -134,7 +133,7 @@ void config_help(enum command command, FILE *out)
     if (!help)
         return;
     fprintf(out, "Usage: %s\n\n", help->usage);
-    help_print_wrapped(out, help->about, 0, 0);
+    config_print_wrapped(out, help->about, 0, 0);
     fprintf(out, "\nExamples:\n%s", help->examples);
     const char *group = NULL;
     for (size_t i = 0; i < config_option_count; i++) {
@@ -147,13 +146,14 @@ void config_help(enum command command, FILE *out)
         print_option(out, option, command);
     }
     fputc('\n', out);
-    help_print_wrapped(out,
-                       command == COMMAND_HEALTH
-                           ? "Each option is also an environment variable (--port: LENSD_PORT) and "
-                             "a key of the file that --config names, which may be the server's "
-                             "own. A flag wins over the environment, the environment over the file."
-                           : "Each option is also an environment variable (--top-k: LENSD_TOP_K) "
-                             "and a key of the file that --config names (\"top-k\"). A flag wins "
-                             "over the environment, the environment over the file.",
-                       0, 0);
+    config_print_wrapped(
+        out,
+        command == COMMAND_HEALTH
+            ? "Each option is also an environment variable (--port: LENSD_PORT) and "
+              "a key of the file that --config names, which may be the server's "
+              "own. A flag wins over the environment, the environment over the file."
+            : "Each option is also an environment variable (--top-k: LENSD_TOP_K) "
+              "and a key of the file that --config names (\"top-k\"). A flag wins "
+              "over the environment, the environment over the file.",
+        0, 0);
 }

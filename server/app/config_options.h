@@ -5,18 +5,18 @@
 
 enum option_kind {
     OPTION_TEXT,    /* char *; an empty text is none */
-    OPTION_NUMBER,  /* int64_t, min … max */
-    OPTION_BYTES,   /* int64_t, min … max; "64M", suffixes K M G of 1024 */
-    OPTION_SECONDS, /* int64_t milliseconds, min … max seconds; "1.5", "250ms", "2m" */
-    OPTION_CHOICE,  /* int64_t: the position in `value`, "fp32|bf16" */
+    OPTION_NUMBER,  /* an integer, min … max */
+    OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
+    OPTION_SECONDS, /* milliseconds, min … max seconds; "1.5", "250ms", "2m" */
+    OPTION_CHOICE,  /* the position in `value`, "fp32|bf16" */
     OPTION_SWITCH,  /* bool */
 };
 
 struct option {
     const char *name; /* "max-body": the flag without dashes; LENSD_MAX_BODY; key of the file */
     enum option_kind kind;
-    unsigned commands; /* enum command, several */
-    size_t offset;     /* of its field in struct config */
+    unsigned commands;   /* enum command, several */
+    size_t offset, size; /* of its field in struct config; integers have 1, 4 or 8 bytes */
     int64_t min, max;
     const char *fallback; /* the default as a user would write it; NULL: none */
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */

@@ -129,6 +129,7 @@ enum status config_set(struct config *config, const struct option *option, const
                        const char *text, struct error *err)
 {
     void *field = (char *)config + option->offset;
+    int64_t value = 0;
     switch (option->kind) {
     case OPTION_TEXT:
         if (!*text)
@@ -137,15 +138,26 @@ enum status config_set(struct config *config, const struct option *option, const
                              option->fallback ? option->fallback : "", option->fallback ? ")" : "");
         return config_set_text(text, field, err);
     case OPTION_NUMBER:
-        return config_set_number(option, origin, text, field, err);
+        TRY(config_set_number(option, origin, text, &value, err));
+        break;
     case OPTION_BYTES:
-        return set_bytes(option, origin, text, field, err);
+        TRY(set_bytes(option, origin, text, &value, err));
+        break;
     case OPTION_SECONDS:
-        return set_seconds(option, origin, text, field, err);
+        TRY(set_seconds(option, origin, text, &value, err));
+        break;
     case OPTION_CHOICE:
-        return set_choice(option, origin, text, field, err);
+        TRY(set_choice(option, origin, text, &value, err));
+        break;
     case OPTION_SWITCH:
         return set_switch(origin, text, field, err);
     }
-    return error_set(err, STATUS_INTERNAL, "option '%s' has no kind", option->name);
+    /* Unsigned fields have the same bytes: no value is negative. */
+    if (option->size == sizeof(int64_t))
+        *(int64_t *)field = value;
+    else if (option->size == sizeof(int32_t))
+        *(int32_t *)field = (int32_t)value;
+    else
+        *(bool *)field = value;
+    return STATUS_OK;
 }

@@ -373,24 +373,24 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
         return errno;
     allow_system(&rules);
     allow_models(&rules, config);
-    allow_beside(&rules, config->api_keys);
-    allow_beside(&rules, config->admin_key_file);
-    allow_beside(&rules, config->tls_cert);
-    allow_beside(&rules, config->tls_key);
+    allow_beside(&rules, config->http.keys.keys_file);
+    allow_beside(&rules, config->http.keys.admin_file);
+    allow_beside(&rules, config->http.tls_cert);
+    allow_beside(&rules, config->http.tls_key);
     allow_cache(&rules, config);
     allow_made(&rules, config->port_file, MAKE);
     allow_made(&rules, config->pid_file, MAKE);
-    allow_made(&rules, config->unix_path, MAKE_SOCK | REMOVE_FILE);
+    allow_made(&rules, config->http.unix_path, MAKE_SOCK | REMOVE_FILE);
     if (config->core_dumps)
         allow_core_dumps(&rules);
     if (is_wide)
         allow_gpus(&rules);
-    if (handled.net && !config->unix_path)
-        allow_port(&rules, BIND_TCP, config->port);
-    if (handled.net && config->admin_port)
-        allow_port(&rules, BIND_TCP, config->admin_port);
-    if (handled.net && config->grpc_port)
-        allow_port(&rules, BIND_TCP, config->grpc_port);
+    if (handled.net && !config->http.unix_path)
+        allow_port(&rules, BIND_TCP, config->http.port);
+    if (handled.net && config->http.admin_port)
+        allow_port(&rules, BIND_TCP, config->http.admin_port);
+    if (handled.net && config->http.grpc_port)
+        allow_port(&rules, BIND_TCP, config->http.grpc_port);
     if (config->trace_endpoint)
         allow_collector(&rules, config->trace_endpoint, handled.net != 0);
     if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)

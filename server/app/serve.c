@@ -190,7 +190,7 @@ static enum status create_services(struct serve *serve, struct error *err)
     struct loader_options loader_options = {.models = config->models,
                                             .model = config->model,
                                             .model_name = config->model_name,
-                                            .default_model = config->default_model,
+                                            .default_model = config->model_host.default_model,
                                             .watch = config->watch,
                                             .is_lazy = config->load == CONFIG_LOAD_LAZY,
                                             .preload = config->preload,
@@ -203,10 +203,10 @@ static void warn_of_reload(const struct config *config)
 {
     const struct {
         const char *option, *path;
-    } files[] = {{"--api-keys", config->api_keys},
-                 {"--admin-key-file", config->admin_key_file},
-                 {"--tls-cert", config->tls_cert},
-                 {"--tls-key", config->tls_key}};
+    } files[] = {{"--api-keys", config->http.keys.keys_file},
+                 {"--admin-key-file", config->http.keys.admin_file},
+                 {"--tls-cert", config->http.tls_cert},
+                 {"--tls-key", config->http.tls_key}};
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         char text[400];
         if (!files[i].path || access(files[i].path, R_OK) == 0)
@@ -235,10 +235,10 @@ static enum status become_user(const struct serve *serve, struct error *err)
 static enum status give_up_root(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
-    if (config->user && config->unix_path &&
-        chown(config->unix_path, serve->user.uid, serve->user.gid) != 0)
+    if (config->user && config->http.unix_path &&
+        chown(config->http.unix_path, serve->user.uid, serve->user.gid) != 0)
         return error_set(err, STATUS_CONFIG, "cannot give --unix '%.100s' to --user '%.60s': %s",
-                         config->unix_path, config->user, strerror(errno));
+                         config->http.unix_path, config->user, strerror(errno));
     return become_user(serve, err);
 }
 
@@ -320,17 +320,12 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-static bool is_same_device(struct device_id a, struct device_id b)
-{
-    return a.kind == b.kind && a.index == b.index;
-}
-
 /* The number of lanes on the device of lane i; 0 if an earlier lane is on it. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;
     for (size_t k = 0; k < status->lane_count; k++)
-        if (is_same_device(status->lanes[k].device, status->lanes[i].device)) {
+        if (device_equal(status->lanes[k].device, status->lanes[i].device)) {
             if (k < i)
                 return 0;
             count++;
@@ -385,7 +380,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
                          const char *devices, int threads)
 {
     const char *url = http_server_url(serve->http), *where = http_server_where(serve->http);
-    const char *path = serve->config->unix_path;
+    const char *path = serve->config->http.unix_path;
     char with_threads[48] = "", call[2 * sizeof status->name + 64],
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 96] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
@@ -707,7 +702,7 @@ int command_serve(const struct config *config)
     if (config->watch && !config->models && model_is_embedded(config->model))
         log_event(LOG_WARN, "watch",
                   LOG_STR("text", "--watch has no effect: the built-in model has no files"));
-    if (config->ready == CONFIG_READY_STRICT && !config->models)
+    if (config->model_host.ready_strict && !config->models)
         log_event(LOG_WARN, "ready",
                   LOG_STR("text", "--ready strict has no effect without --models: lensd ends if "
                                   "its model does not load"));

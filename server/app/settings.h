@@ -1,4 +1,4 @@
-/* Translates the user's options into those of the model host, the HTTP server and traces. */
+/* Completes the options of the model host, the HTTP server and traces. */
 #pragma once
 
 #include "server/app/config.h"

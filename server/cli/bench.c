@@ -179,7 +179,7 @@ static void name_device(struct bench_target *target, struct device_id id)
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++)
-        if (devices[i].id.kind == id.kind && devices[i].id.index == id.index)
+        if (device_equal(devices[i].id, id))
             snprintf(target->name, sizeof target->name, "%s", devices[i].name);
 }
 
@@ -192,19 +192,14 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     char fallback[256];
     TRY(device_parse(target->id, ids, &count, fallback, sizeof fallback, err));
     name_device(target, ids[0]);
-    struct session_options options = {
-        .device = ids[0],
-        .precision = (enum precision)bench->config->precision,
-        .threads = (int)bench->config->threads,
-        .max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH,
-        .image_input = model->image_input,
-        .image_layout = IMAGE_NHWC_F32,
-        .image_channels_last = model->input_channels_last,
-        .image_height = model->preprocess.height,
-        .image_width = model->preprocess.width,
-        .on_progress = on_load_progress,
-        .progress_context = bench,
-    };
+    struct session_options options = command_session_options(model);
+    options.device = ids[0];
+    options.precision = bench->config->model_host.precision;
+    options.threads = bench->config->model_host.threads;
+    options.max_batch = bench->largest < LATENCY_MAX_BATCH ? bench->largest : LATENCY_MAX_BATCH;
+    options.image_layout = IMAGE_NHWC_F32;
+    options.on_progress = on_load_progress;
+    options.progress_context = bench;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = bench->config->cache_folder};
     struct precision_choice choice;

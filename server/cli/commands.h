@@ -3,6 +3,7 @@
  * error, in one line). */
 #pragma once
 
+#include "engine/runtime/session.h"
 #include "models/folder/model.h"
 #include "server/app/config.h"
 
@@ -15,6 +16,9 @@ int command_bench(const struct config *config);
 int command_quantize(const struct config *config);
 int command_pull(const struct config *config);
 int command_key(const struct config *config);
+
+/* Options of a session of the model on the CPU, without batches. */
+struct session_options command_session_options(const struct model *model);
 
 /* Prints the notes that the settings gave rise to on standard error. */
 void command_notes(const struct config *config);

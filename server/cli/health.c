@@ -25,15 +25,15 @@ static const char *client_host(const char *host)
     return strcmp(host, "::") ? host : "::1";
 }
 
-static int connect_one(const struct addrinfo *address)
+static int connect_one(int family, const struct sockaddr *address, socklen_t size)
 {
-    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
     if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
-        connect(fd, address->ai_addr, address->ai_addrlen) == 0)
+        connect(fd, address, size) == 0)
         return fd;
     int error = errno;
     close(fd);
@@ -55,7 +55,7 @@ static int health_connect(const char *host, int port, struct error *err)
     }
     int fd = -1;
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next)
-        fd = connect_one(at);
+        fd = connect_one(at->ai_family, at->ai_addr, at->ai_addrlen);
     if (fd < 0)
         (void)error_set(err, STATUS_IO, "nothing answers on %.100s port %d: %s", host, port,
                         strerror(errno));
@@ -65,23 +65,17 @@ static int health_connect(const char *host, int port, struct error *err)
 
 static int health_open_socket(const char *path, struct error *err)
 {
-    struct timeval limit = {.tv_sec = HEALTH_TIMEOUT_S};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    size_t length = strlen(path);
+    const size_t length = strlen(path);
     int fd = -1;
     errno = ENAMETOOLONG;
     if (length < sizeof address.sun_path) {
         memcpy(address.sun_path, path, length + 1);
-        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        fd = connect_one(AF_UNIX, (const void *)&address, sizeof address);
     }
-    if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
-        connect(fd, (const void *)&address, sizeof address) == 0)
-        return fd;
-    (void)error_set(err, STATUS_IO, "nothing answers on '%.200s': %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    return -1;
+    if (fd < 0)
+        (void)error_set(err, STATUS_IO, "nothing answers on '%.200s': %s", path, strerror(errno));
+    return fd;
 }
 
 static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
@@ -167,28 +161,28 @@ int command_health(const struct config *config)
 {
     struct error err;
     char answer[4096], where[160], key[KEY_MAX + 3] = "";
-    const char *host = client_host(config->host), *path = config->unix_path;
+    const char *host = client_host(config->http.host), *path = config->http.unix_path;
     if (path)
         snprintf(where, sizeof where, "'%s'", path);
     else
-        snprintf(where, sizeof where, "%s port %d", host, (int)config->port);
+        snprintf(where, sizeof where, "%s port %d", host, config->http.port);
     if (config->api_key_file && health_read_key(config->api_key_file, key, &err) != STATUS_OK) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
     }
-    int fd = path ? health_open_socket(path, &err) : health_connect(host, (int)config->port, &err);
+    int fd = path ? health_open_socket(path, &err) : health_connect(host, config->http.port, &err);
     if (fd < 0) {
         fprintf(stderr, "lensd: %s\n", err.message);
         return 1;
     }
     size_t length = 0;
-    struct tls_client *tls = config->tls_cert ? tls_client_open(fd) : NULL;
-    if (tls || !config->tls_cert)
+    struct tls_client *tls = config->http.tls_cert ? tls_client_open(fd) : NULL;
+    if (tls || !config->http.tls_cert)
         length = health_ask(fd, tls, key, answer, sizeof answer);
     tls_client_free(tls);
     close(fd);
     if (length < sizeof "HTTP/1.1 200" || strncmp(answer, "HTTP/1.", 7) != 0) {
-        say_no_answer(where, config->tls_cert != NULL, answer, length);
+        say_no_answer(where, config->http.tls_cert != NULL, answer, length);
         return 1;
     }
     const char *body = strstr(answer, "\r\n\r\n");

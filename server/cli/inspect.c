@@ -115,17 +115,9 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 static enum status inspect_compile(const struct model *model, char *note, size_t size,
                                    struct error *err)
 {
-    const struct session_options options = {
-        .device = DEVICE_HOST,
-        .max_batch = 1,
-        .trial = true,
-        .no_kernel_tuning = true,
-        .image_input = model->image_input,
-        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
-        .image_channels_last = model->input_channels_last,
-        .image_height = model->preprocess.height,
-        .image_width = model->preprocess.width,
-    };
+    struct session_options options = command_session_options(model);
+    options.max_batch = 1;
+    options.trial = options.no_kernel_tuning = true;
     struct session *session = NULL;
     TRY(session_create(model->graph, &options, &session, err));
     snprintf(note, size, "%s", session_info(session)->note);
@@ -269,21 +261,8 @@ static void print_tensors(const char *title, struct value *const *values, size_t
 /* "title       words …", broken at blanks where a line would pass 80 columns. */
 static void inspect_print_wrapped(const char *title, const char *text)
 {
-    const size_t indent = 12, width = 80;
-    size_t column = indent;
     printf("%-12s", title);
-    for (const char *word = text + strspn(text, " "); *word;) {
-        size_t length = strcspn(word, " ");
-        if (column > indent && column + 1 + length > width) {
-            printf("\n%-12s", "");
-            column = indent;
-        }
-        int n = printf("%s%.*s", column > indent ? " " : "", (int)length, word);
-        column += n < 0 ? 0 : (size_t)n;
-        word += length;
-        word += strspn(word, " ");
-    }
-    printf("\n");
+    config_print_wrapped(stdout, text + strspn(text, " "), 12, 12);
 }
 
 static void print_labels(const struct labels *labels)

@@ -501,7 +501,7 @@ static bool begin_photo(struct prediction_run *run)
     int retry_after_s;
     photo->request = (struct predict_request){.images = image,
                                               .image_count = 1,
-                                              .top_k = (int)run->config->top_k,
+                                              .top_k = run->config->http.top_k,
                                               .started = clock_now(),
                                               .on_done = predict_on_done,
                                               .context = photo};

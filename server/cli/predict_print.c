@@ -63,6 +63,16 @@ static void print_counts(const struct predict_image *image)
 
 static void print_answer(const struct predict_image *image);
 
+/* "cat  (class 3)", or "class 3" without a label, and the end of the line. */
+static void print_class(const char *label, size_t index)
+{
+    char shown[1024];
+    if (label)
+        printf("%s  (class %zu)\n", utf8_shown(label, shown, sizeof shown), index);
+    else
+        printf("class %zu\n", index);
+}
+
 /* What the next stage of a pipeline says of a box. */
 static void print_crop(const struct predict_image *crop)
 {
@@ -77,14 +87,12 @@ static void print_crop(const struct predict_image *crop)
 static void print_boxes(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;
-    char shown[1024];
     for (size_t i = 0; i < found->count; i++) {
         const struct detection *box = &found->items[i];
-        const char *label = labels_name(&image->request->used_model->labels, box->index);
         printf("    %6.2f %%  ", (double)box->score * 100);
         print_place(image, box);
-        printf("  %s%s%u%s\n", label ? utf8_shown(label, shown, sizeof shown) : "class ",
-               label ? "  (class " : "", box->index, label ? ")" : "");
+        printf("  ");
+        print_class(labels_name(&image->request->used_model->labels, box->index), box->index);
         if (found->masks)
             printf("        %llu pixels\n", (unsigned long long)found->masks[i].area);
         if (image->request->used_model->task.kind == TASK_POSE)
@@ -100,14 +108,11 @@ static void print_boxes(const struct predict_image *image)
 static void print_areas(const struct predict_image *image)
 {
     const struct segments *found = &image->answer.segments;
-    char shown[1024];
     for (size_t i = 0; i < found->count; i++) {
         const struct segment *area = &found->items[i];
-        const char *label = labels_name(&image->request->used_model->labels, area->index);
-        printf("    %6.2f %% of the picture  %s%s%u%s\n",
-               (double)area->area * 100 / ((double)found->width * (double)found->height),
-               label ? utf8_shown(label, shown, sizeof shown) : "class ", label ? "  (class " : "",
-               area->index, label ? ")" : "");
+        printf("    %6.2f %% of the picture  ",
+               (double)area->area * 100 / ((double)found->width * (double)found->height));
+        print_class(labels_name(&image->request->used_model->labels, area->index), area->index);
     }
 }
 
@@ -153,13 +158,10 @@ static bool print_page(const struct predict_image *image)
 
 static void print_answer(const struct predict_image *image)
 {
-    char label[1024];
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct prediction *prediction = &image->predictions[i];
-        printf("    %6.2f %%  %s%s%zu%s\n", (double)prediction->probability * 100,
-               prediction->label ? utf8_shown(prediction->label, label, sizeof label) : "class ",
-               prediction->label ? "  (class " : "", prediction->index,
-               prediction->label ? ")" : "");
+        printf("    %6.2f %%  ", (double)prediction->probability * 100);
+        print_class(prediction->label, prediction->index);
     }
     if (!print_page(image))
         print_boxes(image);

@@ -15,6 +15,18 @@ void command_notes(const struct config *config)
         fprintf(stderr, "lensd: %s\n", config->thread_note);
 }
 
+struct session_options command_session_options(const struct model *model)
+{
+    return (struct session_options){
+        .device = DEVICE_HOST,
+        .image_input = model->image_input,
+        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
+        .image_channels_last = model->input_channels_last,
+        .image_height = model->preprocess.height,
+        .image_width = model->preprocess.width,
+    };
+}
+
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])
 {
     static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};

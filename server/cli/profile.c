@@ -45,17 +45,10 @@ static enum status profile_open_session(const struct config *config, struct prof
 {
     TRY(model_open(config->model, NULL, &profile->model, err));
     const struct model *model = profile->model;
-    struct session_options options = {
-        .device = DEVICE_HOST,
-        .precision = (enum precision)config->precision,
-        .threads = (int)config->threads,
-        .max_batch = (int)config->profile_batch,
-        .image_input = model->image_input,
-        .image_layout = model->image_input == SIZE_MAX ? IMAGE_AS_DECLARED : IMAGE_NHWC_ANY,
-        .image_channels_last = model->input_channels_last,
-        .image_height = model->preprocess.height,
-        .image_width = model->preprocess.width,
-    };
+    struct session_options options = command_session_options(model);
+    options.precision = config->model_host.precision;
+    options.threads = config->model_host.threads;
+    options.max_batch = (int)config->profile_batch;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
     /* The choice is kept for servers, so it is made with their batches. */

@@ -318,7 +318,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
 {
     const struct config *config = q->config;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct quantize_options options = {.threads = (int)config->threads,
+    const struct quantize_options options = {.threads = config->model_host.threads,
                                              .weight_max = config->target == TARGET_AVX2
                                                                ? QUANTIZER_WEIGHT_MAX_AVX2
                                                                : QUANTIZER_WEIGHT_MAX,

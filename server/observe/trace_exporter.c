@@ -491,15 +491,14 @@ static enum status set_up(struct trace_exporter *exporter,
     curl.setopt(exporter->handle, OPT_NOPROGRESS, 0L);
     curl.setopt(exporter->handle, OPT_XFERINFOFUNCTION, on_progress);
     curl.setopt(exporter->handle, OPT_XFERINFODATA, exporter);
-    exporter->sent = metrics_get(options->metrics, METRIC_COUNTER, "lensd_traces_sent_total",
-                                 "Traces that the collector has accepted.", "", NULL, 0);
-    exporter->dropped = metrics_get(
-        options->metrics, METRIC_COUNTER, "lensd_traces_dropped_total",
-        "Traces that were not sent: the queue was full, or the collector did not accept them.", "",
-        NULL, 0);
-    exporter->failed =
-        metrics_get(options->metrics, METRIC_COUNTER, "lensd_trace_failures_total",
-                    "Requests to the collector that failed or had rejected spans.", "", NULL, 0);
+    const struct metric_row rows[] = {
+        {&exporter->sent, METRIC_COUNTER, "lensd_traces_sent_total",
+         "Traces that the collector has accepted."},
+        {&exporter->dropped, METRIC_COUNTER, "lensd_traces_dropped_total",
+         "Traces that were not sent: the queue was full, or the collector did not accept them."},
+        {&exporter->failed, METRIC_COUNTER, "lensd_trace_failures_total",
+         "Requests to the collector that failed or had rejected spans."}};
+    metrics_get_all(options->metrics, "", rows, COUNT_OF(rows));
     return STATUS_OK;
 }
 

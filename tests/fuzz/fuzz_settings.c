@@ -13,11 +13,12 @@
 
 static void check_config(const struct config *config)
 {
-    HOLDS(config->port >= 0 && config->port <= 65535);
-    HOLDS(config->unix_bits > 0 && config->unix_bits <= 0777);
-    HOLDS(config->max_body > 0 && config->max_body <= config->max_upload_memory);
-    HOLDS(config->max_connections > 0 && config->max_json_depth > 0 && config->http_threads > 0);
-    HOLDS(config->device_count >= 1 && config->device_count <= DEVICE_MAX);
+    HOLDS(config->http.port >= 0 && config->http.port <= 65535);
+    HOLDS(config->http.unix_mode > 0 && config->http.unix_mode <= 0777);
+    HOLDS(config->http.max_body > 0 && config->http.max_body <= config->http.max_upload_memory);
+    HOLDS(config->http.max_connections > 0 && config->http.max_json_depth > 0);
+    HOLDS(config->http.threads > 0);
+    HOLDS(config->model_host.device_count >= 1 && config->model_host.device_count <= DEVICE_MAX);
     HOLDS(config->task_options.confidence <= 1 && config->task_options.iou <= 1);
 }
 

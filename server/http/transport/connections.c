@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "proto/answers.h"
 #include "server/http/transport/connection_table.h"
@@ -257,25 +258,20 @@ struct connections *connection_table_create(const struct connection_limits *limi
     connections->limits = *limits;
     connections->observer = *observer;
     connections->model_host = model_host;
-    connections->gone_total =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_http_clients_gone_total",
-                    "Requests whose client hung up before the answer.", "", NULL, 0);
-    connections->timeout_total = metrics_get(metrics, METRIC_COUNTER, "lensd_http_timeouts_total",
-                                             "Requests whose headers or body did not arrive in "
-                                             "time, or whose answer was not taken in time.",
-                                             "", NULL, 0);
-    connections->late_handshakes =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_tls_handshake_timeouts_total",
-                    "TLS handshakes that did not finish in time.", "", NULL, 0);
-    connections->delayed_total =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_http_delayed_total",
-                    "Requests that waited because their client came back too soon after a refusal.",
-                    "", NULL, 0);
-    connections->shed_total =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_http_connections_shed_total",
-                    "Idle connections closed to make room for new ones.", "", NULL, 0);
-    connections->open_gauge = metrics_get(metrics, METRIC_GAUGE, "lensd_http_connections",
-                                          "Open connections.", "", NULL, 0);
+    const struct metric_row rows[] = {
+        {&connections->gone_total, METRIC_COUNTER, "lensd_http_clients_gone_total",
+         "Requests whose client hung up before the answer."},
+        {&connections->timeout_total, METRIC_COUNTER, "lensd_http_timeouts_total",
+         "Requests whose headers or body did not arrive in time, or whose answer was not taken in "
+         "time."},
+        {&connections->late_handshakes, METRIC_COUNTER, "lensd_tls_handshake_timeouts_total",
+         "TLS handshakes that did not finish in time."},
+        {&connections->delayed_total, METRIC_COUNTER, "lensd_http_delayed_total",
+         "Requests that waited because their client came back too soon after a refusal."},
+        {&connections->shed_total, METRIC_COUNTER, "lensd_http_connections_shed_total",
+         "Idle connections closed to make room for new ones."},
+        {&connections->open_gauge, METRIC_GAUGE, "lensd_http_connections", "Open connections."}};
+    metrics_get_all(metrics, "", rows, COUNT_OF(rows));
     pthread_mutex_init(&connections->lock, NULL);
     return connections;
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "proto/dialects.h"
 #include "proto/v2.h"
@@ -191,35 +192,42 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
 /* Maps an HTTP answer to a gRPC status. */
 static int status_of(const struct exchange *x)
 {
-    switch (x->answer.status) {
-    case 200:
-        return 0; /* OK */
-    case 499:
-        return 1; /* CANCELLED */
-    case 400:
-    case 415:
-        return 3; /* INVALID_ARGUMENT */
-    case 408:
-    case 504:
-        return 4; /* DEADLINE_EXCEEDED */
-    case 404:
-        return x->route ? 5 : 12; /* NOT_FOUND; UNIMPLEMENTED: there is no such method */
-    case 403:
-        return 7; /* PERMISSION_DENIED */
-    case 413:
-    case 429:
-    case 431:
-        return 8; /* RESOURCE_EXHAUSTED */
-    case 405:
-    case 501:
-        return 12; /* UNIMPLEMENTED */
-    case 503:
-        return 14; /* UNAVAILABLE */
-    case 401:
-        return 16; /* UNAUTHENTICATED */
-    default:
-        return 13; /* INTERNAL */
-    }
+    enum {
+        OK,
+        CANCELLED,
+        INVALID_ARGUMENT = 3,
+        DEADLINE_EXCEEDED,
+        NOT_FOUND,
+        PERMISSION_DENIED = 7,
+        RESOURCE_EXHAUSTED,
+        UNIMPLEMENTED = 12,
+        INTERNAL,
+        UNAVAILABLE,
+        UNAUTHENTICATED = 16
+    };
+    static const struct {
+        int http, grpc;
+    } statuses[] = {{200, OK},
+                    {499, CANCELLED},
+                    {400, INVALID_ARGUMENT},
+                    {415, INVALID_ARGUMENT},
+                    {408, DEADLINE_EXCEEDED},
+                    {504, DEADLINE_EXCEEDED},
+                    {404, NOT_FOUND},
+                    {403, PERMISSION_DENIED},
+                    {413, RESOURCE_EXHAUSTED},
+                    {429, RESOURCE_EXHAUSTED},
+                    {431, RESOURCE_EXHAUSTED},
+                    {405, UNIMPLEMENTED},
+                    {501, UNIMPLEMENTED},
+                    {503, UNAVAILABLE},
+                    {401, UNAUTHENTICATED}};
+    if (!x->route && x->answer.status == 404)
+        return UNIMPLEMENTED; /* there is no such method */
+    for (size_t i = 0; i < COUNT_OF(statuses); i++)
+        if (statuses[i].http == x->answer.status)
+            return statuses[i].grpc;
+    return INTERNAL;
 }
 
 /* Percent-encodes everything but printable ASCII (the protocol's Status-Message). */
@@ -454,7 +462,7 @@ static void read_timeout(struct grpc_call *call)
     uint64_t us = UINT64_MAX;
     if (digits > 0 && digits <= 8 && text[digits] && !text[digits + 1]) {
         const uint64_t count = strtoull(text, NULL, 10);
-        for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        for (size_t i = 0; i < COUNT_OF(units); i++)
             if (units[i].unit == text[digits])
                 us = count * units[i].us;
         if (text[digits] == 'n')

@@ -213,11 +213,11 @@ static size_t count_admins(const struct lines *lines)
 static struct metric *key_metric(struct metrics *metrics, const char *name, const char *result)
 {
     char labels[KEY_NAME_MAX + 64];
-    snprintf(labels, sizeof labels, "key=\"%s\",result=\"%s\"", name, result);
-    return metrics_get(metrics, METRIC_COUNTER, "lensd_key_requests_total",
-                       "Requests with an API key, by the key's name and whether its rate allowed "
-                       "them.",
-                       labels, NULL, 0);
+    snprintf(labels, sizeof labels, "key=\"%s\"", name);
+    return metrics_get_with(
+        metrics, METRIC_COUNTER, "lensd_key_requests_total",
+        "Requests with an API key, by the key's name and whether its rate allowed them.", labels,
+        "result", result);
 }
 
 /* Creates a counter for each name; the operator's files bound their number. */

@@ -111,20 +111,11 @@ static struct listen_options other_port(const struct http_options *options, cons
         .host = options->host, .port = port, .option = option, .tls = options->tls_cert != NULL};
 }
 
-static struct listen_options admin_port(const struct http_options *options)
-{
-    return other_port(options, "--admin-port", options->admin_port);
-}
-
-static struct listen_options grpc_port(const struct http_options *options)
-{
-    return other_port(options, "--grpc-port", options->grpc_port);
-}
-
 static enum status open_grpc(struct http_server *server, struct error *err)
 {
     struct http_daemon *daemon = server->daemon;
-    const struct listen_options grpc = grpc_port(&server->options);
+    const struct listen_options grpc =
+        other_port(&server->options, "--grpc-port", server->options.grpc_port);
     if (!grpc.port)
         return STATUS_OK;
     TRY(grpc_check(err));
@@ -136,8 +127,9 @@ static enum status open_grpc(struct http_server *server, struct error *err)
 static enum status open_listeners(struct http_server *server, struct error *err)
 {
     struct http_daemon *daemon = server->daemon;
-    const struct listen_options port = main_port(&server->options),
-                                admin = admin_port(&server->options);
+    const struct listen_options port = main_port(&server->options);
+    const struct listen_options admin =
+        other_port(&server->options, "--admin-port", server->options.admin_port);
     TRY(listen_take_passed(port.tls, &daemon->listener, err));
     if (!daemon->listener.is_passed)
         TRY(listen_open(&port, &daemon->listener, err));
@@ -234,8 +226,9 @@ enum status http_server_check(const struct http_options *options,
     struct keyring *keys = NULL;
     struct trusted_proxies proxies;
     struct tls *tls = NULL;
-    const struct listen_options port = main_port(options), admin = admin_port(options),
-                                grpc = grpc_port(options);
+    const struct listen_options port = main_port(options);
+    const struct listen_options admin = other_port(options, "--admin-port", options->admin_port);
+    const struct listen_options grpc = other_port(options, "--grpc-port", options->grpc_port);
     *ret_warnings = (struct http_warnings){.port = ""};
     TRY(listen_check(&port, ret_warnings->port, sizeof ret_warnings->port, err));
     if (admin.port && !ret_warnings->port[0])

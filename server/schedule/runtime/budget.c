@@ -32,16 +32,11 @@ struct device_budgets {
     pthread_cond_t picture_done; /* or a model has gone */
 };
 
-static bool same_device(struct device_id a, struct device_id b)
-{
-    return a.kind == b.kind && a.index == b.index;
-}
-
 /* The device's account, a new one without limit if need be; NULL when all are in use. */
 static struct account *account_locked(struct device_budgets *budget, struct device_id device)
 {
     for (size_t i = 0; i < budget->account_count; i++)
-        if (same_device(budget->accounts[i].device, device))
+        if (device_equal(budget->accounts[i].device, device))
             return &budget->accounts[i];
     if (budget->account_count == COUNT_OF(budget->accounts))
         return NULL;
@@ -209,7 +204,7 @@ void budget_limits(const struct device_id *devices, const size_t *wanted, size_t
         if (wanted[i] == 0 && devices[i].kind == DEVICE_CPU)
             ret[i].bytes = host - host / RUN_PART;
         for (size_t k = 0; k < known_count && ret[i].bytes == 0; k++)
-            if (same_device(known[k].id, devices[i]))
+            if (device_equal(known[k].id, devices[i]))
                 ret[i].bytes = (size_t)(known[k].total_bytes / 10 * 9);
     }
 }

@@ -53,8 +53,7 @@ static int lanes_to_come(const struct model_host_options *options, size_t i)
 {
     int lanes = 0;
     for (size_t k = i; k < options->device_count; k++)
-        lanes += options->devices[k].kind == options->devices[i].kind &&
-                 options->devices[k].index == options->devices[i].index;
+        lanes += device_equal(options->devices[k], options->devices[i]);
     return lanes;
 }
 

@@ -324,8 +324,10 @@ static void confine_folders(const char *model)
     for (size_t i = 0; i < COUNT_OF(names); i++)
         snprintf(texts[i], sizeof texts[i], "%s", at(names[i]));
     snprintf(texts[3], sizeof texts[3], "%s", at(model));
-    const struct config config = {
-        .cache_folder = texts[0], .port_file = texts[1], .api_keys = texts[2], .model = texts[3]};
+    const struct config config = {.cache_folder = texts[0],
+                                  .port_file = texts[1],
+                                  .http.keys.keys_file = texts[2],
+                                  .model = texts[3]};
     confine_files(&config, &confinement);
     CHECK(confinement.landlock > 0 && !confinement.missing[0]);
 }
