@@ -8,7 +8,7 @@
 #include "engine/base/status.h"
 
 /* A text may grow to this many bytes while it is normalised. */
-#define PARTS_BYTES_MAX ((size_t)32 << 20)
+#define PARTS_BYTES_MAX ((size_t)4 << 20)
 
 struct text_part {
     size_t start, size;

@@ -31,8 +31,8 @@ TARGETS = {
     "tasks": ["models/tasks/candidates.c", "models/tasks/decode_detr.c", "models/tasks/decode_lists.c",
               "models/tasks/decode_yolo.c", "models/tasks/detect.c", "models/tasks/embed.c",
               "models/tasks/segment.c"],
-    "tokenizer": ["models/text"],
     "tensors": ["proto/json_check.c", "proto/v1.c", "proto/v2_data.c", "proto/v2_request.c"],
+    "tokenizer": ["models/text"],
 }
 
 

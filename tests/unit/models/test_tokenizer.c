@@ -276,6 +276,15 @@ Test(tokenizer, refuses_what_is_not_utf8_or_too_long)
     cr_assert(large);
     cr_expect_eq(tokenizer_encode(tokenizer, large, TOKENIZER_TEXT_MAX + 1, &options, &list, &err),
                  STATUS_TOO_LARGE);
+    tokenizer_free(tokenizer);
+    /* U+FDFA becomes 18 characters. */
+    tokenizer = open_folder(FIXTURES "prefix");
+    for (size_t i = 0; i < TOKENIZER_TEXT_MAX; i++)
+        large[i] = "\xEF\xB7\xBA"[i % 3];
+    cr_expect_eq(
+        tokenizer_encode(tokenizer, large, TOKENIZER_TEXT_MAX / 3 * 3, &options, &list, &err),
+        STATUS_TOO_LARGE);
+    cr_expect(strstr(err.message, "shorten it"), "%s", err.message);
     free(large);
     tokenizer_free(tokenizer);
 }
