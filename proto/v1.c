@@ -12,8 +12,6 @@
 #include "proto/strbuf.h"
 #include "proto/writer.h"
 
-/* ---- KServe V1: the request ---- */
-
 static cJSON *find_base64(cJSON *instance)
 {
     static const char *const texts[] = {"b64", "image_bytes", "image", "data", "body"};
@@ -140,8 +138,6 @@ void v1_request_free(struct v1_request *request)
     free(request->images);
     free(request);
 }
-
-/* ---- KServe V1: the answers ---- */
 
 char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
 {

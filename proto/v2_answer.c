@@ -8,8 +8,6 @@
 #include "proto/v2.h"
 #include "proto/v2_binary.h"
 
-/* ---- inference ---- */
-
 static void put_numbers(struct strbuf *text, const struct tensor *tensor, bool *is_first)
 {
     size_t count = shape_count(&tensor->shape);

@@ -11,8 +11,6 @@
 #include "proto/v2_binary.h"
 #include "proto/writer.h"
 
-/* ---- messages ---- */
-
 static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
                         const cJSON *object);
 
@@ -115,8 +113,6 @@ static char *finish_document(struct writer *w, cJSON *root, const ProtobufCMessa
     cJSON_Delete(root);
     return strbuf_finish(&message, ret_size);
 }
-
-/* ---- documents ---- */
 
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size)
 {

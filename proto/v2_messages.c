@@ -530,8 +530,7 @@ enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_
 
 static char *sentence_alone(int http, const char *sentence, const char *code, size_t *ret_size)
 {
-    (void)http;
-    (void)code;
+    (void)http, (void)code;
     char *text = strdup(sentence);
     *ret_size = text ? strlen(text) : 0;
     return text;

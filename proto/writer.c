@@ -74,8 +74,6 @@ void write_floats(struct writer *w, json_node *parent, const char *key, const fl
         write_float(w, list, NULL, values[i]);
 }
 
-/* ---- templates ---- */
-
 #define TEMPLATE_DEPTH 6
 
 static bool is_spec(const char *at, size_t size, const char *spec)

@@ -68,8 +68,6 @@ static bool contains_one(const char *name, const char *const *words, size_t coun
     return false;
 }
 
-/* ---- what an output is not ---- */
-
 static bool is_no_position(const struct heads *heads, size_t i)
 {
     static const char *const words[] = {"boxes", "bbox", "landmark", "keypoint", "offset"};
@@ -123,8 +121,6 @@ static bool is_last(const struct heads *heads, size_t i)
     return true;
 }
 
-/* ---- what it is ---- */
-
 static bool is_named_scores(const struct heads *heads, size_t i)
 {
     static const char *const names[] = {"logits", "probs",        "probabilities", "prob",
@@ -144,8 +140,6 @@ static bool has_labels(const struct heads *heads, size_t i)
 {
     return head_classes(heads, i) == heads->model->labels.count;
 }
-
-/* ---- the choice ---- */
 
 /* Leaves the outputs for which `is_wanted`, unless it is true of none. */
 static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct heads *, size_t))

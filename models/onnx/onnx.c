@@ -10,8 +10,6 @@
 /* Newest IR version whose changes have been read (ONNX 1.23). */
 #define IR_VERSION_MAX 14
 
-/* ---- messages to a graph ---- */
-
 static enum status check_header(const Onnx__ModelProto *model, struct error *err)
 {
     if (!model->graph)
@@ -122,8 +120,6 @@ static enum status load(struct onnx_file *file, struct onnx_model *ret, struct e
         *ret = model;
     return status;
 }
-
-/* ---- entry points ---- */
 
 enum status onnx_load_file(const char *path, const struct onnx_options *options,
                            struct onnx_model *ret, struct error *err)

@@ -25,8 +25,6 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- reading files ---- */
-
 static size_t default_limit(void)
 {
     uint64_t total, available;
@@ -129,8 +127,6 @@ enum status onnx_file_check(const struct onnx_file *file, enum status status, st
         return error_set(err, STATUS_IO, MAPPING_CHANGED);
     return status;
 }
-
-/* ---- bytes to messages ---- */
 
 static void *arena_take(void *arena, size_t size)
 {

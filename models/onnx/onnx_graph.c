@@ -3,8 +3,6 @@
 
 #include "models/onnx/onnx_import.h"
 
-/* ---- nodes ---- */
-
 static enum status declare_outputs(struct scope *scope, const Onnx__NodeProto *node)
 {
     for (size_t i = 0; i < node->n_output; i++) {
@@ -26,8 +24,6 @@ enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, siz
         TRY(scope->import->make_node(scope, nodes[i], i));
     return STATUS_OK;
 }
-
-/* ---- inputs and outputs ---- */
 
 /* A declared type. Symbolic, missing and negative dimensions are DIM_UNKNOWN. */
 static enum status read_type(struct import *import, const Onnx__ValueInfoProto *info,
@@ -139,8 +135,6 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
     }
     return STATUS_OK;
 }
-
-/* ---- initialisers ---- */
 
 static enum status add_constant(struct scope *scope, const char *name, struct tensor *tensor)
 {

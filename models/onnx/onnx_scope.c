@@ -133,8 +133,6 @@ enum status attribute_resolve(const struct scope *scope, const Onnx__AttributePr
     return STATUS_OK;
 }
 
-/* ---- opsets ---- */
-
 static const char *opset_domain(const Onnx__OperatorSetIdProto *entry)
 {
     const char *domain = text_or_empty(entry->domain);

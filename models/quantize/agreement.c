@@ -39,8 +39,6 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
-/* ---- vectors ---- */
-
 /* Softmax in float64 as scores_top_k does it, without storing it: exp(x - greatest) / sum. */
 struct scores {
     const float *values;
@@ -127,8 +125,6 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
     const double correlation = count > 1 ? correlation_of(reference, candidate, count) : 1;
     add_to_mean(&a->correlation, &a->correlation_squares, a->images, correlation);
 }
-
-/* ---- tensors ---- */
 
 static double mean_square(const struct agreement_tensor *t, const float *values, size_t channel,
                           const float *subtract)
@@ -224,8 +220,6 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
     }
     add_difference(a, worst);
 }
-
-/* ---- the verdict ---- */
 
 static bool share_holds(size_t clear, size_t agreeing)
 {

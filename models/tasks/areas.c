@@ -62,8 +62,6 @@ struct area_place *area_places(size_t count, float gain, float begin, float inpu
     return places;
 }
 
-/* ---- columns of the photo ---- */
-
 /* Classifies the pixels of a column from row `y` on that lie between the same two rows of the map,
  * if the best classes of the four neighbours differ. */
 static bool blend_rows(const struct area_map *map, const struct area_place *x,

@@ -163,8 +163,6 @@ void crops_limit(const struct detections *found, bool *wanted, size_t most)
     }
 }
 
-/* ---- reading order ---- */
-
 struct read_line {
     float x, y;
     size_t row, place;

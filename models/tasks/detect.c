@@ -19,8 +19,6 @@ static layout_decoder *const decoders[] = {
     [LAYOUT_YOLO_NAS] = decode_yolo_nas,     [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
 };
 
-/* ---- from the input to the photo ---- */
-
 static float to_photo(float at, float begin, float gain, float side)
 {
     const float moved = (at - begin) / gain;
@@ -45,8 +43,6 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y1 = to_photo(box->y1, g->top, g->gain_y, g->photo_height);
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
-
-/* ---- key points and masks of boxes ---- */
 
 /* A point that may lie outside: by the photo's side at most. */
 static float place_point(float at, float begin, float gain, float side, bool may_be_outside)

@@ -9,8 +9,6 @@
 
 #include "engine/base/size.h"
 
-/* ---- runs ---- */
-
 /* As rleFrString in COCO's maskApi.c. */
 bool mask_next(struct mask_reader *reader, uint32_t *ret_length, bool *ret_is_inside)
 {
@@ -35,8 +33,6 @@ bool mask_next(struct mask_reader *reader, uint32_t *ret_length, bool *ret_is_in
     *ret_is_inside = reader->read++ % 2;
     return true;
 }
-
-/* ---- bitmaps ---- */
 
 static void extend(struct mask_bitmap *box, uint32_t x, uint32_t first, uint32_t last)
 {
@@ -83,8 +79,6 @@ enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitm
     *ret = found;
     return STATUS_OK;
 }
-
-/* ---- polygons ---- */
 
 /* Marks a pixel whose upper edge belongs to an outline that was traced. */
 enum { IS_FOLLOWED = 2 };

@@ -73,8 +73,6 @@ bool task_option_is(const char *name)
     return false;
 }
 
-/* ---- which options a task has ---- */
-
 static bool is_asked(const struct task_options *asked, enum task_option option)
 {
     switch (option) {
@@ -154,8 +152,6 @@ enum status task_options_check(const struct task *task, const struct task_option
         err, STATUS_INVALID, "%s has no effect on a model whose task is %s%s%s%s; leave it out",
         stray, task_name(task->kind), used ? " (its parameters: " : "", names, used ? ")" : "");
 }
-
-/* ---- their texts ---- */
 
 static enum status option_share(const char *name, const char *text, float *ret, struct error *err)
 {

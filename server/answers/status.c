@@ -24,8 +24,6 @@ static void write_stages(struct writer *w, json_node *entry, const struct model_
         write_text(w, list, NULL, model->stages[i]);
 }
 
-/* ---- /health ---- */
-
 const char *status_state(struct model_host *model_host, bool draining)
 {
     static const char *const states[] = {
@@ -93,8 +91,6 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
     free(models);
     return write_finish(&w, root, ret_size);
 }
-
-/* ---- /devices ---- */
 
 static void write_trial(struct writer *w, json_node *list, const struct precision_trial *trial)
 {

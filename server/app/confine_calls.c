@@ -73,8 +73,6 @@ struct call_rule {
     }
 #define SAME UINT32_MAX
 
-/* ---- the lists ---- */
-
 /* Every thread. */
 static const struct call_rule basic_calls[] = {
     CALL_IF(mmap, 2, PROT_EXEC, 0), CALL_IF(mprotect, 2, PROT_EXEC, 0), CALL(futex), CALL(write),
@@ -147,8 +145,6 @@ static const struct call_rule forbidden_calls[] = {
     CALL(uselib)
 #endif
 };
-
-/* ---- filters ---- */
 
 enum { PROGRAM_MOST = 1024 };
 

@@ -137,8 +137,6 @@ void supervisor_reloading(struct supervisor *supervisor)
                    (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
 }
 
-/* ---- the watchdog ---- */
-
 /* The pulse of a model, added to the table if it is new. */
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {

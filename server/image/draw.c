@@ -124,8 +124,6 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
         mix_pixel(pixel, colour, opacity);
 }
 
-/* ---- text ---- */
-
 /* Returns the letter at *text, which advances past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {

@@ -104,8 +104,6 @@ static enum status gif_read_head(const uint8_t *data, size_t size,
     return STATUS_OK;
 }
 
-/* ---- pixels ---- */
-
 struct gif_cursor {
     const struct gif_head *head;
     uint8_t *pixels;

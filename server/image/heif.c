@@ -175,8 +175,6 @@ bool heic_load(void)
     return heif_can_decode(HEIF_HEVC);
 }
 
-/* ---- the container ---- */
-
 struct heif_file {
     const char *name; /* "AVIF" */
     struct heif_context *context;
@@ -242,8 +240,6 @@ static enum status heif_open(const uint8_t *data, size_t size, const struct imag
         *ret = file;
     return status;
 }
-
-/* ---- pixels ---- */
 
 static enum status heif_read_pixels(const struct heif_file *file, struct pixel_buffer *buffer,
                                     struct error *err)

@@ -530,6 +530,13 @@ static enum status check_stages(struct loader *loader, struct error *err)
     return first.status;
 }
 
+/* Logs what a change of the models means for requests without a model and for pipelines. */
+static void report_changes(struct loader *loader)
+{
+    report_default(loader);
+    (void)!check_stages(loader, NULL);
+}
+
 static bool is_unloaded(const struct loader *loader, const char *name)
 {
     for (size_t i = 0; i < loader->unloaded_count; i++)
@@ -645,12 +652,19 @@ static void run_jobs(struct loader *loader)
             status = load_by_name(loader, job->name, &err);
         else
             status = unload_by_name(loader, job->name, &err);
-        report_default(loader);
-        (void)!check_stages(loader, NULL);
+        report_changes(loader);
         job->on_done(job->context, status, &err);
         free(job->name);
         free(job);
     }
+}
+
+static void wake_loader(void *context)
+{
+    struct loader *loader = context;
+    const uint64_t one = 1;
+    atomic_store(&loader->interrupt, 1);
+    (void)!write(loader->wake_fd, &one, sizeof one);
 }
 
 enum status loader_submit(struct loader *loader, enum loader_job kind, const char *name,
@@ -661,7 +675,6 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     struct queued_job *job = calloc(1, sizeof *job);
     char *copy = strdup(name);
     enum status status = STATUS_OK;
-    uint64_t one = 1;
     if (!job || !copy) {
         free(job);
         free(copy);
@@ -686,8 +699,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         return status;
     }
     atomic_store(&loader->has_job, 1);
-    atomic_store(&loader->interrupt, 1);
-    (void)!write(loader->wake_fd, &one, sizeof one);
+    wake_loader(loader);
     return STATUS_OK;
 }
 
@@ -752,8 +764,7 @@ static bool load_wanted(struct loader *loader)
         model_host_fail(model_host, name, version,
                         status == STATUS_OK ? "its files have gone" : err.message);
     repository_done(&repository);
-    report_default(loader);
-    (void)!check_stages(loader, NULL);
+    report_changes(loader);
     return true;
 }
 
@@ -775,14 +786,6 @@ static bool make_size(struct loader *loader)
         model_host_add_size(model_host, model, height, width,
                             is_running(loader) ? &loader->has_job : &loader->cancel);
     return true;
-}
-
-static void wake_loader(void *context)
-{
-    struct loader *loader = context;
-    const uint64_t one = 1;
-    atomic_store(&loader->interrupt, 1);
-    (void)!write(loader->wake_fd, &one, sizeof one);
 }
 
 /* Completes one version after its quick start, or compares its precisions, if that is pending.
@@ -847,8 +850,7 @@ static void load_first(struct loader *loader)
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err.status : STATUS_OK;
     loader->outcome_error = err;
-    report_default(loader);
-    (void)!check_stages(loader, NULL);
+    report_changes(loader);
     if (loader->options.models && !lost)
         model_host_settle(loader->options.model_host);
     while (model_host_state(loader->options.model_host) == MODEL_HOST_LOADING && make_size(loader))
@@ -881,8 +883,7 @@ static void rescan(struct loader *loader)
     }
     loader->is_lost = false;
     (void)reconcile(loader, &repository, NULL);
-    report_default(loader);
-    (void)!check_stages(loader, NULL);
+    report_changes(loader);
     repository_done(&repository);
 }
 
@@ -963,14 +964,12 @@ enum status loader_outcome(struct loader *loader, struct error *err)
 
 void loader_stop(struct loader *loader)
 {
-    uint64_t one = 1;
     pthread_mutex_lock(&loader->lock);
     loader->stopping = true;
     pthread_mutex_unlock(&loader->lock);
     atomic_store(&loader->cancel, 1);
     atomic_store(&loader->has_job, 1);
-    atomic_store(&loader->interrupt, 1);
-    (void)!write(loader->wake_fd, &one, sizeof one);
+    wake_loader(loader);
     if (loader->started && !loader->joined)
         pthread_join(loader->thread, NULL);
     loader->joined = true;

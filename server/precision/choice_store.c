@@ -18,8 +18,6 @@
 #include "server/observe/log.h"
 #include "server/precision/internal.h"
 
-/* ---- the file ---- */
-
 static atomic_flag is_said = ATOMIC_FLAG_INIT;
 
 void cache_read(const char *folder)
@@ -54,8 +52,6 @@ void precision_check_cache(const char *folder, char *warning, size_t size)
                  folder, err.message);
     }
 }
-
-/* ---- the key ---- */
 
 static void hash_text(struct graph_hash *hash, const char *text)
 {
@@ -137,8 +133,6 @@ struct graph_hash choice_key_of(const struct model *model, const struct session_
     hash_device(&hash, options->device);
     return hash;
 }
-
-/* ---- the text ---- */
 
 static bool choice_parse(char *text, struct precision_choice *ret)
 {

@@ -13,8 +13,6 @@
 #define SPEED_ROUNDS 10
 #define SPEED_MS     1500
 
-/* ---- speed ---- */
-
 void speed_add(struct speed *speed, double fp32_cost, double candidate_cost)
 {
     const double costs[SIDES] = {fp32_cost, candidate_cost};
@@ -37,8 +35,6 @@ bool speed_is_known(const struct speed *speed, bool is_cpu)
     return speed->rounds >= SPEED_ROUNDS || (speed->rounds > 0 && speed->spent_ms >= SPEED_MS) ||
            (is_cpu && speed->rounds > 1 && is_clear);
 }
-
-/* ---- runs ---- */
 
 struct trial {
     const struct trial_input *input;

@@ -191,8 +191,6 @@ void kserve_explain_handle(struct exchange *x)
                     x->match.model);
 }
 
-/* ---- what there is ---- */
-
 void kserve_model_handle(struct exchange *x)
 {
     size_t count, found = 0, size = 0;

@@ -234,9 +234,7 @@ static enum status set_prompt(struct predict_work *work, const char *text, struc
 /* request_limits_read() has read it from the query. */
 static enum status set_keep_alive(struct predict_work *work, const char *text, struct error *err)
 {
-    (void)work;
-    (void)text;
-    (void)err;
+    (void)work, (void)text, (void)err;
     return STATUS_OK;
 }
 

@@ -15,8 +15,6 @@
 /* That of transformers' zero-shot pipeline. */
 #define DEFAULT_PROMPT "This is a photo of {}."
 
-/* ---- parameters ---- */
-
 /* Cuts blanks at both ends off. */
 static char *trim(char *text)
 {
@@ -65,8 +63,6 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
     return STATUS_OK;
 }
 
-/* ---- the photo's model ---- */
-
 /* How the model scores labels. */
 static enum status read_scores(struct exchange *x, struct request_labels *labels,
                                const struct predict_request *request, struct error *err)
@@ -101,8 +97,6 @@ static enum status read_scores(struct exchange *x, struct request_labels *labels
     model_host_release(host, deployment);
     return status;
 }
-
-/* ---- the texts' model ---- */
 
 static struct request_labels *labels_of(const struct exchange *x)
 {

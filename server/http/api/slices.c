@@ -50,8 +50,6 @@ enum status slices_set(struct sliced_photo *slices, const char *name, const char
     return STATUS_OK;
 }
 
-/* ---- the slices ---- */
-
 static enum status slices_add(struct sliced_photo *slices, struct request_part **ret,
                               struct error *err)
 {

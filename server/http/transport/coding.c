@@ -60,8 +60,6 @@ enum coding coding_choose(const char *accept_encoding)
     return deflate > 0 && deflate >= none ? CODING_DEFLATE : CODING_NONE;
 }
 
-/* ---- inflating ---- */
-
 /* zlib's header is a multiple of 31 and names method 8 (RFC 1950, section 2.2). */
 static bool is_zlib_header(unsigned first, unsigned second)
 {
@@ -136,8 +134,6 @@ enum status coding_inflate(enum coding coding, const void *bytes, size_t size, s
         return coding_broken(coding, "it ends in the middle", err);
     return status;
 }
-
-/* ---- compressing ---- */
 
 char *coding_compress(enum coding coding, const char *text, size_t size, size_t *ret_size)
 {

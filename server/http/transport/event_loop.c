@@ -40,8 +40,6 @@ static bool begin_run(struct event_loop *loop, bool *ret_accepts)
     return !stop;
 }
 
-/* ---- accepting ---- */
-
 /* How many more connections the daemon accepts. */
 static size_t room(const struct event_loop *loop)
 {
@@ -70,8 +68,6 @@ static void accept_some(struct event_loop *loop)
                                 &loop->full_until))
         ;
 }
-
-/* ---- the thread ---- */
 
 static int sooner(int ms, int other)
 {

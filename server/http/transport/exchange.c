@@ -62,8 +62,6 @@ void exchange_resume(struct exchange *x)
     x->carrier->resume(x);
 }
 
-/* ---- for carriers ---- */
-
 void exchange_free(struct exchange *x)
 {
     if (!x)

@@ -31,8 +31,6 @@ enum status grpc_check(struct error *err)
     return STATUS_OK;
 }
 
-/* ---- accepting ---- */
-
 static bool grpc_has_room(const struct grpc_server *grpc)
 {
     size_t open, busy;
@@ -56,8 +54,6 @@ static void grpc_accept(struct grpc_server *grpc)
      * waking the thread. */
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
-
-/* ---- the thread ---- */
 
 /* Takes the list of resumed calls. Returns false to stop. */
 static bool grpc_begin_run(struct grpc_server *grpc, struct grpc_call **ret_resumed,

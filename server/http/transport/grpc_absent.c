@@ -11,9 +11,7 @@ enum status grpc_check(struct error *err)
 enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
                        struct error *err)
 {
-    (void)server;
-    (void)listen_fd;
-    (void)ret;
+    (void)server, (void)listen_fd, (void)ret;
     return grpc_check(err);
 }
 

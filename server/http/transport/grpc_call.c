@@ -330,9 +330,7 @@ static size_t next_bytes(struct grpc_call *call, uint8_t *to, size_t room)
 static ssize_t read_messages(nghttp2_session *session, int32_t stream, uint8_t *to, size_t room,
                              uint32_t *flags, nghttp2_data_source *source, void *context)
 {
-    (void)session;
-    (void)stream;
-    (void)context;
+    (void)session, (void)stream, (void)context;
     struct grpc_call *call = source->ptr;
     size_t count = 0;
     if (call->state == CALL_ANSWERING) {

@@ -205,9 +205,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
 static int on_invalid_frame(nghttp2_session *session, const nghttp2_frame *frame, int why,
                             void *context)
 {
-    (void)session;
-    (void)frame;
-    (void)why;
+    (void)session, (void)frame, (void)why;
     struct grpc_connection *c = context;
     c->header_since = 0;
     (void)pay(c, COST_RESET);

@@ -81,8 +81,6 @@ void response_cache_free(struct response_cache *cache)
     free(cache);
 }
 
-/* ---- keys ---- */
-
 /* Hashes each field's length before it, so that different lists of fields are different bytes. */
 static bool hash_field(gnutls_hash_hd_t hash, const void *bytes, size_t size)
 {
@@ -146,8 +144,6 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *x, 
     x->cache_key.headers = x->answer.header_count;
     return is_good;
 }
-
-/* ---- answers ---- */
 
 static struct cache_bucket *bucket_of(const struct response_cache *cache, const uint8_t *hash)
 {

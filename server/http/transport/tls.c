@@ -252,11 +252,7 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key)
 {
-    (void)session;
-    (void)names;
-    (void)name_count;
-    (void)algorithms;
-    (void)algorithm_count;
+    (void)session, (void)names, (void)name_count, (void)algorithms, (void)algorithm_count;
     pthread_mutex_lock(&lock);
     struct pair *pair = shown;
     pthread_mutex_unlock(&lock);
@@ -307,9 +303,7 @@ static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
                        const gnutls_datum_t *message)
 {
-    (void)type;
-    (void)when;
-    (void)message;
+    (void)type, (void)when, (void)message;
     struct tls_reader *reader = gnutls_transport_get_ptr(session);
     if (incoming)
         atomic_store(&reader->handshake, reader->bytes);

@@ -204,8 +204,6 @@ void deployment_unref(struct deployment *deployment)
     free(deployment);
 }
 
-/* ---- counting ---- */
-
 static void count_add(_Atomic uint64_t *number, uint64_t more)
 {
     atomic_fetch_add_explicit(number, more, memory_order_relaxed);

@@ -12,8 +12,6 @@ static const char images_help[] = "Images answered, by result.";
 static const char phase_name[] = "lensd_phase_seconds";
 static const char phase_help[] = "Seconds that images and requests spent in each phase.";
 
-/* ---- Triton's names ---- */
-
 static void triton_init(struct triton_meters *triton, struct metrics *metrics, const char *labels)
 {
     static const char failure[] = "nv_inference_request_failure",
@@ -69,8 +67,6 @@ static enum triton_failure triton_failure(enum status status)
         return TRITON_OTHER;
     }
 }
-
-/* ---- a model's ---- */
 
 static void set_labels(struct meters *meters, const char *model)
 {
@@ -184,8 +180,6 @@ void meters_refused_unknown(struct metrics *metrics, const char *model, enum sta
     set_labels(&meters, model);
     meters_refusal(&meters, cause, images);
 }
-
-/* ---- a lane's ---- */
 
 void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
                       struct device_id device)

@@ -14,8 +14,6 @@
 /* How soon to look again whether a model that is to be unloaded has become idle. */
 #define LOOK_AGAIN_NS INT64_C(500000000)
 
-/* ---- requests ---- */
-
 static void wake_loader(const struct model_host *host)
 {
     if (host->source.wake)
@@ -110,8 +108,6 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
     wake_loader(host);
     return status;
 }
-
-/* ---- the loading thread ---- */
 
 bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16])
 {

@@ -40,11 +40,6 @@ struct pool {
     pthread_cond_t left;
 };
 
-static int64_t monotonic_now(void)
-{
-    return clock_now();
-}
-
 static void pool_append_locked(struct pool *pool, struct pool_source *source)
 {
     if (source->used < pool->clock)
@@ -187,7 +182,7 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
         return error_set(err, STATUS_NO_MEMORY, "no memory for the decode threads");
     pool->options = *options;
     if (!options->now)
-        pool->options.now = monotonic_now;
+        pool->options.now = clock_now;
     pool->last = &pool->first;
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);

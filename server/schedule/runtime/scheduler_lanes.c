@@ -94,8 +94,6 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
     return taken;
 }
 
-/* --- quarantine --- */
-
 static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
 {
     LOCK(&scheduler->lock);
@@ -166,8 +164,6 @@ bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane)
         working--;
     return working > 0;
 }
-
-/* --- the batch of a lane --- */
 
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot)
 {
