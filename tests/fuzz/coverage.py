@@ -23,6 +23,7 @@ TARGETS = {
     "image": ["server/image/exif.c", "server/image/image.c", "server/image/jpeg.c", "server/image/pixels.c",
               "server/image/png.c", "server/image/sniff.c", "server/image/transform.c"],
     "onnx": ["models/onnx"],
+    "operators": ["engine/op"],
     "request": ["models/tasks/options.c", "proto/base64.c", "proto/json_check.c", "proto/logging_json.c",
                 "proto/predict_json.c", "proto/settings_json.c", "server/http/transport/multipart.c",
                 "server/http/transport/query.c"],
