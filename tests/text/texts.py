@@ -1,4 +1,4 @@
-"""Texts in many scripts for tests of tokenizers: sentences made of words of 24 scripts, emoji, combining marks, odd
+"""Texts in many scripts for tests of tokenizers: sentences made of words of 26 scripts, emoji, combining marks, odd
 blanks, punctuation, and random characters. The same seed makes the same texts."""
 import random
 import unicodedata
