@@ -82,8 +82,10 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
     struct writer w = {.failed = !models};
     json_node *root = write_root();
     write_members(&w, root,
-                  "status=%s ready=%hhd version=%s uptime_seconds=%.3f note?=%s confinement?=%s",
-                  state, !strcmp(state, "ready"), LENSD_VERSION, uptime_s, note, confinement);
+                  "status=%s ready=%hhd version=%s uptime_seconds=%.3f note?=%s confinement?=%s "
+                  "sizes_left?=%zu",
+                  state, !strcmp(state, "ready"), LENSD_VERSION, uptime_s, note, confinement,
+                  model_host_sizes_left(model_host));
     write_texts(&w, root, "formats", formats, format_count);
     json_node *list = write_array(&w, root, "models");
     for (size_t i = 0; i < count; i++)

@@ -268,7 +268,7 @@ const struct option config_options[] = {
     {"log-format", CHOICE(COMMAND_SERVE, log_format), "text", "text|json|auto", OUTPUT,
      "format of the log on standard error; auto: text on a terminal, else json"},
     {"log-level", CHOICE(COMMAND_SERVE, log_level), "info", "debug|info|warn|error", OUTPUT,
-     "lowest level written; info includes one line per request, but not for successful probes"},
+     "lowest level written; info includes one line per request, but not for probes"},
     {"trace-endpoint", TEXT(COMMAND_SERVE, trace_endpoint), NULL, "URL", OUTPUT,
      "send a trace of each request to this OpenTelemetry collector (OTLP over HTTP, as in "
      "http://localhost:4318); needs libcurl"},

@@ -187,10 +187,10 @@ static enum status heif_failure(const char *name, struct heif_error cause, struc
     char text[100];
     library_text(cause.message, text, sizeof text);
     if (cause.code == HEIF_MEMORY && cause.subcode == HEIF_OVER_LIMIT)
-        return error_set(
-            err, STATUS_TOO_LARGE,
-            "the %s is larger than allowed (max_side, max_pixels): %.90s; send a smaller picture",
-            name, text);
+        return error_set(err, STATUS_TOO_LARGE,
+                         "the %s is larger than allowed (--max-side, --max-pixels): %.90s; send a "
+                         "smaller picture",
+                         name, text);
     if (cause.code == HEIF_MEMORY)
         return error_set(err, STATUS_NO_MEMORY,
                          "no memory to decode the %s; send a smaller picture or try again", name);

@@ -159,7 +159,7 @@ static void jpeg_on_progress(j_common_ptr common)
     jpeg_give_up(
         reader,
         error_set(reader->err, STATUS_TOO_LARGE,
-                  "the JPEG has more than %u scans (max_scans); save it again as baseline JPEG",
+                  "the JPEG has more than %u scans (--max-scans); save it again as baseline JPEG",
                   reader->limits->max_scans));
 }
 

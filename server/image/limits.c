@@ -16,14 +16,14 @@ enum status limits_check(const char *name, uint64_t width, uint64_t height,
         return error_set(err, STATUS_TOO_LARGE,
                          "the %s is %" PRIu64 " x %" PRIu64
                          " pixels, but a side may have at most %" PRIu32
-                         " (max_side); send a smaller picture",
+                         " (--max-side); send a smaller picture",
                          name, width, height, limits->max_side);
     /* Both sides are below 2^32, so the product fits. */
     if (limits->max_pixels && width * height > limits->max_pixels)
         return error_set(err, STATUS_TOO_LARGE,
                          "the %s is %" PRIu64 " x %" PRIu64 " = %" PRIu64
                          " pixels, but at most %" PRIu64
-                         " are allowed (max_pixels); send a smaller picture",
+                         " are allowed (--max-pixels); send a smaller picture",
                          name, width, height, width * height, limits->max_pixels);
     return STATUS_OK;
 }

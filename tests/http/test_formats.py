@@ -100,7 +100,7 @@ class Limits(ServedCase):
     def test_sizes_are_checked_on_the_header(self):
         for name in FILES:
             if name in self.server.get("/health").json()["formats"]:
-                self.assert_error(self.server.predict(picture(name)), 413, "too_large", "max_side")
+                self.assert_error(self.server.predict(picture(name)), 413, "too_large", "--max-side")
 
 
 if __name__ == "__main__":

@@ -210,6 +210,18 @@ class Probes(LoggedCase):
         self.server.wait_log(" log level=info")
 
 
+class Draining(FolderCase):
+    def test_probes_that_are_told_to_wait_are_debug(self):
+        server = self.serve("--drain-delay", "300")
+        server.signal()
+        server.wait_for(lambda: server.request("GET", "/readyz", headers={"X-Request-Id": "probe"}).status == 503, "the drain")
+        self.assertEqual(server.predict(seven(), headers={"X-Request-Id": "photo"}).status, 200)
+        server.wait_log(" id=photo ")
+        server.signal(signal.SIGINT)
+        server.wait()
+        self.assertNotIn(" id=probe ", server.log())
+
+
 class Journal(FolderCase):
     """Standard error is a file that JOURNAL_STREAM names, as systemd does with its stream."""
 

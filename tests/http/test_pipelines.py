@@ -342,6 +342,10 @@ class Sizes(Pipelines):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
         self.start()
         self.assertEqual(self.compiled(), 2)
+        # The log says what is being compiled, and how many sizes are left; /health says it until there are none.
+        left = re.findall(r" compiling size model=mean width=\d+ height=\d+ left=(\d+)", self.server.log())
+        self.assertEqual(left, ["2", "1"])
+        self.assertNotIn("sizes_left", self.server.get("/health").json())
         boxes = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)
         for crop, (left, top, right, bottom), size in zip(self.crops(self.ask()), boxes, ("8x16", "24x16", "24x16")):
             part = painted(right - left, bottom - top, lambda x, y, at=(left, top): colors(x + at[0], y + at[1]))

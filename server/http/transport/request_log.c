@@ -143,7 +143,8 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
     }
     fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
     /* Probes and scrapes come every few seconds. */
-    const bool is_routine = x->route && x->route->access == ROUTE_OPEN && x->answer.status < 400;
+    const bool is_routine = x->route && x->route->access == ROUTE_OPEN &&
+                            (x->answer.status < 400 || x->answer.status == 503);
     log_fields(is_routine ? LOG_DEBUG : LOG_INFO, fields);
 }
 

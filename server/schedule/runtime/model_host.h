@@ -338,6 +338,10 @@ struct model_host_source {
 /* Call this before requests are submitted. The struct is copied. */
 void model_host_set_source(struct model_host *host, const struct model_host_source *source);
 
+/* Sizes that pipelines name and that are not compiled yet; one that several name counts for each.
+ */
+size_t model_host_sizes_left(struct model_host *host);
+
 /* Writes the model, version and size of the next one to be compiled, those of pipelines first;
  * false: there is none. Before that the model host is not ready, if it was not when a pipeline.json
  * was added. */

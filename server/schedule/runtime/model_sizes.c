@@ -305,6 +305,16 @@ static int count_sizes_to_come_locked(struct model_host *host, const struct pipe
     return count;
 }
 
+size_t model_host_sizes_left(struct model_host *host)
+{
+    size_t count = 0;
+    LOCK(&host->lock);
+    for (size_t i = 0; i < host->entry_count; i++)
+        if (host->entries[i]->stages)
+            count += (size_t)count_sizes_to_come_locked(host, host->entries[i]->stages);
+    return count;
+}
+
 void table_plan_memory(struct model_host *host)
 {
     int count = 0;
@@ -432,6 +442,9 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         return;
     }
     const int64_t start = clock_now();
+    log_event(LOG_INFO, "compiling size", LOG_STR("model", base->model->name),
+              LOG_INT("width", width), LOG_INT("height", height),
+              LOG_INT("left", (int64_t)model_host_sizes_left(host)));
     enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
     pthread_mutex_lock(&host->lock);
     /* It keeps its deployment meanwhile, which this thread alone replaces. */

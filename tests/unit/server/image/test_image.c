@@ -267,10 +267,10 @@ Test(image, refuses_giants_by_their_header_alone)
     const long before = peak_kilobytes();
     struct image_decoder *decoder = image_decoder_create();
     refuse(decoder, "PNG", png, sizeof png, &limits, STATUS_TOO_LARGE, "50000 x 50000");
-    refuse(decoder, "PNG", png, sizeof png, &limits, STATUS_TOO_LARGE, "16384 (max_side)");
+    refuse(decoder, "PNG", png, sizeof png, &limits, STATUS_TOO_LARGE, "16384 (--max-side)");
     const struct image_limits pixels_only = {.max_pixels = 50000000};
     refuse(decoder, "PNG", png, sizeof png, &pixels_only, STATUS_TOO_LARGE, "50000000");
-    refuse(decoder, "PNG", png, sizeof png, &pixels_only, STATUS_TOO_LARGE, "max_pixels");
+    refuse(decoder, "PNG", png, sizeof png, &pixels_only, STATUS_TOO_LARGE, "--max-pixels");
 
     struct file file = read_image("jpeg_420.jpg");
     uint8_t *size = jpeg_size_bytes(file);
@@ -278,8 +278,8 @@ Test(image, refuses_giants_by_their_header_alone)
     refuse(decoder, "JPEG", file.data, file.size, &limits, STATUS_TOO_LARGE, "65535 x 65535");
     static const uint8_t most[4] = {0xFF, 0xDC, 0xFF, 0xDC}; /* libjpeg's own 65500 */
     memcpy(size, most, sizeof most);
-    refuse(decoder, "JPEG", file.data, file.size, &limits, STATUS_TOO_LARGE, "max_side");
-    refuse(decoder, "JPEG", file.data, file.size, &pixels_only, STATUS_TOO_LARGE, "max_pixels");
+    refuse(decoder, "JPEG", file.data, file.size, &limits, STATUS_TOO_LARGE, "--max-side");
+    refuse(decoder, "JPEG", file.data, file.size, &pixels_only, STATUS_TOO_LARGE, "--max-pixels");
     struct image_info info;
     cr_assert_eq(image_probe(file.data, file.size, &limits, &info, NULL), STATUS_TOO_LARGE);
     cr_assert_eq(image_probe(png, sizeof png, &limits, &info, NULL), STATUS_TOO_LARGE);
@@ -306,7 +306,7 @@ Test(image, limits_are_inclusive)
         refuse(decoder, names[i], file.data, file.size, &less, STATUS_TOO_LARGE, "1072");
         less = exact;
         less.max_side--;
-        refuse(decoder, names[i], file.data, file.size, &less, STATUS_TOO_LARGE, "36 (max_side)");
+        refuse(decoder, names[i], file.data, file.size, &less, STATUS_TOO_LARGE, "36 (--max-side)");
         free(file.data);
     }
     image_decoder_free(decoder);
@@ -341,7 +341,7 @@ Test(image, bounds_the_scans_of_a_progressive_jpeg)
     struct file file = read_image("jpeg_420_progressive.jpg");
     struct file bomb = repeat_first_scan(file, 5000);
     refuse(decoder, "5000 scans", bomb.data, bomb.size, &limits, STATUS_TOO_LARGE,
-           "100 scans (max_scans)");
+           "100 scans (--max-scans)");
     struct image image;
     struct image_limits scans = {.max_scans = 6000}; /* it is a picture, as far as it goes */
     cr_assert_eq(image_decode(decoder, bomb.data, bomb.size, &scans, &image, NULL), STATUS_OK);
