@@ -228,10 +228,10 @@ def escape(text):
 
 def write_fixtures(folder):
     corpus = make_texts(200, seed=3)
-    texts = [""] + [t[:60] for t in make_texts(40, seed=5)]
+    texts = ["", "  a  b   c ", "カ\u3099カ ﬁe\u0301 Ａ\u3000\u200bx q q\u0301", " \t "] + [t[:60] for t in make_texts(40, seed=5)]
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
         rules.write("".join(f"{a}\t{b}\n" for a, b in (("FB01", "66 69"), ("3000", "20"), ("A0", "20"), ("9", "20"), ("A", "20"), ("2460", "31"),
-                                                       ("65 301", "E9"), ("41", "61"), ("200B", ""), ("30AB 3099", "30AC"))))
+                                                       ("65 301", "E9"), ("41", "61"), ("200B", ""), ("30AB 3099", "30AC"), ("30AB", "30CF"), ("71", "6B"), ("71 301", "EB"))))
         rules.flush()
         files = dict(sentencepieces(corpus, 640, {"normalization_rule_tsv": rules.name}))
     made = [*wordpiece(corpus, 300), *byte_level(corpus, 540), *characters_bpe(corpus, 100), *unigrams(files)]
@@ -246,7 +246,7 @@ def write_fixtures(folder):
     for name, tokenizer in ((n, t) for n, t in made if n in kept):
         tokenizer = Tokenizer.from_str(tokenizer.to_str())
         write(name, "tokenizer.json", tokenizer.to_str().encode(), lambda t: tokenizer.encode(t).ids)
-    for name, content in ((n, c) for n, c in files.items() if n != "unigram"):
+    for name, content in files.items():
         write(name + "_model", "spiece.model", content, sentencepiece.SentencePieceProcessor(model_proto=content).encode)
     return 0
 

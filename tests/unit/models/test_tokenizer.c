@@ -77,8 +77,9 @@ static void check_fixture(const char *name)
 Test(tokenizer, ids_are_those_of_the_libraries)
 {
     static const char *const names[] = {
-        "bert",  "cased",  "clip",    "roberta",         "gemma",
-        "first", "prefix", "unigram", "bpe_bytes_model", "unigram_bytes_model"};
+        "bert",         "cased",  "clip",    "roberta",         "gemma",
+        "first",        "prefix", "unigram", "bpe_bytes_model", "unigram_bytes_model",
+        "unigram_model"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         check_fixture(names[i]);
 }
