@@ -76,6 +76,18 @@ static inline enum status error_no_memory(struct error *err, const char *what)
     return error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
 }
 
+/* For TRY: STATUS_NO_MEMORY where `memory` is NULL. allocated(): what returned it has set the
+ * error; check_memory() sets error_no_memory()'s. */
+static inline enum status allocated(const void *memory)
+{
+    return memory ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static inline enum status check_memory(const void *memory, const char *what, struct error *err)
+{
+    return memory ? STATUS_OK : error_no_memory(err, what);
+}
+
 /* Ends the message already in *err with "; advice", unless it says already what to do: who is
  * nearer to the fault knows better. Where there is no room the message is cut, not the advice.
  * Returns err's status. */

@@ -29,8 +29,7 @@ static enum status backend_open(const struct backend_options *options, struct ba
                                 struct error *err)
 {
     struct cuda_backend *backend = calloc(1, sizeof *backend);
-    if (!backend)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(backend, NULL, err));
     backend->options = *options;
     backend->device = options->device.index;
     struct cudaDeviceProp properties;
@@ -159,8 +158,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
     struct cuda_backend *backend = (struct cuda_backend *)base;
     TRY(use_device(backend, err));
     struct cuda_program *program = calloc(1, sizeof *program);
-    if (!program)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(program, "while compiling", err));
     program->backend = backend;
     program->graph = graph;
     program->next = backend->programs;

@@ -199,8 +199,7 @@ KERNEL(kernel_attention)
     struct shape shape;
     TRY(attention_load(args->node, &attention, &shape, err));
     double *scores = kernel_scratch(args, (size_t)attention.keys, sizeof *scores, err);
-    if (!scores)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(scores));
     return attend(&attention, args, scores, err);
 }
 

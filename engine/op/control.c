@@ -228,8 +228,7 @@ KERNEL(kernel_if)
     struct graph *branch =
         body_of(args->node, tensor_int(args->in[0], 0) ? "then_branch" : "else_branch");
     struct tensor **outputs = zeroed_scratch(args, branch->output_count, sizeof *outputs, err);
-    if (!outputs)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(outputs));
     enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
     for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
         struct tensor *tensor = outputs[i];
@@ -267,8 +266,7 @@ static enum status collection_add(const struct kernel_args *args, struct collect
     if (c->count == c->capacity) {
         size_t wanted = c->capacity ? c->capacity * 2 : 8;
         char *bigger = kernel_scratch_grow(args, c->data, wanted, c->item_bytes, err);
-        if (!bigger)
-            return STATUS_NO_MEMORY;
+        TRY(allocated(bigger));
         c->data = bigger;
         c->capacity = wanted;
     }
@@ -669,8 +667,7 @@ KERNEL(kernel_scan)
                               .items = items,
                               .batched = batched};
     struct collection *states = zeroed_scratch(args, scan.it.states, sizeof *states, err);
-    if (!states)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(states));
     enum status status = iteration_start(&scan.it, err);
     if (status == STATUS_OK)
         status = batched ? run_batches(&scan, states, err) : run_scan(&scan, err);

@@ -171,8 +171,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
     size_t depth = channels * window_size(w), positions = window_outputs(w), size = p.size;
     p.plane = window_inputs(w);
     char *panel = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
-    if (!panel)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(panel));
     for (size_t ng = 0; ng < conv->batch * conv->group && positions; ng++) {
         size_t g = ng % conv->group;
         const char *matrix = (const char *)weights + g * rows * depth * size;
@@ -213,7 +212,6 @@ KERNEL(kernel_conv)
     TRY(conv_forward(args, &conv, arithmetic, src, weights, shift, dst, err));
     epilogue_apply(&args->node->epilogue, arithmetic, dst, extra,
                    shape_count(&(*args->out[0])->shape));
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 
@@ -307,8 +305,7 @@ KERNEL(kernel_conv_transpose)
     void *dst;
     TRY(conv_transpose_shape_init(args->node, &x->shape, &w->shape, &conv, err));
     char *column = kernel_scratch(args, PANEL_ROWS * PANEL_COLUMNS, size, err);
-    if (!column)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(column));
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(operand_open(args, 1, arithmetic, &weights, err));
     TRY(operand_open(args, 2, arithmetic, &bias, err));
@@ -325,7 +322,6 @@ KERNEL(kernel_conv_transpose)
                             (const char *)src + ng * channels * in * size,
                             (const char *)weights + ng % conv.group * matrix * size,
                             (char *)dst + ng * outputs * out * size, column, err));
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 
@@ -479,12 +475,10 @@ KERNEL(kernel_deform_conv)
     if (!size_mul(d.conv.in_channels, d.taps, &room) || !size_mul(room, POSITIONS, &room))
         return error_set(err, STATUS_NO_MEMORY, "the weights are too large");
     d.panel = kernel_scratch(args, room, sizeof *d.panel, err);
-    if (!d.panel)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(d.panel));
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open_doubles(args, 0, &dst, err));
     TRY(deform_batch(args, &d, in, dst, err));
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 

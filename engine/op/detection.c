@@ -284,8 +284,7 @@ KERNEL(kernel_roi_align)
     size_t image = s.channels * (size_t)(s.height * s.width) * size;
     size_t region = s.channels * (size_t)s.pooled_height * (size_t)s.pooled_width * size;
     struct roi_tap *taps = kernel_scratch(args, 2 * MOST_TAPS, sizeof *taps, err);
-    if (!taps)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(taps));
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(operand_open(args, 1, ARITHMETIC_F32, &boxes, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
@@ -301,7 +300,6 @@ KERNEL(kernel_roi_align)
             TRY(roi_region(args, &s, (const char *)src + (size_t)n * image,
                            (const float *)boxes + i * 4, (char *)dst + i * region, taps, err));
     }
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 
@@ -377,8 +375,7 @@ static enum status emit(const struct kernel_args *args, struct suppression *s, s
     if (s->count == s->capacity) {
         size_t wanted = s->capacity ? s->capacity * 2 : 64;
         int64_t *bigger = kernel_scratch_grow(args, s->out, wanted, 3 * sizeof *bigger, err);
-        if (!bigger)
-            return STATUS_NO_MEMORY;
+        TRY(allocated(bigger));
         s->out = bigger;
         s->capacity = wanted;
     }

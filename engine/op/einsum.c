@@ -452,7 +452,6 @@ KERNEL(kernel_einsum)
         label_operand(&plan, i, shapes[i], data, &operands[i]);
     }
     TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 

@@ -273,8 +273,7 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
     struct tensor *out = *args->out[0];
     size_t count = shape_count(&out->shape), inputs = args->node->input_count;
     float *sum = kernel_scratch(args, count, sizeof *sum, err);
-    if (!sum)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sum));
     for (size_t i = 0; i < count; i++)
         sum[i] = 0;
     for (size_t k = 0; k < inputs; k++) {

@@ -105,8 +105,7 @@ enum status operand_open(const struct kernel_args *args, size_t i, enum arithmet
         return STATUS_OK;
     size_t count = shape_count(&tensor->shape);
     void *copy = kernel_scratch(args, count, arithmetic_size(arithmetic), err);
-    if (!copy)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(copy));
     convert_row(tensor->data, tensor->dtype, copy, arithmetic_dtype(arithmetic), count);
     *ret = copy;
     return STATUS_OK;
@@ -130,8 +129,8 @@ enum status result_open(const struct kernel_args *args, size_t i, enum arithmeti
     *ret = tensor ? tensor->data : NULL;
     if (!tensor || is_native(tensor->dtype, arithmetic))
         return STATUS_OK;
-    *ret = kernel_scratch(args, shape_count(&tensor->shape), arithmetic_size(arithmetic), err);
-    return *ret ? STATUS_OK : STATUS_NO_MEMORY;
+    *ret = kernel_result_scratch(args, i, arithmetic_dtype(arithmetic), err);
+    return allocated(*ret);
 }
 
 enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
@@ -141,13 +140,4 @@ enum status result_open_doubles(const struct kernel_args *args, size_t i, double
     TRY(result_open(args, i, ARITHMETIC_F64, &data, err));
     *ret = data;
     return STATUS_OK;
-}
-
-void result_store(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                  const void *data)
-{
-    struct tensor *tensor = kernel_result(args, i);
-    if (tensor && data != tensor->data)
-        convert_row(data, arithmetic_dtype(arithmetic), tensor->data, tensor->dtype,
-                    shape_count(&tensor->shape));
 }

@@ -34,10 +34,9 @@ enum status operands_open(const struct kernel_args *args, size_t first, size_t c
                           const double **ret, struct error *err) MUST_USE;
 
 /* Memory for the elements of output i in the type of an arithmetic: the tensor's own if the types
- * agree; NULL if the output is not wanted. result_store() converts the elements into the output. */
+ * agree, else a copy that is converted into the output when the kernel has succeeded; NULL if the
+ * output is not wanted. */
 enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
                         void **ret, struct error *err) MUST_USE;
 enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,
                                 struct error *err) MUST_USE;
-void result_store(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
-                  const void *data);

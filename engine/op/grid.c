@@ -257,7 +257,6 @@ KERNEL(kernel_grid_sample)
                          dst + n * channels * positions, channels, plane, positions, err));
     for (size_t i = 0; i < count && !dtype_is_float(args->in[0]->dtype); i++)
         dst[i] = rint(dst[i]);
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -326,7 +325,6 @@ KERNEL(kernel_affine_grid)
     TRY(result_open_doubles(args, 0, &grid, err));
     fill_grid(theta, grid, extent, (size_t)out->dims[0], (size_t)spatial,
               node_int(args->node, "align_corners", 0) != 0);
-    result_store(args, 0, ARITHMETIC_F64, grid);
     return STATUS_OK;
 }
 

@@ -684,8 +684,7 @@ KERNEL(kernel_cum_sum)
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t extent = layout.extent, inner = layout.inner;
     void *scratch = kernel_scratch(args, inner, sizeof(double), err);
-    if (!scratch)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(scratch));
     struct running running = {dtype_is_float(x->dtype), node_int(args->node, "exclusive", 0) != 0,
                               inner, scratch, scratch};
     for (size_t o = 0; o < layout.outer && x->bytes; o++) {

@@ -218,8 +218,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     void *memory = alloc_array(1, values * sizeof(struct declared) + pointers * sizeof(void *) +
                                       values * sizeof(uint32_t) + 2 * values * sizeof(bool) +
                                       inputs * sizeof(bool));
-    if (!memory)
-        return error_no_memory(err, "while starting a run");
+    TRY(check_memory(memory, "while starting a run", err));
     *run = (struct run){.interpreter = interpreter, .graph = graph, .memory = memory};
     run->declared = memory;
     run->operands.in = (void *)(run->declared + values);

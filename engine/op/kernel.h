@@ -80,7 +80,12 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
  * *err set on failure: of its status the interpreter makes that of the run. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
-/* Grows scratch memory that one of these two functions has returned, or allocates it if `memory`
+/* Scratch memory for the elements of output i as numbers of `dtype`, which become the output's when
+ * the kernel has succeeded. */
+void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
+                            struct error *err);
+
+/* Grows scratch memory that one of these functions has returned, or allocates it if `memory`
  * is NULL. `memory` becomes invalid, except after a failure. */
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
+#include "engine/op/convert.h"
 #include "engine/op/kernel.h"
 
 enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype dtype,
@@ -18,7 +19,9 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 
 struct scratch_block {
     struct scratch_block *next;
-    size_t size; /* charged */
+    size_t size;           /* charged */
+    struct tensor *result; /* its elements, as `dtype`; NULL: of no output */
+    enum dtype dtype;
     alignas(max_align_t) char bytes[];
 };
 
@@ -55,6 +58,9 @@ enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct
     while (blocks) {
         struct scratch_block *block = blocks;
         blocks = block->next;
+        if (block->result && status == STATUS_OK)
+            convert_row(block->bytes, block->dtype, block->result->data, block->result->dtype,
+                        shape_count(&block->result->shape));
         memory_uncharge(args->budget, block->size);
         free(block);
     }
@@ -64,6 +70,18 @@ enum status kernel_call(kernel_fn kernel, const struct kernel_args *args, struct
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err)
 {
     return kernel_scratch_grow(args, NULL, count, size, err);
+}
+
+void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
+                            struct error *err)
+{
+    struct tensor *result = kernel_result(args, i);
+    void *memory = kernel_scratch(args, shape_count(&result->shape), dtype_size(dtype), err);
+    if (memory) {
+        (*args->scratch)->result = result;
+        (*args->scratch)->dtype = dtype;
+    }
+    return memory;
 }
 
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
@@ -91,7 +109,7 @@ void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t c
         return NULL;
     }
     if (!memory)
-        block->next = *link;
+        *block = (struct scratch_block){.next = *link};
     block->size = whole;
     *link = block;
     return block->bytes;

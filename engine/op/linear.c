@@ -76,8 +76,7 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
     if (!gemm->trans_b)
         return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
     void *transposed = kernel_scratch(args, m * k, size, err); /* as many as a has */
-    if (!transposed)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(transposed));
     struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
     copy_strided(transposed, a, size, dims, 2);
@@ -155,7 +154,6 @@ KERNEL(kernel_gemm)
         scale_and_add(&gemm, working, dst, alpha, beta, c);
     if (!exact)
         epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, gemm.m * gemm.n);
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 
@@ -209,7 +207,6 @@ KERNEL(kernel_matmul)
     TRY(multiply_batches(args, &shape, arithmetic, left, right, dst, err));
     if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
         epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
-    result_store(args, 0, arithmetic, dst);
     return STATUS_OK;
 }
 

@@ -244,7 +244,6 @@ static enum status store_running(const struct kernel_args *args, size_t i, const
     TRY(result_open_doubles(args, i, &running, err));
     for (size_t c = 0; running && c < channels; c++)
         running[c] = old[c] * momentum + now[c] * (1 - momentum);
-    result_store(args, i, ARITHMETIC_F64, running);
     return STATUS_OK;
 }
 
@@ -276,8 +275,7 @@ KERNEL(kernel_batch_normalization)
     }
     /* training_mode of opset 14: normalised by the statistics of X itself. */
     double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
-    if (!now)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(now));
     TRY(operands_open(args, 0, 1, &src, err));
     channel_statistics(src, (size_t)x->dims[0], channels, inner, now, now + channels);
     normalise_channels(args, channels, inner, scale, shift, now, now + channels);
@@ -319,7 +317,6 @@ static enum status normalise_groups(const struct kernel_args *args, size_t group
             dst[i * block + k] = (src[i * block + k] - mean) * factor * scale[c] + shift[c];
         }
     }
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -357,8 +354,7 @@ static enum status spread_operand(const struct kernel_args *args, size_t input,
     if (shape_count(own) == columns && own->rank <= x->rank - axis)
         return STATUS_OK;
     double *all = kernel_scratch(args, shape_count(x), sizeof *all, err);
-    if (!all)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(all));
     struct copy_dim dims[TENSOR_MAX_RANK];
     ptrdiff_t dst = sizeof(double), src = sizeof(double);
     for (int i = 1; i <= x->rank; i++) {
@@ -414,7 +410,6 @@ KERNEL(kernel_layer_normalization)
     TRY(result_open_doubles(args, 0, &dst, err));
     layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank), src,
                &scale, &shift, dst);
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -443,7 +438,6 @@ KERNEL(kernel_rms_normalization)
         for (size_t i = 0; i < columns; i++)
             y[i] = x[i] * factor * s[i];
     }
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -494,8 +488,7 @@ KERNEL(kernel_mean_variance_normalization)
         back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
     const double *src;
     double *dst, *transposed = kernel_scratch(args, total, sizeof *transposed, err);
-    if (!transposed)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(transposed));
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(result_open_doubles(args, 0, &dst, err));
     if (!total)
@@ -503,7 +496,6 @@ KERNEL(kernel_mean_variance_normalization)
     copy_strided(transposed, src, sizeof(double), dims, x->rank);
     normalise_rows(transposed, total / columns, columns);
     copy_strided(dst, transposed, sizeof(double), back, x->rank);
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -538,13 +530,11 @@ KERNEL(kernel_lrn)
     size_t image = channels * inner;
     const double *src;
     double *dst, *sums = kernel_scratch(args, inner, sizeof *sums, err);
-    if (!sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sums));
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(result_open_doubles(args, 0, &dst, err));
     for (size_t n = 0; n < (size_t)x->dims[0] && image; n++)
         lrn_image(args->node, src + n * image, dst + n * image, sums, channels, inner);
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 
@@ -560,7 +550,6 @@ KERNEL(kernel_scale_shift)
     TRY(result_open_doubles(args, 0, &dst, err));
     for (size_t i = 0; i < count; i++)
         dst[i] = in[0][i] * in[1][i % channels] + in[2][i % channels];
-    result_store(args, 0, ARITHMETIC_F64, dst);
     return STATUS_OK;
 }
 

@@ -213,8 +213,7 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
             return error_set(err, STATUS_NO_MEMORY, "the padding is too large");
     }
     ptrdiff_t *table = kernel_scratch(args, total, sizeof *table, err);
-    if (!table)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(table));
     for (int i = 0; i < rank; i++)
         pad_table(padding, i, x->shape.dims[i], from[i], table + start[i]);
     size_t at[TENSOR_MAX_RANK] = {0}, row = (size_t)out->shape.dims[rank - 1];
@@ -319,8 +318,7 @@ KERNEL(kernel_col2im)
     for (int d = 0; d < geometry.spatial; d++)
         block *= (size_t)geometry.block[d];
     void *scratch = kernel_scratch(args, pixels, sizeof(double), err);
-    if (!scratch)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(scratch));
     struct col2im_image image = {&geometry, dtype_is_float(x->dtype), scratch, scratch};
     for (size_t i = 0; i < images; i++) {
         memset(scratch, 0, pixels * sizeof(double));

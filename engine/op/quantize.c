@@ -121,8 +121,7 @@ static enum status params_open(const struct kernel_args *args, struct params *re
     if (!zero)
         return STATUS_OK;
     ret->zeros = kernel_scratch(args, count, sizeof *ret->zeros, err);
-    if (!ret->zeros)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(ret->zeros));
     if (shape_count(&zero->shape) == count)
         load_integers(zero->data, zero->dtype, ret->zeros, count);
     else

@@ -283,8 +283,7 @@ KERNEL(kernel_qlinear_average_pool)
     size_t in_plane = window_inputs(&w), out_plane = window_outputs(&w);
     size_t in_count = shape_count(&x->shape), out_count = shape_count(&y->shape);
     float *src = kernel_scratch(args, in_count, sizeof *src, err);
-    if (!src)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(src));
     for (size_t i = 0; i < in_count; i++)
         src[plane_index(i, last, channels, in_plane)] =
             real_of(&in, stored_at(x->data, x->dtype, i));
@@ -310,8 +309,7 @@ KERNEL(kernel_qlinear_global_average_pool)
     size_t plane = planes ? count / planes : 1;
     size_t channels = (size_t)x->shape.dims[last ? x->shape.rank - 1 : 1];
     int64_t *sums = kernel_scratch(args, planes, sizeof *sums, err);
-    if (!sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sums));
     for (size_t i = 0; i < planes; i++)
         sums[i] = 0;
     for (size_t i = 0; i < count; i++)

@@ -160,8 +160,7 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     const struct tensor *src = args->in[i];
     const struct tensor *zeros = kernel_input(args, zero);
     *ret = kernel_scratch(args, shape_count(&src->shape), sizeof **ret, err);
-    if (!*ret)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(*ret));
     quant_widen(src, zeros, run, *ret);
     return STATUS_OK;
 }
@@ -222,8 +221,7 @@ KERNEL(kernel_qlinear_conv)
     struct conv_shape conv;
     TRY(conv_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &conv, err));
     int32_t *sums = kernel_scratch(args, shape_count(&y->shape), sizeof *sums, err);
-    if (!sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sums));
     TRY(convolve(args, &conv, 3, 2, 5, bias ? bias->data : NULL, sums, err));
     struct quant quant = quant_read(args, 6, y->dtype);
     size_t positions = 1, planes = conv.batch * conv.out_channels;
@@ -266,8 +264,7 @@ static enum status widen_matrices(const struct kernel_args *args, const struct t
     size_t count = shape_count(&operand->shape);
     TRY(param_layout(operand, zeros, rows, &layout, err));
     *ret = kernel_scratch(args, count, sizeof **ret, err);
-    if (!*ret)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(*ret));
     quant_widen(operand, NULL, 0, *ret);
     if (!zeros)
         return STATUS_OK;
@@ -310,8 +307,7 @@ KERNEL(kernel_qlinear_matmul)
     TRY(param_layout(args->in[0], a_scale, true, &a_layout, err));
     TRY(param_layout(args->in[3], b_scale, false, &b_layout, err));
     int32_t *sums = kernel_scratch(args, count, sizeof *sums, err);
-    if (!sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sums));
     zero_bytes(sums, count * sizeof *sums);
     TRY(multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err));
     struct quant quant = quant_read(args, 6, y->dtype);
@@ -345,8 +341,7 @@ KERNEL(kernel_matmul_nbits)
     TRY(matmul_shape_init(&args->in[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n), &matmul,
                           err));
     float *weights = kernel_scratch(args, shape.n * shape.k, sizeof *weights, err);
-    if (!weights)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(weights));
     nbits_widen(&shape, args->in[1], args->in[2], kernel_input(args, 3), weights);
     TRY(operand_open(args, 0, ARITHMETIC_F32, &left, err));
     TRY(result_open(args, 0, ARITHMETIC_F32, &dst, err));
@@ -354,7 +349,6 @@ KERNEL(kernel_matmul_nbits)
     TRY(multiply_batches(args, &matmul, ARITHMETIC_F32, left, weights, dst, err));
     for (size_t i = 0; bias && i < count; i++)
         ((float *)dst)[i] += (float)tensor_number(bias, i % shape.n);
-    result_store(args, 0, ARITHMETIC_F32, dst);
     return STATUS_OK;
 }
 
@@ -404,8 +398,7 @@ KERNEL(kernel_qgemm)
     int32_t *a = NULL, *b = NULL;
     TRY(gemm_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &gemm, err));
     int32_t *sums = kernel_scratch(args, gemm.m * gemm.n, sizeof *sums, err);
-    if (!sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(sums));
     TRY(widen_operand(args, 0, 2, 0, &a, err));
     TRY(widen_right(args, &gemm, &b, err));
     start_sums(&gemm, c, sums);

@@ -386,8 +386,7 @@ static enum status project(const struct kernel_args *args, const struct recurren
         made = kernel_scratch(args, count, sizeof *made, err);
     else
         return error_set(err, STATUS_TOO_LARGE, "the gates are too large");
-    if (!made)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(made));
     zero_bytes(made, count * sizeof *made);
     for (size_t row = 0; row < rows; row += r->batch) { /* W of both directions is one matrix */
         TRY(kernel_goes_on(args, r->batch * all * r->inputs, err));
@@ -406,8 +405,7 @@ static enum status open_state(const struct kernel_args *args, const struct recur
     TRY(result_open_doubles(args, to, ret, err));
     if (!*ret)
         *ret = kernel_scratch(args, count, sizeof **ret, err);
-    if (!*ret)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(*ret));
     if (from)
         memcpy(*ret, from, count * sizeof *from);
     else
@@ -433,8 +431,7 @@ KERNEL(kernel_recurrent)
     TRY(open_state(args, r, in[RECURRENT_C], 2, &run.c, err));
     TRY(result_open_doubles(args, 0, &run.y, err));
     run.sums = kernel_scratch(args, r->batch, (r->width + r->hidden) * sizeof(double), err);
-    if (!run.sums)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;
     if (run.y) /* what lies beyond sequence_lens */
         zero_bytes(run.y, shape_count(&(*args->out[0])->shape) * sizeof(double));
@@ -448,9 +445,6 @@ KERNEL(kernel_recurrent)
             recurrent_step(&run, s);
         }
     }
-    result_store(args, 0, ARITHMETIC_F64, run.y);
-    result_store(args, 1, ARITHMETIC_F64, run.h);
-    result_store(args, 2, ARITHMETIC_F64, run.c);
     return STATUS_OK;
 }
 

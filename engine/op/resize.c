@@ -539,8 +539,7 @@ static enum status advance(const struct kernel_args *args, const struct resize_p
     if (a->out)
         TRY(table_fill(args, plan, a, table, err));
     char *data = kernel_scratch(args, count, stage->item, err);
-    if (!data)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(data));
     if (count)
         TRY(pass(args, stage, data, table, axis, (size_t)a->out, plan->mode == RESIZE_NEAREST,
                  err));

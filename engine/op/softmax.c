@@ -104,8 +104,7 @@ KERNEL(kernel_columns)
     TRY(infer_attribute_axis(args->node, -1, &axis, err));
     const struct axis_layout layout = axis_layout_of(&args->in[0]->shape, axis);
     double *column = kernel_scratch(args, layout.extent, 2 * sizeof *column, err);
-    if (!column)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(column));
     TRY(operands_open(args, 0, 1, &in, err));
     TRY(result_open_doubles(args, 0, &out, err));
     double *result = column + layout.extent;
@@ -122,7 +121,6 @@ KERNEL(kernel_columns)
         for (size_t i = 0; i < layout.extent; i++)
             dst[i * layout.inner] = result[i];
     }
-    result_store(args, 0, ARITHMETIC_F64, out);
     return STATUS_OK;
 }
 

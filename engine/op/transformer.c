@@ -484,8 +484,7 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
     TRY(result_open_doubles(args, ATTENTION_Y, &a->y, err));
     TRY(result_open_doubles(args, ATTENTION_SCORES, &a->scores, err));
     a->row = kernel_scratch(args, (size_t)call->keys, 2 * sizeof *a->row, err);
-    if (!a->row)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(a->row));
     a->shown = a->row + call->keys;
     a->valid = kernel_input(args, ATTENTION_VALID) ? args->in[ATTENTION_VALID]->data : NULL;
     a->k = (struct cache){.past = a->in[ATTENTION_PAST_KEY],
@@ -518,8 +517,6 @@ KERNEL(kernel_onnx_attention)
     TRY(attention_call_load(args->node, &a.call, err));
     TRY(open_attend(args, &a, err));
     TRY(attend_all(args, &a, err));
-    result_store(args, ATTENTION_Y, ARITHMETIC_F64, a.y);
-    result_store(args, ATTENTION_SCORES, ARITHMETIC_F64, a.scores);
     store_cache(args, ATTENTION_PRESENT_KEY, &a.call, &a.k);
     store_cache(args, ATTENTION_PRESENT_VALUE, &a.call, &a.v);
     return STATUS_OK;
@@ -587,7 +584,6 @@ KERNEL(kernel_rotary_embedding)
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open_doubles(args, 0, &y, err));
     TRY(rotate_all(args, &call, in, y, err));
-    result_store(args, 0, ARITHMETIC_F64, y);
     return STATUS_OK;
 }
 

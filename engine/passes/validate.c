@@ -169,8 +169,7 @@ enum status graph_validate(struct graph *graph, const struct validate_limits *li
         .err = err ? err : &ignored,
     };
     enum dtype *declared = alloc_array(graph->output_count, sizeof *declared);
-    if (!declared)
-        return error_no_memory(v.err, "while checking the graph");
+    TRY(check_memory(declared, "while checking the graph", v.err));
     for (size_t i = 0; i < graph->output_count; i++)
         declared[i] = graph->outputs[i]->dtype;
     enum status status = validate_nodes(&v, graph);

@@ -169,8 +169,7 @@ static enum status round_layer(const struct node *layer, const struct number_ran
     const struct channels c = channels_of(layer, weights);
     const struct value *bias = layer->op == OP_MATMUL ? NULL : node_input(layer, 2);
     *ret = (struct stored_layer){.corrections = alloc_array(c.count, sizeof *ret->corrections)};
-    if (!ret->corrections)
-        return error_no_memory(err, "while quantizing");
+    TRY(check_memory(ret->corrections, "while quantizing", err));
     TRY(tensor_create(NULL, DTYPE_I8, &weights->shape, &ret->weights, err));
     TRY(tensor_create(NULL, DTYPE_F32, &SHAPE((int64_t)c.count), &ret->scales, err));
     memset(ret->scales->data, 0, ret->scales->bytes);

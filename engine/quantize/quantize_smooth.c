@@ -182,8 +182,7 @@ static enum status copy_input(struct smoothing *s, struct node *node, size_t i, 
     memcpy(tensor->data, old->data, old->bytes);
     struct value *value = graph_add_constant(s->graph, name, tensor);
     tensor_unref(tensor); /* the graph has it */
-    if (!value)
-        return error_no_memory(s->err, "while quantizing");
+    TRY(check_memory(value, "while quantizing", s->err));
     node->inputs[i] = value;
     *ret = tensor->data;
     return STATUS_OK;

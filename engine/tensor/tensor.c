@@ -251,8 +251,7 @@ static enum status view_bytes(struct tensor *base, size_t offset, const struct s
                               size_t bytes, struct tensor **ret, struct error *err)
 {
     struct tensor *tensor = tensor_object(base->dtype, shape, bytes);
-    if (!tensor)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(tensor, NULL, err));
     tensor->device = base->device;
     tensor->data = bytes ? (char *)base->data + offset : NULL;
     tensor->memory = TENSOR_VIEW;
@@ -304,8 +303,7 @@ enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct devi
     size_t bytes;
     TRY(shape_check(shape, dtype, NULL, &bytes, err));
     struct tensor *tensor = tensor_object(dtype, shape, bytes);
-    if (!tensor)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(tensor, NULL, err));
     tensor->device = device;
     tensor->data = data;
     tensor->memory = TENSOR_WRAPPED;

@@ -114,8 +114,7 @@ static enum status lower_attention(const struct cuda_lowering *compile, struct c
     }
     struct cuda_attention_step *s =
         cuda_step_create(compile, &proto, sizeof *s, attention_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->y = node->outputs[0]->index;
     s->step.kernel = s->on_tensor_cores ? "tensor-core attention" : "attention";
     s->step.flops = 2.0 * (double)loaded.batch * (double)loaded.rows * (double)loaded.keys *

@@ -169,8 +169,7 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
     struct cuda_concat_step *s = cuda_step_create(compile, NULL, sizeof *s, concat_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.free = concat_free;
     s->step.kernel = is_int8    ? "int8 concat"
                      : is_scale ? (count > 1 ? "scale_shift:parts" : "scale_shift")
@@ -179,8 +178,7 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
     s->form.is_split = splits;
     s->form.rows = resolve_extent(&whole->shape, 0, at);
     s->parts = calloc(node->input_count + node->output_count, sizeof *s->parts);
-    if (!s->parts)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(s->parts, "while compiling", err));
     for (size_t p = 0; p < count; p++) {
         const struct value *part = part_of(node, p);
         const int64_t extent =

@@ -177,8 +177,7 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
     if (count == 0)
         return STATUS_OK;
     struct conv_step *s = conv_create(compile, conv, weights, bias, &step, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->kind = CONV_TENSOR;
     s->step.kernel = "tensor-core conv";
     s->step.tune = conv_tune;
@@ -286,8 +285,7 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
     TRY(cuda_weights_get(compile->backend, constant, depthwise ? WEIGHT_TAPS : WEIGHT_CONV,
                          compile->node->inputs[0]->dtype, &weights, err));
     struct conv_step *s = conv_create(compile, c, weights, bias, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
     s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
     return STATUS_OK;

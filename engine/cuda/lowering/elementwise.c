@@ -102,8 +102,7 @@ static enum status lower_elementwise(const struct cuda_lowering *compile, struct
     (void)elementwise_classify(compile->node, &proto);
     struct cuda_elementwise_step *s =
         cuda_step_create(compile, &proto, sizeof *s, elementwise_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.kernel = "elementwise";
     return elementwise_fill(compile, s, err);
 }

@@ -284,8 +284,7 @@ static enum status lower_gather_scatter(const struct cuda_lowering *compile, str
     (void)gather_scatter_classify(node, &proto);
     struct gather_scatter_step *s =
         cuda_step_create(compile, &proto, sizeof *s, gather_scatter_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = s->kind == GATHER_PAD ? "pad" : s->kind == GATHER_REPEAT ? "copy" : "gather";
     s->y = y->index;

@@ -78,8 +78,7 @@ static enum status lower_host(const struct cuda_lowering *compile, struct cuda_s
     const void *bias;
     char text[NODE_TEXT];
     struct host_step *s = cuda_step_create(compile, NULL, sizeof *s, host_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.free = host_free;
     s->step.kernel = "host";
     s->step.on_host = true;

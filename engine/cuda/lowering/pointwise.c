@@ -291,8 +291,7 @@ static enum status pointwise_fill(const struct cuda_lowering *compile,
     const bool is_chain = entry_of(node->op)->kinds & KIND_CHAIN;
     const size_t inputs = node->input_count, launches = is_chain ? inputs : 1;
     s->launches = calloc(launches, sizeof *s->launches);
-    if (!s->launches)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(s->launches, "while compiling", err));
     if (is_chain && inputs == 1) {
         s->count = 1;
         return fill_single(compile, node->inputs[0], 1, &s->launches[0], err);
@@ -313,8 +312,7 @@ static enum status lower_pointwise(const struct cuda_lowering *compile, struct c
     struct cuda_pointwise numbers;
     (void)pointwise_classify(node, &numbers);
     struct pointwise_step *s = cuda_step_create(compile, NULL, sizeof *s, pointwise_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.free = pointwise_free;
     s->step.kernel = "pointwise";
     s->y = node->outputs[0]->index;

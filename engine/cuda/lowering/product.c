@@ -283,8 +283,7 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
     const struct node *node = compile->node;
     const struct epilogue *e = &node->epilogue;
     struct cuda_product_step *s = cuda_step_create(compile, NULL, sizeof *s, product_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.free = product_free;
     s->step.kernel = "cublasLt";
     s->step.tune = product_tune;

@@ -243,8 +243,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     const uint32_t zero = (uint32_t)(o->x_zero && is_known ? tensor_int(o->x_zero->known, 0) : 0);
     int32_t *sums = alloc_array(channels, sizeof *sums);
     const void *data = NULL;
-    if (!sums)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(sums, "while compiling", err));
     for (size_t m = 0; m < channels; m++) {
         uint32_t sum = 0; /* wraps, as sums do */
         for (int64_t tap = 0; tap < p->taps; tap++)
@@ -276,8 +275,7 @@ static enum status make_scales(const struct cuda_lowering *compile,
     e->zero = y.zero;
     float *scales = alloc_array(channels, sizeof *scales);
     const void *data = NULL;
-    if (!scales)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(scales, "while compiling", err));
     for (size_t m = 0; m < channels; m++) {
         const float w = (float)tensor_number(own, shape_count(&own->shape) == 1 ? 0 : m);
         scales[m] = x.scale * w / y.scale;
@@ -491,8 +489,7 @@ static enum status lower_quantized(const struct cuda_lowering *compile, struct c
     else if (!conv_of_rows(&o, &conv))
         return STATUS_OK;
     struct int8_step *s = cuda_step_create(compile, NULL, sizeof *s, quantized_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->conv.conv = conv;
     return quantized_fill(compile, &o, s, err);
 }

@@ -200,8 +200,7 @@ static enum status lower_reduce_axes(const struct cuda_lowering *compile, struct
     struct axis_step proto = {0};
     (void)reduce_axes_classify(node, &proto);
     struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, reduce_axes_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.kernel = names[s->kind];
     s->x = node->inputs[0]->index;
     s->has_y = y != NULL;

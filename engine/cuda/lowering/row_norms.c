@@ -137,8 +137,7 @@ static enum status create_rows(const struct cuda_lowering *compile,
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     struct row_norms_step *s = cuda_step_create(compile, proto, sizeof *s, row_norms_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->dtype = x->dtype;
     s->x = x->index;
     s->y = y->index;

@@ -210,8 +210,7 @@ static enum status lower_resize(const struct cuda_lowering *compile, struct cuda
         return STATUS_OK;
     struct spatial_step *s = spatial_create(
         compile, node->channels_last ? SPATIAL_RESIZE : SPATIAL_RESIZE_ANY, "resize", ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->resize.rank = x->rank;
     s->resize.outside = plan.extrapolation;
     return make_tables(compile, &plan, node->channels_last ? last : own, s, err);
@@ -239,8 +238,7 @@ static enum status lower_groups(const struct cuda_lowering *compile, struct cuda
     const struct value *x = node->inputs[0];
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
     struct spatial_step *s = spatial_create(compile, SPATIAL_GROUPS, "groups", ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     TRY(cuda_weights_of(compile->backend, node->inputs[1], DTYPE_F32, &s->scale, err));
     TRY(cuda_weights_of(compile->backend, node->inputs[2], DTYPE_F32, &s->bias, err));
     struct cuda_groups *g = &s->groups;
@@ -271,8 +269,7 @@ static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_st
     const struct node *node = compile->node;
     const struct shape *x = &node->inputs[0]->shape;
     struct spatial_step *s = spatial_create(compile, SPATIAL_LRN, "lrn", ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->channels = (size_t)x->dims[x->rank - 1];
     s->pixels = shape_count(x) / s->channels;
     s->size = (int)node_int(node, "size", 1);
@@ -309,8 +306,7 @@ static enum status lower_transposed(const struct cuda_lowering *compile, struct 
     TRY(conv_transpose_shape_init(node, &plain, &node->inputs[1]->known->shape, &shape, err));
     TRY(window_of_conv(node, &shape.window, shape.group, &conv, err));
     struct spatial_step *s = spatial_create(compile, SPATIAL_CONV, "transposed conv", ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     TRY(cuda_weights_get(compile->backend, node->inputs[1]->known, WEIGHT_TAPS, x->dtype,
                          &s->weights, err));
     TRY(cuda_bias_of(compile->backend, node_bias(node), node->outputs[0]->dtype, &bias, err));
@@ -344,8 +340,7 @@ static enum status lower_sample(const struct cuda_lowering *compile, struct cuda
     const char *border = node_string(node, "padding_mode", "zeros");
     const int64_t *in = x->shape.dims, *out = node->outputs[0]->shape.dims;
     struct spatial_step *s = spatial_create(compile, SPATIAL_SAMPLE, "grid sample", ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     TRY(cuda_operand_of(compile, grid, x->dtype, &s->grid, err));
     s->sample =
         (struct cuda_grid_sample){.n = in[0],

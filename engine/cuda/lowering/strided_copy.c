@@ -83,8 +83,7 @@ static enum status move_create(const struct cuda_lowering *compile,
                                struct cuda_step **ret, struct error *err)
 {
     struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, move_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.kernel = kernel;
     s->y = compile->node->outputs[0]->index;
     s->x = compile->node->inputs[0]->index;

@@ -695,8 +695,7 @@ enum status runs_profile(struct program *base, const void *const *inputs, struct
     TRY(copy_in(program, p.slot, &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "profiling", err));
     p.events = calloc(program->step_count + 1, sizeof(cudaEvent_t));
-    if (!p.events)
-        return error_no_memory(err, "while profiling");
+    TRY(check_memory(p.events, "while profiling", err));
     enum status status = STATUS_OK;
     for (size_t i = 0; i <= program->step_count && status == STATUS_OK; i++)
         status =

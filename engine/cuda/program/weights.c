@@ -198,8 +198,7 @@ static enum status copy_from_host(const struct cuda_backend *backend,
 {
     size_t packed_bytes;
     void *packed = weight_pack(weight->constant, weight->layout, weight->dtype, &packed_bytes);
-    if (!packed)
-        return error_no_memory(err, "while packing weights");
+    TRY(check_memory(packed, "while packing weights", err));
     enum status status = device_upload(backend, to, packed, bytes, "weights", err);
     free(packed);
     return status;
@@ -254,8 +253,7 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
                                struct weight_slab **ret, struct error *err)
 {
     struct weight_slab *slab = calloc(1, sizeof *slab);
-    if (!slab)
-        return error_no_memory(err, "while packing weights");
+    TRY(check_memory(slab, "while packing weights", err));
     *slab = (struct weight_slab){.bytes = bytes, .users = 1};
     const enum status status = device_alloc(backend, bytes, "weights", (void **)&slab->data, err);
     if (status == STATUS_OK)
@@ -313,8 +311,7 @@ static enum status find_or_make_locked(struct cuda_backend *backend, struct cuda
         }
     }
     struct weight_upload *upload = calloc(1, sizeof *upload);
-    if (!upload)
-        return error_no_memory(err, "while packing weights");
+    TRY(check_memory(upload, "while packing weights", err));
     *upload =
         (struct weight_upload){.device = backend->device, .users = 1, .hash = hash, .bytes = bytes};
     enum status status = make_locked(backend, weight, upload, err);
@@ -342,8 +339,7 @@ enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *consta
         }
     }
     struct cuda_weight *weight = calloc(1, sizeof *weight);
-    if (!weight)
-        return error_no_memory(err, "while packing weights");
+    TRY(check_memory(weight, "while packing weights", err));
     *weight = (struct cuda_weight){.constant = constant, .layout = layout, .dtype = dtype};
     pthread_mutex_lock(&lock);
     enum status status = find_or_make_locked(backend, weight, err);
