@@ -52,8 +52,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
                             struct error *err)
 {
     struct backend *backend = calloc(1, sizeof *backend);
-    if (!backend)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(backend, NULL, err));
     backend->options = *options;
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)

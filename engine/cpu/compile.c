@@ -12,7 +12,7 @@ static const struct cpu_kernel *const kernels[] = {&cpu_quantized_conv,
                                                    &cpu_dynamic_round,
                                                    &cpu_quantized_concat,
                                                    &cpu_product,
-                                                   &cpu_join,
+                                                   &cpu_scaled_parts,
                                                    &cpu_deconv,
                                                    &cpu_pool,
                                                    &cpu_elementwise,
@@ -99,8 +99,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
 {
     forkjoin_set_threads(backend->options.threads);
     struct program *program = calloc(1, sizeof *program);
-    if (!program)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(program, "while compiling", err));
     program->backend = backend;
     program->next = backend->programs;
     program->weights_before = backend->weights;

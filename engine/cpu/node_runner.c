@@ -135,8 +135,7 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
         copy->inputs[i] = call->constant[i]
                               ? graph_add_constant(graph, "", kept->constants[i])
                               : graph_add_value(graph, "", DTYPE_F32, &call->in[i]->shape);
-        if (!copy->inputs[i])
-            return error_no_memory(err, "while compiling a node");
+        TRY(check_memory(copy->inputs[i], "while compiling a node", err));
         if (call->constant[i])
             continue;
         kept->inputs[graph->input_count] = i;
@@ -160,8 +159,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
 {
     const struct optimize_options optimize = {.claim = cpu_claim};
     struct graph *graph = graph_create(NULL);
-    if (!graph)
-        return error_no_memory(err, "while compiling a node");
+    TRY(check_memory(graph, "while compiling a node", err));
     enum status status = graph_of(call, kept, graph, err);
     if (status == STATUS_OK)
         status = optimize_for_backend(graph, &optimize, err);
@@ -206,8 +204,7 @@ static enum status add(struct backend *backend, const struct node_call *call,
 {
     struct node_program *kept = calloc(1, sizeof *kept);
     struct error reason;
-    if (!kept)
-        return error_no_memory(err, "while compiling a node");
+    TRY(check_memory(kept, "while compiling a node", err));
     kept->node = call->node;
     kept->out = call->out[0]->shape;
     for (size_t i = 0; i < call->node->input_count; i++) {

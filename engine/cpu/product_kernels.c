@@ -198,7 +198,7 @@ static enum status run_candidate(void *context, size_t c, struct autotune_run *r
     const double spent = spent_ms(m);
     const int there = forkjoin_cpu_times(before, MOST_TIMED);
     TRY(backend_check_stop(m->lowering->backend, err));
-    TRY(step->run(step, m->lowering->program, err));
+    TRY(program_step(m->lowering->program, step, err));
     (void)forkjoin_cpu_times(after, MOST_TIMED);
     for (int i = 0; i < there; i++)
         if (after[i] - before[i] > most)

@@ -52,12 +52,6 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
     }
 }
 
-static void scale_shift(const float *x, const float *scale, const float *shift, float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * scale[i] + shift[i];
-}
-
 /* A register of a row at a time, whose scales stay in registers while the rows go by. */
 ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
                              size_t n, bool bf16)
@@ -162,7 +156,6 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .depthwise_channels = DEPTHWISE_CHANNELS,
     .depthwise_rows = DEPTHWISE_ROWS,
     .binary = binary,
-    .scale_shift = scale_shift,
     .scale_rows = scale_rows,
     .scale_rows_bf16 = scale_rows_bf16,
     .accumulate = accumulate,

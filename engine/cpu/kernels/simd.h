@@ -212,9 +212,8 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* y[c] = x[c] * scale[c] + shift[c] */
-    void (*scale_shift)(const float *x, const float *scale, const float *shift, float *y, size_t n);
-    /* The same for rows, and clamped; NaN stays NaN. y may be x where the steps are alike. */
+    /* y[c] = x[c] * scale[c] + shift[c] for rows, clamped; NaN stays NaN. y may be x where the
+     * steps are alike. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);

@@ -40,7 +40,6 @@ struct attention_step {
     size_t most;    /* rows of the largest block */
     size_t thread_bytes;
     struct epilogue epilogue; /* how the result is stored */
-    unsigned char *y_data, *scratch;
 };
 
 /* A thread's scratch memory. */
@@ -170,7 +169,7 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
     if (s->a.nan_is_zero && (total == 0 || isnan(total)))
         memset(sums, 0, width * sizeof *sums);
     else if (!s->y.columns && s->y.dtype == DTYPE_F32) {
-        s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, (float *)(void *)s->y_data + at, width);
+        s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, (float *)(void *)s->step.y + at, width);
         return;
     } else
         s->simd->binary(BINARY_MUL, sums, 1, &factor, 0, sums, width);
@@ -178,18 +177,18 @@ static void write_row(const struct attention_step *s, size_t base, size_t r, flo
         const size_t run = s->y.columns ? 1 : width;
         for (size_t c = 0; c < width; c += run)
             s->simd->quantize(sums + c, s->epilogue.step, s->epilogue.zero, s->y.dtype == DTYPE_I8,
-                              s->y_data + at + (s->y.columns ? s->y.columns[c] : 0), run);
+                              s->step.y + at + (s->y.columns ? s->y.columns[c] : 0), run);
         return;
     }
     if (s->y.dtype == DTYPE_BF16) {
-        uint16_t *to = (uint16_t *)(void *)s->y_data + at;
+        uint16_t *to = (uint16_t *)(void *)s->step.y + at;
         if (!s->y.columns)
             s->simd->narrow_bf16(sums, to, width);
         for (size_t c = 0; s->y.columns && c < width; c++)
             s->simd->narrow_bf16(sums + c, to + s->y.columns[c], 1);
         return;
     }
-    float *to = (float *)(void *)s->y_data + at;
+    float *to = (float *)(void *)s->step.y + at;
     if (!s->y.columns)
         memcpy(to, sums, width * sizeof *to);
     for (size_t c = 0; s->y.columns && c < width; c++)
@@ -241,7 +240,7 @@ static void attention_items(void *context, size_t begin, size_t end)
     const size_t all = (size_t)s->a.rows;
     struct attention_scratch t;
     size_t packed = SIZE_MAX;
-    attention_lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &t);
+    attention_lay_out(s, s->step.memory + (size_t)forkjoin_member() * s->thread_bytes, &t);
     for (size_t i = begin; i < end; i++) {
         const size_t matrix = i / s->blocks, block = i % s->blocks;
         const size_t first = all * block / s->blocks;
@@ -261,8 +260,6 @@ static enum status attention_run(struct step *base, struct program *program, str
     s->v.data = program->data[s->v.value];
     for (size_t b = 0; b < s->a.bias_count; b++)
         s->bias[b].data = program->data[s->bias[b].value];
-    s->y_data = program->data[s->y.value];
-    s->scratch = program->scratch;
     const size_t items = (size_t)s->a.batch * s->blocks;
     /* blocks of a matrix share what is packed of it */
     const size_t threads = (size_t)program->backend->options.threads;
@@ -349,8 +346,7 @@ static enum status lower_attention(const struct lowering *lowering, struct step 
     struct attention_scratch t;
     TRY(attention_load(node, &a, &shape, err));
     struct attention_step *s = step_create(lowering, sizeof *s, attention_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.kernel = "attention";
     s->step.free = attention_free;
     s->simd = simd();

@@ -12,7 +12,7 @@
 struct depthwise_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y, mean;
+    uint32_t mean;
     bool makes_mean;
     struct depthwise kernel;
     size_t images, out_height, blocks;
@@ -20,8 +20,6 @@ struct depthwise_step {
      * depthwise_rows rows). */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
-    const unsigned char *x_data;
-    unsigned char *y_data;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
     float *partial; /* [thread][block][channel]: of the bands that a call makes */
     size_t threads;
@@ -47,8 +45,8 @@ static void depthwise_band(const struct depthwise_step *s, size_t image, size_t 
         memset(partial + block * lanes, 0, (end - block) * lanes * sizeof *partial);
     const size_t from = image * d->height * d->width * d->channels;
     const size_t to = image * s->out_height * d->out_width * d->channels;
-    s->simd->depthwise(d, s->x_data + from * dtype_size(s->x_dtype),
-                       s->y_data + to * dtype_size(s->y_dtype), first, rows, block, end, partial);
+    s->simd->depthwise(d, s->step.x + from * dtype_size(s->x_dtype),
+                       s->step.y + to * dtype_size(s->y_dtype), first, rows, block, end, partial);
     double *sums = s->sums ? s->sums + (image * s->threads + thread) * sums_of(s) : NULL;
     for (size_t i = block * lanes; sums && i < end * lanes; i++)
         sums[i] += (double)partial[i];
@@ -97,8 +95,6 @@ static enum status depthwise_run(struct step *base, struct program *program, str
     struct depthwise_step *s = (struct depthwise_step *)base;
     const struct depthwise *d = &s->kernel;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
     s->sums = NULL;
     if (s->makes_mean) {
         const size_t count = s->images * s->threads * sums_of(s);
@@ -184,13 +180,10 @@ static enum status lower_depthwise(const struct lowering *lowering, struct step 
     struct window w;
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     struct depthwise_step *step = step_create(lowering, sizeof *step, depthwise_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.kernel = "depthwise";
     step->step.packs_constants = true;
     step->simd = simd();
-    step->x = x->index;
-    step->y = y->index;
     step->x_dtype = x->dtype;
     step->y_dtype = y->dtype;
     step->images = (size_t)x->shape.dims[0];

@@ -16,7 +16,6 @@ struct range {
 struct round_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     size_t count;
     /* of this run */
     const float *x_data;
@@ -68,8 +67,8 @@ static enum status round_run(struct step *base, struct program *program, struct 
     const int threads = program->backend->options.threads;
     const size_t pieces = (s->count + PIECE - 1) / PIECE;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
+    s->x_data = (const void *)base->x;
+    s->y_data = (void *)base->y;
     s->ranges = (struct range *)(void *)program->scratch;
     for (int t = 0; t < threads; t++)
         s->ranges[t].min = s->ranges[t].max = 0;
@@ -90,12 +89,9 @@ static enum status lower_dynamic_round(const struct lowering *lowering, struct s
 {
     const struct node *node = lowering->node;
     struct round_step *step = step_create(lowering, sizeof *step, round_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.kernel = "round";
     step->simd = simd();
-    step->x = node->inputs[0]->index;
-    step->y = node->outputs[0]->index;
     step->count = shape_count(&node->inputs[0]->shape);
     step->step.scratch = (size_t)lowering->backend->options.threads * sizeof(struct range);
     step->step.bytes = 2 * step->count * sizeof(float);

@@ -1,5 +1,5 @@
-/* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting,
- * per-channel scale and shift. bfloat16 rows are widened to float32 in pieces that stay in the L1
+/* Elementwise operators on float32 and bfloat16: activations, two operands with numpy broadcasting.
+ * bfloat16 rows are widened to float32 in pieces that stay in the L1
  * cache. */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 #define ROWS 16 /* of an image that meet one vector: they stay in the cache */
 
-enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_SCALE_SHIFT, KIND_ROWS };
+enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_ROWS };
 
 struct elementwise_step {
     struct step step;
@@ -20,7 +20,6 @@ struct elementwise_step {
     enum binary_kind binary;
     struct epilogue activation; /* the unary itself, or what follows the others */
     uint32_t a, b, y;           /* values */
-    uint32_t scale, shift;
     enum dtype dtype;
     int rank; /* of the collapsed loop nest; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
@@ -28,7 +27,6 @@ struct elementwise_step {
     const struct simd_kernels *simd;
     /* of this run */
     const void *a_data, *b_data;
-    const float *scale_data, *shift_data;
     void *y_data;
 };
 
@@ -43,7 +41,7 @@ static const float *load(const struct elementwise_step *s, const void *data, siz
 
 /* n elements of y from at on; operands at their own offsets. */
 static void elementwise_piece(const struct elementwise_step *s, size_t y_at, size_t a_at,
-                              size_t b_at, int a_step, int b_step, size_t column, size_t n)
+                              size_t b_at, int a_step, int b_step, size_t n)
 {
     float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
     const struct simd_kernels *k = s->simd;
@@ -57,9 +55,6 @@ static void elementwise_piece(const struct elementwise_step *s, size_t y_at, siz
     case KIND_BINARY:
         k->binary(s->binary, a, a_step, load(s, s->b_data, b_at, b_step ? n : 1, b_piece), b_step,
                   y, n);
-        break;
-    case KIND_SCALE_SHIFT:
-        k->scale_shift(a, s->scale_data + column, s->shift_data + column, y, n);
         break;
     case KIND_ROWS:
         break;
@@ -84,7 +79,7 @@ static void elementwise_row(const struct elementwise_step *s, size_t row, size_t
     for (size_t at = begin; at < end; at += PIECE) {
         size_t n = end - at < PIECE ? end - at : PIECE;
         elementwise_piece(s, row * s->row + at, a + (a_step ? at : 0), b + (b_step ? at : 0),
-                          a_step, b_step, at, n);
+                          a_step, b_step, n);
     }
 }
 
@@ -149,10 +144,6 @@ static enum status elementwise_run(struct step *base, struct program *program, s
     s->y_data = program->data[s->y];
     if (s->kind == KIND_BINARY || s->kind == KIND_ROWS)
         s->b_data = program->data[s->b];
-    if (s->kind == KIND_SCALE_SHIFT) {
-        s->scale_data = program->data[s->scale];
-        s->shift_data = program->data[s->shift];
-    }
     int threads = program->backend->options.threads;
     if (s->kind == KIND_ROWS)
         parallel_for(threads, s->rows, s->row, elementwise_vector, s);
@@ -264,10 +255,6 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
         shape_count(&y->shape) == 0)
         return false;
     *ret = (struct elementwise_step){.dtype = y->dtype, .activation = node->epilogue};
-    if (node->op == OP_SCALE_SHIFT) {
-        ret->kind = KIND_SCALE_SHIFT;
-        return node->input_count == 3 && claim_reads_image(node);
-    }
     if (optimize_activation(node, &ret->activation)) {
         ret->kind = KIND_UNARY;
         return true;
@@ -288,8 +275,6 @@ static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
     struct elementwise_step s;
     if (!elementwise_classify(node, &s))
         return false;
-    if (s.kind == KIND_SCALE_SHIFT)
-        ret->can = KERNEL_CHANNELS_LAST;
     if (node->op != OP_POW) /* the 2 is float32 */
         ret->narrow = NARROW_SAME;
     ret->in_place = claim_in_place(node, 0, s.kind == KIND_BINARY && !is_square(node) ? 1 : 0);
@@ -306,27 +291,14 @@ static enum status lower_elementwise(const struct lowering *lowering, struct ste
     const struct value *b = proto.kind == KIND_BINARY && !is_square(node) ? node->inputs[1] : a;
     struct elementwise_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, elementwise_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->a = a->index;
     step->b = b->index;
     step->y = y->index;
-    if (step->kind == KIND_SCALE_SHIFT) {
-        step->scale = node->inputs[1]->index;
-        step->shift = node->inputs[2]->index;
-        step->row = (size_t)y->shape.dims[y->shape.rank - 1];
-        step->rows = shape_count(&y->shape) / step->row;
-        step->rank = 2;
-        step->dims[0] = step->rows;
-        step->dims[1] = step->row;
-        step->a_steps[0] = step->row;
-        step->a_steps[1] = 1;
-    } else {
-        collapse(step, &y->shape, &a->shape, &b->shape);
-        elementwise_choose_rows(step);
-    }
+    collapse(step, &y->shape, &a->shape, &b->shape);
+    elementwise_choose_rows(step);
     size_t count = shape_count(&y->shape);
     step->step.flops = (double)count;
     step->step.bytes = dtype_size(y->dtype) *

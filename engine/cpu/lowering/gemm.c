@@ -17,7 +17,7 @@
 struct dense_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y, gate;
+    uint32_t gate;
     struct finish finish;
     const float *weights;   /* packed panels */
     size_t rows, k, n;      /* rows: output pixels of all images */
@@ -32,7 +32,6 @@ struct dense_step {
     const float *x_data;
     float *y_data;
     const float *gate_data;
-    unsigned char *scratch;
 };
 
 /* ---- running ---- */
@@ -164,7 +163,8 @@ static void dense_pieces(void *context, size_t begin, size_t end)
 {
     const struct dense_step *s = context;
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
-    float *gathered = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    float *gathered =
+        (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++) {
         /* the column index runs slowest, so that a thread keeps its weights */
         const size_t r = i % s->row_pieces, c = i / s->row_pieces;
@@ -202,9 +202,8 @@ static enum status dense_run(struct step *base, struct program *program, struct 
 {
     struct dense_step *s = (struct dense_step *)base;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
-    s->scratch = program->scratch;
+    s->x_data = (const void *)base->x;
+    s->y_data = (void *)base->y;
     residual_begin(&s->finish.residual, program, s->y_data);
     if (s->gated)
         s->gate_data = program->data[s->gate];
@@ -297,12 +296,9 @@ static enum status dense_build(const struct lowering *lowering, const struct den
     const struct node *node = lowering->node;
     struct dense_step *step =
         step_create_as(lowering, &proto->step, sizeof *step, dense_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.kernel = "gemm";
     step->step.packs_constants = true;
-    step->x = node->inputs[0]->index;
-    step->y = node->outputs[0]->index;
     if (node->gate) {
         step->gate = node->gate->index;
         step->gated = true;

@@ -19,7 +19,6 @@
 struct groups_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     size_t images, pixels, channels, groups, pieces;
     size_t per; /* channels of a group */
     const float *scale, *bias;
@@ -84,8 +83,8 @@ static enum status groups_run(struct step *base, struct program *program, struct
     s->factor = s->mean + s->channels;
     s->shift = s->factor + s->channels;
     for (size_t n = 0; n < s->images; n++) {
-        s->x_data = (const float *)program->data[s->x] + n * s->pixels * s->channels;
-        s->y_data = (float *)program->data[s->y] + n * s->pixels * s->channels;
+        s->x_data = (const float *)(const void *)base->x + n * s->pixels * s->channels;
+        s->y_data = (float *)(void *)base->y + n * s->pixels * s->channels;
         parallel_for(threads, s->pieces, cost, sum_piece, s);
         join(s, s->partial, s->mean);
         parallel_for(threads, s->pieces, cost, square_piece, s);
@@ -106,18 +105,17 @@ static enum status groups_run(struct step *base, struct program *program, struct
 struct lrn_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     size_t pixels, channels, size, thread_bytes;
     float factor, bias, beta;
     const float *x_data;
     float *y_data;
-    unsigned char *scratch;
 };
 
 static void lrn_pixels(void *context, size_t begin, size_t end)
 {
     const struct lrn_step *s = context;
-    float *squares = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    float *squares =
+        (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++)
         s->simd->lrn(s->x_data + i * s->channels, s->channels, s->size, s->factor, s->bias, s->beta,
                      squares, s->y_data + i * s->channels);
@@ -127,9 +125,8 @@ static enum status lrn_run(struct step *base, struct program *program, struct er
 {
     struct lrn_step *s = (struct lrn_step *)base;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
-    s->scratch = program->scratch;
+    s->x_data = (const void *)base->x;
+    s->y_data = (void *)base->y;
     parallel_for(program->backend->options.threads, s->pixels, s->channels, lrn_pixels, s);
     return STATUS_OK;
 }
@@ -154,12 +151,9 @@ static enum status lower_lrn(const struct lowering *lowering, struct step **ret,
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0];
     struct lrn_step *s = step_create(lowering, sizeof *s, lrn_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->simd = simd();
     s->step.kernel = "lrn";
-    s->x = x->index;
-    s->y = node->outputs[0]->index;
     s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     s->pixels = shape_count(&x->shape) / s->channels;
     s->size = (size_t)node_int(node, "size", 1);
@@ -181,12 +175,9 @@ static enum status lower_groups(const struct lowering *lowering, struct step **r
     const bool instance = node->op == OP_INSTANCE_NORMALIZATION;
     const struct value *x = node->inputs[0];
     struct groups_step *s = step_create(lowering, sizeof *s, groups_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->simd = simd();
     s->step.kernel = "groups";
-    s->x = x->index;
-    s->y = node->outputs[0]->index;
     s->images = (size_t)x->shape.dims[0];
     s->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     s->pixels = shape_count(&x->shape) / s->images / s->channels;

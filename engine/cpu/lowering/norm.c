@@ -114,8 +114,7 @@ static enum status lower_norm(const struct lowering *lowering, struct step **ret
     const size_t row = is_mean ? (size_t)x->shape.dims[x->shape.rank - 1] : claim_row_length(node);
     const struct value *bias = is_mean ? NULL : node_input(node, 2);
     struct norm_step *step = step_create(lowering, sizeof *step, norm_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->simd = simd();
     step->step.kernel = step->simd->name;
     step->op = node->op;

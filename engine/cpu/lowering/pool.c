@@ -17,10 +17,7 @@ struct pool_step {
     bool is_max, count_include_pad, global;
     size_t images, channels;
     size_t pieces; /* of an image, for a global mean in float32; 0 otherwise */
-    uint32_t x, y;
     enum dtype dtype;
-    const unsigned char *x_data;
-    unsigned char *y_data;
     float *partial;
 };
 
@@ -87,12 +84,12 @@ static void pool_pixel(const struct pool_step *s, size_t image, int64_t oy, int6
     const void *taps[MOST_TAPS];
     const size_t pixel = s->channels * dtype_size(s->dtype);
     int64_t counted;
-    const size_t count = pool_taps(w, s->x_data + image * (size_t)(w->in[0] * w->in[1]) * pixel,
+    const size_t count = pool_taps(w, s->step.x + image * (size_t)(w->in[0] * w->in[1]) * pixel,
                                    pixel, oy, ox, taps, &counted);
     const size_t at = (image * (size_t)w->out[0] + (size_t)oy) * (size_t)w->out[1] + (size_t)ox;
     const int64_t divisor = s->count_include_pad ? counted : (int64_t)count;
     const float factor = divisor > 0 ? 1.0f / (float)divisor : 0.0f;
-    reduce_taps(s, taps, count, factor, s->y_data + at * pixel, s->channels);
+    reduce_taps(s, taps, count, factor, s->step.y + at * pixel, s->channels);
 }
 
 static void pool_rows(void *context, size_t begin, size_t end)
@@ -162,7 +159,7 @@ static void pool_global(void *context, size_t begin, size_t end)
         size_t image = i / blocks, c = i % blocks * BLOCK;
         size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
         const unsigned char *x =
-            s->x_data + (image * pixels * s->channels + c) * dtype_size(s->dtype);
+            s->step.x + (image * pixels * s->channels + c) * dtype_size(s->dtype);
         float result[BLOCK];
         if (s->dtype == DTYPE_F32)
             global_block(s, x, pixels, n, result);
@@ -171,9 +168,9 @@ static void pool_global(void *context, size_t begin, size_t end)
                                                              pixels, n, result);
         size_t at = image * s->channels + c;
         if (s->dtype == DTYPE_F32)
-            memcpy((float *)(void *)s->y_data + at, result, n * sizeof *result);
+            memcpy((float *)(void *)s->step.y + at, result, n * sizeof *result);
         else
-            s->simd->narrow_bf16(result, (uint16_t *)(void *)s->y_data + at, n);
+            s->simd->narrow_bf16(result, (uint16_t *)(void *)s->step.y + at, n);
     }
 }
 
@@ -185,7 +182,7 @@ static void sum_pieces(void *context, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         const size_t image = i / s->pieces, piece = i % s->pieces;
         const size_t first = pixels * piece / s->pieces, last = pixels * (piece + 1) / s->pieces;
-        const float *x = (const float *)(const void *)s->x_data;
+        const float *x = (const float *)(const void *)s->step.x;
         s->simd->sum_rows(x + (image * pixels + first) * s->channels, last - first,
                           s->partial + i * s->channels, s->channels);
     }
@@ -196,7 +193,7 @@ static void join_pieces(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;
     const double pixels = (double)s->window.in[1];
-    float *y = (float *)(void *)s->y_data;
+    float *y = (float *)(void *)s->step.y;
     for (size_t i = begin; i < end; i++) {
         const float *from = s->partial + i / s->channels * s->pieces * s->channels;
         double sum = 0;
@@ -210,7 +207,7 @@ static void pool_mean(struct pool_step *s, struct program *program)
 {
     const size_t pixels = (size_t)s->window.in[1];
     const int threads = program->backend->options.threads;
-    float *y = (float *)(void *)s->y_data;
+    float *y = (float *)(void *)s->step.y;
     s->partial = s->pieces == 1 ? y : (float *)(void *)program->scratch;
     parallel_for(threads, s->images * s->pieces, pixels * s->channels / s->pieces / 4, sum_pieces,
                  s);
@@ -229,8 +226,6 @@ static enum status pool_run(struct step *base, struct program *program, struct e
 {
     struct pool_step *s = (struct pool_step *)base;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
     int threads = program->backend->options.threads;
     const struct window *w = &s->window;
     if (s->global && s->pieces)
@@ -271,8 +266,7 @@ static enum status lower_pool(const struct lowering *lowering, struct step **ret
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     int spatial = x->shape.rank - 2;
     struct pool_step *step = step_create(lowering, sizeof *step, pool_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     struct window *w = &step->window;
     *w = (struct window){.spatial = 2,
                          .kernel = {1, 1},
@@ -307,8 +301,6 @@ static enum status lower_pool(const struct lowering *lowering, struct step **ret
     step->images = (size_t)x->shape.dims[0];
     step->channels = (size_t)x->shape.dims[x->shape.rank - 1];
     step->dtype = x->dtype;
-    step->x = x->index;
-    step->y = y->index;
     if (global && !is_max && x->dtype == DTYPE_F32) {
         const size_t threads = (size_t)lowering->backend->options.threads;
         step->pieces = step->images >= threads ? 1 : (threads + step->images - 1) / step->images;

@@ -35,8 +35,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
     if (node_input(node, result))
         (void)scale_zero_of(node, result, node->outputs[0]->dtype, &to);
     float *scales = alloc_array(channels, sizeof *scales);
-    if (!scales)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(scales, "while compiling", err));
     for (size_t i = 0; i < channels; i++) {
         const float own = (float)tensor_number(w_scale, shape_count(&w_scale->shape) == 1 ? 0 : i);
         scales[i] = from.scale * own / (activates || to.scale == 0 ? 1 : to.scale);

@@ -13,13 +13,10 @@
 struct qdepthwise_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     struct depthwise_8bit kernel;
     size_t images, bands; /* bands: of kernel.rows rows of an image's result */
     int32_t *bias;
     float *scales;
-    const unsigned char *x_data;
-    unsigned char *y_data;
 };
 
 static void qdepthwise_bands(void *context, size_t begin, size_t end)
@@ -31,8 +28,8 @@ static void qdepthwise_bands(void *context, size_t begin, size_t end)
         const size_t left = s->bands - band, bands = end - begin < left ? end - begin : left;
         const size_t first = band * d->rows, beyond = (band + bands) * d->rows;
         const size_t last = beyond < d->out_height ? beyond : d->out_height;
-        s->simd->depthwise_8bit(d, s->x_data + image * d->height * d->width * d->channels,
-                                s->y_data + image * d->out_height * d->out_width * d->channels,
+        s->simd->depthwise_8bit(d, s->step.x + image * d->height * d->width * d->channels,
+                                s->step.y + image * d->out_height * d->out_width * d->channels,
                                 first, last - first);
         begin += bands;
     }
@@ -43,8 +40,6 @@ static enum status qdepthwise_run(struct step *base, struct program *program, st
     struct qdepthwise_step *s = (struct qdepthwise_step *)base;
     const struct depthwise_8bit *d = &s->kernel;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
     parallel_for(program->backend->options.threads, s->images * s->bands,
                  d->rows * d->out_width * d->channels * d->taps * d->taps / 64, qdepthwise_bands,
                  s);
@@ -137,14 +132,11 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
     if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
     struct qdepthwise_step *step = step_create(lowering, sizeof *step, qdepthwise_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.free = qdepthwise_free;
     step->step.kernel = "int8:depthwise";
     step->step.packs_constants = true;
     step->simd = simd();
-    step->x = x->index;
-    step->y = y->index;
     step->images = (size_t)x->shape.dims[0];
     (void)scale_zero_of(node, 1, x->dtype, &from);
     (void)scale_zero_of(node, 6, y->dtype, &to);

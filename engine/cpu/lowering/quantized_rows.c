@@ -27,7 +27,7 @@ struct row_step {
     struct step step;
     const struct simd_kernels *simd;
     enum row_kind kind;
-    uint32_t x, b, y;
+    uint32_t x, b;
     bool is_signed;
     struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
@@ -38,9 +38,7 @@ struct row_step {
     bool count_include_pad;
     size_t images, channels, pixels;
     size_t thread_bytes; /* mean: the sums of an image */
-    const unsigned char *x_data, *b_data;
-    unsigned char *y_data;
-    unsigned char *scratch;
+    const unsigned char *b_data;
 };
 
 enum { PIECE = 4096, MOST_TAPS = 256 };
@@ -48,8 +46,8 @@ enum { PIECE = 4096, MOST_TAPS = 256 };
 /* n elements of x and y from x_at on, of b from b_at on. */
 static void qrows_binary(const struct row_step *s, size_t x_at, size_t b_at, size_t n)
 {
-    const unsigned char *x = s->x_data + x_at, *b = s->b_data + b_at;
-    unsigned char *y = s->y_data + x_at;
+    const unsigned char *x = s->step.x + x_at, *b = s->b_data + b_at;
+    unsigned char *y = s->step.y + x_at;
     if (s->kind == ROW_ADD)
         s->simd->add_8bit(x, s->a_ratio, b, s->b_ratio, s->fixed, s->is_signed, y, n);
     else
@@ -62,16 +60,16 @@ static void qrows_pieces(void *context, size_t begin, size_t end)
     const struct row_step *s = context;
     const size_t first = begin * PIECE, last = end * PIECE < s->count ? end * PIECE : s->count;
     const size_t n = last - first;
-    const unsigned char *x = s->x_data + first;
-    unsigned char *y = s->y_data + first;
+    const unsigned char *x = s->step.x + first;
+    unsigned char *y = s->step.y + first;
     switch (s->kind) {
     case ROW_QUANTIZE:
-        s->simd->quantize((const float *)(const void *)s->x_data + first, s->to.scale, s->to.zero,
+        s->simd->quantize((const float *)(const void *)s->step.x + first, s->to.scale, s->to.zero,
                           s->is_signed, y, n);
         break;
     case ROW_DEQUANTIZE:
         s->simd->dequantize(x, s->is_signed, s->from.scale, s->from.zero,
-                            (float *)(void *)s->y_data + first, n);
+                            (float *)(void *)s->step.y + first, n);
         break;
     case ROW_LOOKUP:
         s->simd->lookup(&(struct lookup_rows){.table = s->table}, x, y, 1, n);
@@ -118,12 +116,12 @@ static void qrows_pool_rows(void *context, size_t begin, size_t end)
     for (size_t row = begin; row < end; row++) {
         const size_t image = row / (size_t)w->out[0];
         const int64_t oy = (int64_t)(row % (size_t)w->out[0]);
-        const unsigned char *x = s->x_data + image * s->pixels * s->channels;
+        const unsigned char *x = s->step.x + image * s->pixels * s->channels;
         for (int64_t ox = 0; ox < w->out[1]; ox++) {
             const void *taps[MOST_TAPS];
             int64_t counted;
             const size_t count = pool_taps(w, x, s->channels, oy, ox, taps, &counted);
-            unsigned char *y = s->y_data + (row * (size_t)w->out[1] + (size_t)ox) * s->channels;
+            unsigned char *y = s->step.y + (row * (size_t)w->out[1] + (size_t)ox) * s->channels;
             if (s->kind == ROW_MAX_POOL)
                 max_of(s, taps, count, y);
             else
@@ -137,16 +135,17 @@ static void qrows_means(void *context, size_t begin, size_t end)
     const struct row_step *s = context;
     const float factor = s->from.scale / (s->to.scale * (float)s->pixels);
     const int low = s->is_signed ? -128 : 0;
-    int32_t *sums = (int32_t *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    int32_t *sums =
+        (int32_t *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t image = begin; image < end; image++) {
-        s->simd->sum_rows_8bit(s->x_data + image * s->pixels * s->channels, s->pixels, s->is_signed,
+        s->simd->sum_rows_8bit(s->step.x + image * s->pixels * s->channels, s->pixels, s->is_signed,
                                sums, s->channels);
         for (size_t c = 0; c < s->channels; c++) {
             const int32_t sum = sums[c] - (int32_t)s->pixels * s->from.zero;
             const float real = rintf((float)sum * factor) + (float)s->to.zero;
             const float above = real > (float)low ? real : (float)low;
             const int stored = above < (float)(low + 255) ? (int)above : low + 255;
-            s->y_data[image * s->channels + c] = (unsigned char)stored;
+            s->step.y[image * s->channels + c] = (unsigned char)stored;
         }
     }
 }
@@ -158,10 +157,7 @@ static enum status qrows_run(struct step *base, struct program *program, struct 
     struct row_step *s = (struct row_step *)base;
     const int threads = program->backend->options.threads;
     (void)err;
-    s->x_data = program->data[s->x];
     s->b_data = program->data[s->b];
-    s->y_data = program->data[s->y];
-    s->scratch = program->scratch;
     if (s->by_channel) {
         parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_pixels, s);
         return STATUS_OK;
@@ -393,7 +389,6 @@ static enum status lower_qrows(const struct lowering *lowering, struct step **re
     (void)qrows_classify(node, &proto);
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const struct shape *image = proto.by_channel ? &y->shape : &x->shape;
-    proto.y = y->index;
     proto.count = shape_count(&y->shape);
     if (image->rank) {
         proto.images = proto.images ? proto.images : (size_t)image->dims[0];
@@ -405,8 +400,8 @@ static enum status lower_qrows(const struct lowering *lowering, struct step **re
         TRY(pool_window_init(node, &x->shape, true, &proto.window, err));
     struct row_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, qrows_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
+    step->step.x_value = step->x;
     step->step.kernel = name_of(step);
     if (step->kind == ROW_MEAN) {
         step->thread_bytes = size_align(step->channels * sizeof(int32_t), TENSOR_ALIGN);

@@ -69,8 +69,7 @@ static enum status lower_reference(const struct lowering *lowering, struct step 
     const struct node *node = lowering->node;
     char text[NODE_TEXT];
     struct generic_step *step = step_create(lowering, sizeof *step, generic_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.free = generic_free;
     step->step.kernel = "reference";
     step->step.is_reference = true;

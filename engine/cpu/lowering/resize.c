@@ -23,14 +23,11 @@ struct axis_taps {
 struct resize_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     enum dtype dtype;
     bool nearest;
     size_t height, width, out_height, out_width, channels, images;
     struct axis_taps rows, columns;
     size_t thread_bytes;
-    const unsigned char *x_data;
-    unsigned char *y_data, *scratch;
 };
 
 static void copy_row(const struct resize_step *s, const unsigned char *from, unsigned char *to)
@@ -94,11 +91,11 @@ static void resize_rows(void *context, size_t begin, size_t end)
     const struct resize_step *s = context;
     const size_t size = dtype_size(s->dtype), length = s->out_width * s->channels;
     struct resize_scratch scratch;
-    resize_lay_out(s, s->scratch + (size_t)forkjoin_member() * s->thread_bytes, &scratch);
+    resize_lay_out(s, s->step.memory + (size_t)forkjoin_member() * s->thread_bytes, &scratch);
     for (size_t i = begin; i < end; i++) {
         const size_t image = i / s->out_height, y = i % s->out_height;
-        const unsigned char *from = s->x_data + image * s->height * s->width * s->channels * size;
-        unsigned char *to = s->y_data + i * length * size;
+        const unsigned char *from = s->step.x + image * s->height * s->width * s->channels * size;
+        unsigned char *to = s->step.y + i * length * size;
         if (s->nearest && i > begin && y && s->rows.index[y] == s->rows.index[y - 1])
             memcpy(to, to - length * size, length * size);
         else if (s->nearest)
@@ -116,9 +113,6 @@ static enum status resize_run(struct step *base, struct program *program, struct
 {
     struct resize_step *s = (struct resize_step *)base;
     (void)err;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
-    s->scratch = program->scratch;
     parallel_for(program->backend->options.threads, s->images * s->out_height,
                  s->out_width * s->channels / 4 + 1, resize_rows, s);
     return STATUS_OK;
@@ -206,14 +200,11 @@ static enum status lower_resize(const struct lowering *lowering, struct step **r
         return error_set(err, STATUS_INTERNAL, "Resize '%s' changed behind the layout pass",
                          node->name);
     struct resize_step *s = step_create(lowering, sizeof *s, resize_run, ret, err);
-    if (!s)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(s));
     s->step.free = resize_free;
     s->step.kernel = "resize";
     s->step.packs_constants = true;
     s->simd = simd();
-    s->x = x->index;
-    s->y = y->index;
     s->dtype = x->dtype;
     s->nearest = plan.mode == RESIZE_NEAREST;
     s->images = (size_t)in[0];

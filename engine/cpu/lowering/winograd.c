@@ -25,7 +25,6 @@ enum { POINTS = WINOGRAD_POINTS, TILE = 4 };
 struct winograd_step {
     struct step step;
     const struct simd_kernels *simd;
-    uint32_t x, y;
     struct finish finish;
     const float *weights; /* POINTS panels-packed matrices */
     size_t packed;        /* floats of one of them */
@@ -37,10 +36,7 @@ struct winograd_step {
     size_t block;        /* tiles of a block, or of a round */
     size_t thread_bytes; /* by tiles: scratch of a thread */
     /* of this run */
-    const unsigned char *x_data;
-    unsigned char *y_data;
-    float *v, *m; /* by points: POINTS x block x channels */
-    unsigned char *scratch;
+    float *v, *m;        /* by points: POINTS x block x channels */
     size_t first, count; /* by points: tiles of this round */
 };
 
@@ -68,7 +64,7 @@ static void winograd_source_tile(const struct winograd_step *s, size_t tile, flo
     };
     const ptrdiff_t image = (ptrdiff_t)(tile / per_image) * height * width * channels;
     const ptrdiff_t at = image + top * t.row_step + left * t.column_step;
-    const void *x = s->x_data + at * (ptrdiff_t)(s->bf16 ? sizeof(uint16_t) : sizeof(float));
+    const void *x = s->step.x + at * (ptrdiff_t)(s->bf16 ? sizeof(uint16_t) : sizeof(float));
     s->simd->winograd_source(&t, x, s->bf16, s->channels, v + row * s->channels,
                              rows * s->channels);
 }
@@ -93,11 +89,11 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                            .high = s->finish.high};
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
     if (s->bf16) { /* has no other activation, see winograd_fits() */
-        s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->y_data + at,
+        s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->step.y + at,
                                true);
         return;
     }
-    float *y = (float *)(void *)s->y_data + at;
+    float *y = (float *)(void *)s->step.y + at;
     s->simd->winograd_sink(&t, &g, m + row * n, rows * n, y, false);
     const struct epilogue *e = &s->finish.row;
     for (int i = 0; e->activation && i < t.bottom; i++)
@@ -126,7 +122,7 @@ static void winograd_blocks(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     const size_t blocks = (s->tiles + s->block - 1) / s->block;
-    float *v = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->thread_bytes);
+    float *v = (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
     float *m = v + POINTS * s->block * s->channels;
     for (size_t b = begin; b < end; b++) {
         const size_t first = s->tiles * b / blocks, last = s->tiles * (b + 1) / blocks;
@@ -175,17 +171,14 @@ static enum status winograd_run(struct step *base, struct program *program, stru
     struct winograd_step *s = (struct winograd_step *)base;
     (void)err;
     const int threads = program->backend->options.threads;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
-    s->scratch = program->scratch;
-    residual_begin(&s->finish.residual, program, s->y_data);
+    residual_begin(&s->finish.residual, program, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
     if (!s->by_points) {
         parallel_for(threads, (s->tiles + s->block - 1) / s->block, cost * s->block,
                      winograd_blocks, s);
         return STATUS_OK;
     }
-    s->v = (float *)(void *)s->scratch;
+    s->v = (float *)(void *)s->step.memory;
     s->m = s->v + POINTS * s->block * s->channels;
     const size_t rounds = (s->tiles + s->block - 1) / s->block;
     for (size_t r = 0; r < rounds; r++) {
@@ -358,8 +351,6 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
     *ret = (struct winograd_step){
         .simd = simd(),
         .bf16 = bf16,
-        .x = x->index,
-        .y = y->index,
         .images = (size_t)x->shape.dims[0],
         .height = (size_t)x->shape.dims[1],
         .width = (size_t)x->shape.dims[2],
@@ -394,8 +385,7 @@ static enum status lower_winograd(const struct lowering *lowering, struct step *
         return STATUS_OK;
     struct winograd_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, winograd_run, ret, err);
-    if (!step)
-        return STATUS_NO_MEMORY;
+    TRY(allocated(step));
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
     step->packed = step->simd->gemm_packed(step->channels, step->out_channels);

@@ -36,8 +36,7 @@ enum status onednn_open(struct onednn **ret, struct error *err)
 {
     TRY(onednn_reserve_fill(err));
     struct onednn *onednn = calloc(1, sizeof *onednn);
-    if (!onednn)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(onednn, NULL, err));
     onednn->threads = forkjoin_threads();
     enum status status =
         onednn_check(dnnl_engine_create(&onednn->engine, dnnl_cpu, 0), "engine", err);

@@ -169,8 +169,7 @@ enum status own_reorder(const struct strided_layout *given, const void *from,
     unsigned char *matrix = to;
     int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
     float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
-    if (!plain)
-        return error_no_memory(err, "while packing weights");
+    TRY(check_memory(plain, "while packing weights", err));
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
         const int64_t at = offset_at(given, 0, wanted->leading, i);
         if (wanted->operands == OPERANDS_BF16)
@@ -692,8 +691,7 @@ enum status own_product_create(int threads, const struct product_desc *desc,
                                struct error *err)
 {
     struct own_product *product = calloc(1, sizeof *product);
-    if (!product)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(product, "while compiling", err));
     product->simd = simd();
     product->op = desc->op;
     product->threads = threads;

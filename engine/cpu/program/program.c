@@ -25,7 +25,12 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
     }
     if (proto)
         memcpy(step, proto, size);
-    *step = (struct step){.name = name, .kernel = "cpu", .run = run};
+    const struct value *x = node_input(lowering->node, 0), *y = node_output(lowering->node, 0);
+    *step = (struct step){.name = name,
+                          .kernel = "cpu",
+                          .run = run,
+                          .x_value = x ? x->index : 0,
+                          .y_value = y ? y->index : 0};
     *ret = step;
     return step;
 }
@@ -55,8 +60,7 @@ enum status program_keep_constant(struct program *program, const struct value *v
         size_t capacity = program->constant_capacity * 2 + 32;
         struct tensor **bigger =
             reallocarray(program->constants, capacity, sizeof(struct tensor *));
-        if (!bigger)
-            return error_no_memory(err, "while compiling");
+        TRY(check_memory(bigger, "while compiling", err));
         program->constants = bigger;
         program->constant_capacity = capacity;
     }
@@ -159,11 +163,19 @@ enum status backend_check_stop(const struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
+enum status program_step(struct program *program, struct step *step, struct error *err)
+{
+    step->x = program->data[step->x_value];
+    step->y = program->data[step->y_value];
+    step->memory = program->scratch;
+    return step->run(step, program, err);
+}
+
 static enum status run_steps(struct program *program, struct error *err)
 {
     for (size_t i = 0; i < program->step_count; i++) {
         TRY(backend_check_stop(program->backend, err));
-        TRY(program->steps[i]->run(program->steps[i], program, err));
+        TRY(program_step(program, program->steps[i], err));
     }
     return STATUS_OK;
 }
@@ -192,7 +204,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
     for (size_t i = 0; i < program->step_count && status == STATUS_OK; i++) {
         struct step *step = program->steps[i];
         int64_t start = clock_now();
-        status = step->run(step, program, err);
+        status = program_step(program, step, err);
         if (count < max)
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,

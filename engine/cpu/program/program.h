@@ -58,10 +58,13 @@ struct step {
                            by oneDNN, alive as long as the step */
     double flops;       /* multiply-adds count two */
     size_t bytes;       /* least bytes moved: operands read plus results written */
-    bool packs_constants; /* the step has its own packed copy of every constant it reads */
-    bool is_reference;    /* runs the node's reference kernel */
-    bool tried;           /* chosen by measuring, not by rule: product_kernels.c */
-    size_t scratch;       /* bytes wanted from program->scratch while running */
+    bool packs_constants;      /* the step has its own packed copy of every constant it reads */
+    bool is_reference;         /* runs the node's reference kernel */
+    bool tried;                /* chosen by measuring, not by rule: product_kernels.c */
+    size_t scratch;            /* bytes wanted from program->scratch while running */
+    uint32_t x_value, y_value; /* of the first operand and the first result */
+    const unsigned char *x;    /* of this run, as the next two: these values … */
+    unsigned char *y, *memory; /* … and `scratch` bytes */
     step_run_fn run;
     void (*free)(struct step *step);
 };
@@ -87,6 +90,9 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
                      step_run_fn run, struct step **ret, struct error *err);
 
 void step_free(struct step *step); /* NULL is fine */
+
+/* Runs a step of the program, whose operands have places. */
+enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 
 /* Keeps a reference to a constant and makes it readable through program->data. */
 enum status program_keep_constant(struct program *program, const struct value *value,

@@ -260,7 +260,7 @@ Test(fusions, a_normalised_concatenation)
     static const struct sample samples[] = {
         {"with ReLU", make_join_graph, JOIN_RELU, parts, 1, 0},
         {"with nothing", make_join_graph, JOIN_PLAIN, parts, 1, 0},
-        {"with SiLU", make_join_graph, JOIN_SILU, parts, 0, 0},
+        {"with SiLU", make_join_graph, JOIN_SILU, parts, 1, 0},
         {"read twice", make_join_graph, JOIN_READ, parts, 0, 0},
         {"an output of the graph", make_join_graph, JOIN_OUTPUT, parts, 0, 0},
         {"along the height", make_join_graph, JOIN_HEIGHT, parts, 0, 0},

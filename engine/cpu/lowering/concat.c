@@ -1,0 +1,299 @@
+/* Rows of one tensor and of its parts: Concat, Split, QLinearConcat, whose parts of other scales go
+ * through a table each, and ScaleShift of an image or of the parts of one (pass_joins), which are
+ * then never written as a whole. Parts and result of a ScaleShift are bfloat16, or any of float32
+ * and 8-bit integers. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/cpu/kernels/simd.h"
+#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/parallel.h"
+#include "engine/op/resolve.h"
+#include "engine/tensor/quantized_number.h"
+
+#define ROWS  16   /* made at a time: they stay in the cache, and a part is worth a call */
+#define PIECE 1024 /* floats widened at a time */
+
+struct concat_part {
+    uint32_t value;
+    enum dtype dtype;
+    size_t run, first;    /* elements of a row, and where they lie in the whole's */
+    const uint8_t *table; /* 256 numbers; NULL: elements stay as they are */
+    unsigned char *data;  /* of this run */
+};
+
+struct concat_step {
+    struct step step;
+    const struct simd_kernels *simd;
+    uint32_t whole, scale_value, shift_value;
+    enum dtype dtype; /* of the whole, which is [rows, row] */
+    size_t rows, row, count;
+    struct concat_part *parts;
+    uint8_t (*tables)[256]; /* QLinearConcat: one for each part */
+    bool splits, scales;
+    struct epilogue activation; /* ScaleShift: what low and high do not do */
+    float low, high;
+    /* of this run */
+    unsigned char *data;
+    const float *scale, *shift;
+};
+
+/* Rows of a bfloat16 image whose activation is no clamp: rounded once, at the end. */
+static void scale_wide(const struct concat_step *s, const struct scale_rows *r, const uint16_t *x,
+                       uint16_t *y, size_t rows, size_t n)
+{
+    const struct epilogue *e = &s->activation;
+    float piece[PIECE];
+    for (size_t row = 0; row < rows; row++, x += r->x_step, y += r->y_step)
+        for (size_t at = 0; at < n; at += PIECE) {
+            const size_t count = n - at < PIECE ? n - at : PIECE;
+            struct scale_rows own = *r;
+            own.scale += at;
+            own.shift += at;
+            s->simd->widen_bf16(x + at, piece, count);
+            s->simd->scale_rows(&own, piece, piece, 1, count);
+            s->simd->activate(piece, piece, count, e->activation, e->alpha, e->beta);
+            s->simd->narrow_bf16(piece, y + at, count);
+        }
+}
+
+static void scale_part(const struct concat_step *s, const struct concat_part *part, const void *x,
+                       void *y, size_t rows)
+{
+    const struct epilogue *e = &s->activation;
+    const struct scale_rows r = {.scale = s->scale + part->first,
+                                 .shift = s->shift + part->first,
+                                 .low = s->low,
+                                 .high = s->high,
+                                 .x_step = part->run,
+                                 .y_step = s->row};
+    if (s->dtype == DTYPE_BF16 && e->activation) {
+        scale_wide(s, &r, x, y, rows, part->run);
+    } else if (s->dtype == DTYPE_BF16) {
+        s->simd->scale_rows_bf16(&r, x, y, rows, part->run);
+    } else if (s->dtype == DTYPE_F32 && part->dtype == DTYPE_F32) {
+        s->simd->scale_rows(&r, x, y, rows, part->run);
+        for (size_t row = 0; e->activation && row < rows; row++)
+            s->simd->activate((float *)y + row * s->row, (float *)y + row * s->row, part->run,
+                              e->activation, e->alpha, e->beta);
+    } else {
+        s->simd->scale_rows_8bit(&r, x, part->dtype, y, s->dtype, rows, part->run);
+    }
+}
+
+static void concat_part(const struct concat_step *s, const struct concat_part *part, size_t first,
+                        size_t rows)
+{
+    const size_t run = part->run * dtype_size(part->dtype), row = s->row * dtype_size(s->dtype);
+    unsigned char *own = part->data + first * run;
+    unsigned char *inside = s->data + first * row + part->first * dtype_size(s->dtype);
+    if (s->scales) {
+        scale_part(s, part, own, inside, rows);
+    } else if (part->table) {
+        s->simd->lookup(&(struct lookup_rows){part->table, run, row}, own, inside, rows, run);
+    } else {
+        for (size_t r = 0; r < rows; r++, own += run, inside += row)
+            memcpy(s->splits ? own : inside, s->splits ? inside : own, run);
+    }
+}
+
+/* All parts of some rows after another, so that what is written lies together. */
+static void concat_rows(void *context, size_t begin, size_t end)
+{
+    const struct concat_step *s = context;
+    for (size_t first = begin; first < end; first += ROWS)
+        for (size_t p = 0; p < s->count; p++)
+            concat_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
+}
+
+static enum status concat_run(struct step *base, struct program *program, struct error *err)
+{
+    struct concat_step *s = (struct concat_step *)base;
+    const size_t bytes = s->row * dtype_size(s->dtype);
+    (void)err;
+    s->data = program->data[s->whole];
+    s->scale = program->data[s->scale_value];
+    s->shift = program->data[s->shift_value];
+    for (size_t p = 0; p < s->count; p++)
+        s->parts[p].data = program->data[s->parts[p].value];
+    parallel_for(program->backend->options.threads, s->rows,
+                 s->scales ? s->row : bytes / (s->tables ? 16 : 8) + 1, concat_rows, s);
+    return STATUS_OK;
+}
+
+static void concat_free(struct step *base)
+{
+    struct concat_step *s = (struct concat_step *)base;
+    free(s->parts);
+    free(s->tables);
+}
+
+/* ---- compile ---- */
+
+/* The whole's bytes for each of a part's: dequantized, divided, rounded half to even. */
+static void fill_requantize_table(const struct scale_zero *from, const struct scale_zero *to,
+                                  bool is_signed, uint8_t *table)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        const int stored = is_signed ? (int8_t)byte : byte;
+        const float real = (float)(stored - from->zero) * from->scale;
+        table[byte] = (uint8_t)(int)quantized_number(real, to->scale, to->zero, is_signed);
+    }
+}
+
+/* Part p; NULL: an output of Split that nobody reads. */
+static const struct value *part_of(const struct node *node, size_t p)
+{
+    return node->op == OP_SPLIT         ? node->outputs[p]
+           : node->op == OP_CONCAT      ? node->inputs[p]
+           : node->op == OP_SCALE_SHIFT ? node->inputs[p ? 2 + p : 0]
+                                        : node->inputs[2 + 3 * p];
+}
+
+static size_t part_count(const struct node *node)
+{
+    return node->op == OP_SPLIT         ? node->output_count
+           : node->op == OP_CONCAT      ? node->input_count
+           : node->op == OP_SCALE_SHIFT ? node->input_count - 2
+                                        : node->input_count / 3;
+}
+
+static void add_part(struct concat_step *s, const struct node *node, size_t p, size_t run)
+{
+    const struct value *value = part_of(node, p);
+    struct concat_part *part = &s->parts[s->count];
+    if (value) {
+        *part = (struct concat_part){
+            .value = value->index, .dtype = value->dtype, .run = run, .first = s->row};
+        s->step.bytes += s->rows * run * (dtype_size(value->dtype) + dtype_size(s->dtype));
+        s->count++;
+    }
+    s->row += run;
+    if (s->tables) {
+        struct scale_zero from = {0}, to = {0};
+        (void)scale_zero_of(node, 3 + 3 * p, s->dtype, &from);
+        (void)scale_zero_of(node, 0, s->dtype, &to);
+        fill_requantize_table(&from, &to, s->dtype == DTYPE_I8, s->tables[p]);
+        if (from.scale != to.scale || from.zero != to.zero)
+            part->table = s->tables[p];
+    }
+}
+
+static void set_scale(struct concat_step *s, const struct node *node)
+{
+    bool stored = is_8bit(s->dtype);
+    for (size_t p = 0; p < s->count; p++)
+        stored = stored || is_8bit(s->parts[p].dtype);
+    s->step.kernel = s->count > 1 ? (stored ? "int8:scale_shift:parts" : "scale_shift:parts")
+                     : stored     ? "int8:scale_shift"
+                                  : "scale_shift";
+    s->step.flops = (double)(s->rows * s->row);
+    s->scale_value = node->inputs[1]->index;
+    s->shift_value = node->inputs[2]->index;
+    if (!epilogue_range(&node->epilogue, &s->low, &s->high))
+        s->activation = node->epilogue;
+    if (is_8bit(s->dtype)) {
+        const float lowest = s->dtype == DTYPE_I8 ? -128 : 0;
+        s->low = fminf(fmaxf(s->low, lowest), lowest + 255);
+        s->high = fmaxf(fminf(s->high, lowest + 255), lowest);
+    }
+}
+
+static enum status lower_concat(const struct lowering *lowering, struct step **ret,
+                                struct error *err)
+{
+    const struct node *node = lowering->node;
+    const bool splits = node->op == OP_SPLIT, is_int8 = node->op == OP_QLINEAR_CONCAT;
+    const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
+    const struct value *lengths = splits ? node_input(node, 1) : NULL;
+    const size_t count = part_count(node);
+    if (lengths && !lengths->known)
+        return STATUS_OK;
+    int64_t axis = node->op == OP_SCALE_SHIFT ? -1 : node_int(node, "axis", splits ? 0 : 1);
+    axis += axis < 0 ? whole->shape.rank : 0;
+    struct concat_step *step = step_create(lowering, sizeof *step, concat_run, ret, err);
+    TRY(allocated(step));
+    step->step.free = concat_free;
+    step->step.kernel = is_int8 ? "int8:concat" : "copy";
+    step->simd = simd();
+    step->whole = whole->index;
+    step->dtype = whole->dtype;
+    step->splits = splits;
+    step->scales = node->op == OP_SCALE_SHIFT;
+    step->rows = resolve_extent(&whole->shape, 0, (int)axis);
+    step->parts = alloc_array(count, sizeof *step->parts);
+    step->tables = is_int8 ? alloc_array(count, sizeof *step->tables) : NULL;
+    if (!step->parts || (is_int8 && !step->tables))
+        return error_no_memory(err, "while compiling");
+    const size_t inner = resolve_extent(&whole->shape, (int)axis + 1, whole->shape.rank);
+    for (size_t p = 0; p < count; p++) {
+        const struct value *part = part_of(node, p);
+        const int64_t extent =
+            part ? part->shape.dims[axis]
+                 : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[axis], p);
+        add_part(step, node, p, inner * (size_t)extent);
+    }
+    if (step->scales)
+        set_scale(step, node);
+    return STATUS_OK;
+}
+
+/* Split may leave its first part out. */
+static bool concat_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    ret->narrow = NARROW_SAME;
+    return x && shape_count(&x->shape) && (y ? shape_count(&y->shape) > 0 : node->op == OP_SPLIT);
+}
+
+static bool quantized_concat_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const struct value *y = node_output(node, 0);
+    struct scale_zero ignored;
+    (void)ret;
+    if (!y || !shape_count(&y->shape) || !scale_zero_of(node, 0, y->dtype, &ignored))
+        return false;
+    for (size_t i = 2; i + 1 < node->input_count; i += 3)
+        if (!node->inputs[i] || node->inputs[i]->dtype != y->dtype ||
+            !scale_zero_of(node, i + 1, y->dtype, &ignored))
+            return false;
+    return true;
+}
+
+/* Can a part of this type be made one of that type? */
+static bool joins_types(enum dtype part, enum dtype whole)
+{
+    return part == whole ||
+           ((part == DTYPE_F32 || is_8bit(part)) && (whole == DTYPE_F32 || is_8bit(whole)));
+}
+
+static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
+{
+    const struct value *x = node_input(node, 0), *y = node_output(node, 0);
+    float low, high;
+    if (!x || !y || x->known || node->epilogue.residual ||
+        (!node->channels_last && !claim_reads_image(node)) || !is_f32_constant(node->inputs[1]) ||
+        !is_f32_constant(node->inputs[2]) || !shape_count(&y->shape))
+        return false;
+    bool stored = is_8bit(y->dtype);
+    for (size_t i = 0; i < node->input_count; i++) {
+        if (i != 1 && i != 2 && !joins_types(node->inputs[i]->dtype, y->dtype))
+            return false;
+        stored = stored || is_8bit(node->inputs[i]->dtype);
+    }
+    const bool clamps = epilogue_range(&node->epilogue, &low, &high);
+    ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT | (clamps ? KERNEL_STORED_SCALE : 0);
+    ret->narrow = NARROW_SAME;
+    if (node->input_count == 3 && x->dtype == y->dtype && !is_8bit(y->dtype))
+        ret->in_place = 0;
+    return clamps || !stored;
+}
+
+const struct cpu_kernel cpu_concat = {{"concat", {OP_CONCAT, OP_SPLIT}, concat_claim},
+                                      lower_concat};
+const struct cpu_kernel cpu_quantized_concat = {
+    {"int8 concat", {OP_QLINEAR_CONCAT}, quantized_concat_claim}, lower_concat};
+const struct cpu_kernel cpu_scaled_parts = {{"scale_shift", {OP_SCALE_SHIFT}, scaled_parts_claim},
+                                            lower_concat};
