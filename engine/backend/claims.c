@@ -46,8 +46,8 @@ bool claim_gemm_is_plain(const struct node *node)
 
 static int first_axis(const struct node *node)
 {
-    const int64_t axis = node_int(node, "axis", -1), rank = node->inputs[0]->shape.rank;
-    const int64_t first = axis < 0 ? axis + rank : axis;
+    const int rank = node->inputs[0]->shape.rank;
+    const int64_t first = node_axis(node, -1, rank);
     return first >= 0 && first < rank ? (int)first : -1;
 }
 

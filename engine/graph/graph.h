@@ -141,6 +141,14 @@ const char *node_string(const struct node *node, const char *name, const char *o
 const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count);
 const float *node_floats(const struct node *node, const char *name, size_t *ret_count);
 
+/* The attribute `axis` counted from the front, for a tensor of `rank` dimensions. It may be out of
+ * range where inference has not checked it. */
+static inline int64_t node_axis(const struct node *node, int64_t otherwise, int rank)
+{
+    const int64_t axis = node_int(node, "axis", otherwise);
+    return axis < 0 ? axis + rank : axis;
+}
+
 /* Adds or replaces an attribute (passes use it); false when out of memory. */
 bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value);
 bool node_set_float(struct graph *graph, struct node *node, const char *name, float value);

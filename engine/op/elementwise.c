@@ -11,10 +11,7 @@
 
 /* ---- unary ---- */
 
-static enum status infer_identity(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_ANY, err);
-}
+INFER_LIKE(infer_identity, DTYPES_ANY)
 
 enum dtype op_cast_target(const struct node *cast)
 {

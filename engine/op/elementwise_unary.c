@@ -291,20 +291,9 @@ KERNEL(kernel_unary)
 
 /* ---- inference ---- */
 
-static enum status infer_float(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_FLOAT, err);
-}
-
-static enum status infer_number(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_NUMBER, err);
-}
-
-static enum status infer_signed(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_FLOAT | DTYPES_SIGNED, err);
-}
+INFER_LIKE(infer_float, DTYPES_FLOAT)
+INFER_LIKE(infer_number, DTYPES_NUMBER)
+INFER_LIKE(infer_signed, DTYPES_FLOAT | DTYPES_SIGNED)
 
 static enum status infer_predicate(struct node *node, struct error *err)
 {
@@ -312,10 +301,7 @@ static enum status infer_predicate(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
 }
 
-static enum status infer_not(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPES_BOOL, err);
-}
+INFER_LIKE(infer_not, DTYPES_BOOL)
 
 static enum status infer_gelu(struct node *node, struct error *err)
 {

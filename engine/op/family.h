@@ -8,3 +8,10 @@
 #include "engine/op/kernel.h"
 #include "engine/op/operands.h"
 #include "engine/op/resolve.h"
+
+/* Defines the inference of an operator whose result is like its first operand, one of `dtypes`. */
+#define INFER_LIKE(name, dtypes)                                                                   \
+    static enum status name(struct node *node, struct error *err)                                  \
+    {                                                                                              \
+        return infer_like(node, dtypes, err);                                                      \
+    }

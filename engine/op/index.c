@@ -319,12 +319,6 @@ static int64_t index_at(const struct tensor *indices, size_t i)
                                        : ((const int32_t *)indices->data)[i];
 }
 
-static int axis_of_data(const struct kernel_args *args, int64_t otherwise)
-{
-    int64_t axis = node_int(args->node, "axis", otherwise);
-    return (int)(axis < 0 ? axis + args->in[0]->shape.rank : axis);
-}
-
 /* dst = src for one element of `item` bytes. */
 static void copy_item(void *dst, const void *src, size_t item)
 {
@@ -346,7 +340,7 @@ static void copy_item(void *dst, const void *src, size_t item)
 KERNEL(kernel_gather)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
-    int axis = axis_of_data(args, 0);
+    const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     TRY(resolve_indices(indices, extent, axis, err));
     if (!(*args->out[0])->bytes)
@@ -393,7 +387,7 @@ static size_t elements_start(struct strided_iterator *it, const struct shape *sh
 KERNEL(kernel_gather_elements)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
-    int axis = axis_of_data(args, 0);
+    const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
     struct strided_iterator it;
@@ -426,7 +420,7 @@ KERNEL(kernel_scatter_elements)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
     struct tensor *out = *args->out[0];
-    int axis = axis_of_data(args, 0);
+    const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
     const binary_row combine = scatter_row(args->node, data->dtype);
@@ -542,9 +536,7 @@ KERNEL(kernel_one_hot)
 {
     const struct tensor *indices = args->in[0], *values = args->in[2];
     struct tensor *out = *args->out[0];
-    int64_t axis = node_int(args->node, "axis", -1);
-    if (axis < 0)
-        axis += out->shape.rank;
+    const int64_t axis = node_axis(args->node, -1, out->shape.rank);
     int64_t depth = out->shape.dims[axis];
     size_t item = dtype_size(values->dtype), count = shape_count(&indices->shape);
     size_t inner = resolve_extent(&out->shape, (int)axis + 1, out->shape.rank);
@@ -603,9 +595,7 @@ KERNEL(kernel_compress)
     const struct tensor *x = args->in[0], *condition = args->in[1];
     const uint8_t *flags = condition->data;
     bool flat = !node_attr(args->node, "axis");
-    int64_t axis = node_int(args->node, "axis", 0);
-    if (axis < 0)
-        axis += x->shape.rank;
+    const int64_t axis = node_axis(args->node, 0, x->shape.rank);
     const struct axis_layout layout =
         flat ? (struct axis_layout){1, shape_count(&x->shape), 1} : axis_layout_of(&x->shape, axis);
     const size_t extent = layout.extent;

@@ -67,10 +67,7 @@ static enum status infer_dynamic_quantize(struct node *node, struct error *err)
     return infer_output(node, 2, DTYPE_U8, &SHAPE_SCALAR, err);
 }
 
-static enum status infer_f32(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPE_BIT(F32), err);
-}
+INFER_LIKE(infer_f32, DTYPE_BIT(F32))
 
 /* ---- batches ---- */
 

@@ -623,16 +623,10 @@ static void copy_rows(void *dst, size_t dst_pitch, const void *src, size_t src_p
         memcpy(to + i * dst_pitch, from + i * src_pitch, bytes);
 }
 
-static int node_axis(const struct node *node, int64_t otherwise, int rank)
-{
-    int64_t axis = node_int(node, "axis", otherwise);
-    return (int)(axis < 0 ? axis + rank : axis);
-}
-
 KERNEL(kernel_concat)
 {
     struct tensor *out = *args->out[0];
-    int axis = node_axis(args->node, 0, out->shape.rank);
+    const int axis = (int)node_axis(args->node, 0, out->shape.rank);
     const struct axis_layout layout = axis_layout_of(&out->shape, axis);
     const size_t rows = layout.outer, inner = layout.inner * dtype_size(out->dtype);
     size_t pitch = inner * layout.extent, offset = 0;
@@ -649,7 +643,7 @@ KERNEL(kernel_split)
 {
     const struct node *node = args->node;
     const struct tensor *x = args->in[0], *split = kernel_input(args, 1);
-    int axis = node_axis(node, 0, x->shape.rank);
+    const int axis = (int)node_axis(node, 0, x->shape.rank);
     const struct axis_layout layout = axis_layout_of(&x->shape, axis);
     const size_t rows = layout.outer, inner = layout.inner * dtype_size(x->dtype);
     size_t pitch = inner * layout.extent, offset = 0;

@@ -284,10 +284,7 @@ static enum status infer_rotary(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
 }
 
-static enum status infer_keys(struct node *node, struct error *err)
-{
-    return infer_like(node, DTYPE_BIT(I64), err);
-}
+INFER_LIKE(infer_keys, DTYPE_BIT(I64))
 
 /* ---- batches ---- */
 

@@ -63,10 +63,10 @@ struct function_step {
 static struct value *expansion_emit(struct expansion *e, const struct function_step *step)
 {
     size_t count = 0;
+    if (e->edit->status != STATUS_OK)
+        return NULL; /* an operand could not be made */
     while (count < COUNT_OF(step->in) && step->in[count])
         count++;
-    if (!count)
-        return fail(e);
     struct graph *graph = e->edit->graph;
     struct value *value = edit_insert_value(e->edit, e->at, step->op, 13, e->from->name, step->in,
                                             count, DTYPE_NONE, NULL);
@@ -83,19 +83,17 @@ static struct value *expansion_emit(struct expansion *e, const struct function_s
 
 static struct value *two(struct expansion *e, enum op op, struct value *a, struct value *b)
 {
-    return a && b ? expansion_emit(e, &(struct function_step){.op = op, .in = {a, b}}) : fail(e);
+    return expansion_emit(e, &(struct function_step){.op = op, .in = {a, b}});
 }
 
 static struct value *one(struct expansion *e, enum op op, struct value *a)
 {
-    return a ? expansion_emit(e, &(struct function_step){.op = op, .in = {a}}) : fail(e);
+    return expansion_emit(e, &(struct function_step){.op = op, .in = {a}});
 }
 
 static struct value *expansion_join(struct expansion *e, struct value *a, struct value *b,
                                     int64_t axis)
 {
-    if (!a || !b)
-        return fail(e);
     return expansion_emit(
         e, &(struct function_step){.op = OP_CONCAT, .in = {a, b}, .name = "axis", .number = axis});
 }
@@ -103,8 +101,6 @@ static struct value *expansion_join(struct expansion *e, struct value *a, struct
 static struct value *transpose(struct expansion *e, struct value *a, const int64_t *perm,
                                size_t rank)
 {
-    if (!a)
-        return fail(e);
     return expansion_emit(
         e, &(struct function_step){
                .op = OP_TRANSPOSE, .in = {a}, .list = "perm", .numbers = perm, .count = rank});
@@ -118,7 +114,7 @@ static struct value *reshape(struct expansion *e, struct value *a, const int64_t
 static struct value *cast(struct expansion *e, struct value *a, enum dtype dtype)
 {
     if (!a || a->dtype == dtype)
-        return a ? a : fail(e);
+        return a;
     return expansion_emit(
         e, &(struct function_step){.op = OP_CAST, .in = {a}, .name = "to", .number = dtype});
 }
@@ -128,8 +124,6 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
 {
     const int64_t axis = -1;
     struct value *last = list(e, &axis, 1), *from = list(e, &begin, 1), *to = list(e, &end, 1);
-    if (!a || !last || !from || !to)
-        return fail(e);
     return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
@@ -143,8 +137,6 @@ static struct value *number(struct expansion *e, float x, enum dtype dtype)
 static struct value *hide_unless(struct expansion *e, struct value *condition, enum dtype dtype)
 {
     struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
-    if (!condition || !zero || !low)
-        return fail(e);
     return expansion_emit(e, &(struct function_step){.op = OP_WHERE, .in = {condition, zero, low}});
 }
 
@@ -269,8 +261,6 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
     const struct attention_call *c = &a->call;
     struct expansion *e = a->e;
     const int64_t dims[4] = {c->batch, 1, 1, 1};
-    if (!valid)
-        return fail(e);
     valid = expansion_emit(
         e, &(struct function_step){
                .op = OP_VALID_KEYS, .in = {valid}, .name = "keys", .number = c->keys});
@@ -504,7 +494,7 @@ static struct value *rotary_table(struct expansion *e, const struct rotary_call 
 static struct value *swapped(struct expansion *e, const struct rotary_call *c, struct value *x)
 {
     if (!x)
-        return fail(e);
+        return NULL;
     const struct shape shape = x->shape;
     const int64_t pairs[5] = {shape.dims[0], shape.dims[1], shape.dims[2], c->rotated / 2, 2};
     if (!c->interleaved)

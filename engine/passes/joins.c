@@ -8,10 +8,8 @@ static bool joins_channels(const struct node *concat)
 {
     const struct value *whole = concat->outputs[0];
     const int rank = whole->shape.rank;
-    int64_t axis = node_int(concat, "axis", 1);
-    if (axis < 0)
-        axis += rank;
-    if (whole->dtype != DTYPE_F32 || axis != rank - 1 || concat->input_count < 2)
+    if (whole->dtype != DTYPE_F32 || node_axis(concat, 1, rank) != rank - 1 ||
+        concat->input_count < 2)
         return false;
     for (size_t i = 0; i < concat->input_count; i++) {
         const struct value *part = concat->inputs[i];

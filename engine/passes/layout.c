@@ -275,11 +275,11 @@ static void follow_elementwise(struct layout_pass *layout, struct node *node, un
 static void follow_axis(struct layout_pass *layout, struct node *node, int64_t otherwise)
 {
     int rank = node->outputs[0] ? node->outputs[0]->shape.rank : node->inputs[0]->shape.rank;
-    int64_t axis = node_int(node, "axis", otherwise);
+    int64_t axis = node_axis(node, otherwise, rank);
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o])
             mark_last(layout, node->outputs[o]);
-    axis = place_of_axis((int)(axis < 0 ? axis + rank : axis), rank);
+    axis = place_of_axis((int)axis, rank);
     if (!node_set_int(layout->graph, node, "axis", axis))
         edit_no_memory(layout->edit);
 }

@@ -124,20 +124,6 @@ static bool match_binary(struct edit *edit, struct node *quantize, const struct 
                            binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-static bool match_pool(struct edit *edit, struct node *quantize, const struct node *pool,
-                       const struct ends *to)
-{
-    struct ends from;
-    const bool global = pool->op == OP_GLOBAL_AVERAGE_POOL;
-    if (!quantize_read_activation(pool->inputs[0], &from) ||
-        from.zero->known->dtype != to->zero->known->dtype || node_int(pool, "ceil_mode", 0))
-        return false;
-    struct value *inputs[5] = {from.stored, from.scale, from.zero, to->scale, to->zero};
-    return quantize_become(edit, quantize, pool,
-                           global ? OP_QLINEAR_GLOBAL_AVERAGE_POOL : OP_QLINEAR_AVERAGE_POOL, 1,
-                           inputs, 5);
-}
-
 /* Does it reduce axes 2 and 3 of four, and keeps them as ones? */
 static bool is_image_mean(const struct node *mean)
 {
@@ -148,17 +134,22 @@ static bool is_image_mean(const struct node *mean)
            axes[0] >= 2 && axes[0] <= 3;
 }
 
-static bool match_mean(struct edit *edit, struct node *quantize, const struct node *mean,
+static bool match_pool(struct edit *edit, struct node *quantize, const struct node *pool,
                        const struct ends *to)
 {
     struct ends from;
-    if (!is_image_mean(mean) || !quantize_read_activation(mean->inputs[0], &from) ||
+    const bool is_mean = pool->op == OP_REDUCE_MEAN;
+    if ((is_mean && !is_image_mean(pool)) || node_int(pool, "ceil_mode", 0) ||
+        !quantize_read_activation(pool->inputs[0], &from) ||
         from.zero->known->dtype != to->zero->known->dtype)
         return false;
     struct value *inputs[5] = {from.stored, from.scale, from.zero, to->scale, to->zero};
-    const bool ok =
-        quantize_become(edit, quantize, mean, OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, inputs, 5);
-    quantize->attr_count = 0; /* axes, keepdims */
+    const bool ok = quantize_become(edit, quantize, pool,
+                                    pool->op == OP_AVERAGE_POOL ? OP_QLINEAR_AVERAGE_POOL
+                                                                : OP_QLINEAR_GLOBAL_AVERAGE_POOL,
+                                    1, inputs, 5);
+    if (is_mean)
+        quantize->attr_count = 0; /* axes, keepdims */
     return ok;
 }
 
@@ -197,9 +188,8 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
         return match_binary(edit, quantize, producer, to);
     case OP_AVERAGE_POOL:
     case OP_GLOBAL_AVERAGE_POOL:
-        return match_pool(edit, quantize, producer, to);
     case OP_REDUCE_MEAN:
-        return match_mean(edit, quantize, producer, to);
+        return match_pool(edit, quantize, producer, to);
     case OP_CONCAT:
         return match_concat(edit, quantize, producer, to);
     default:

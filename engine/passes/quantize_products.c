@@ -36,8 +36,7 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
             return false;
     const size_t scales = shape_count(&ret->scale->known->shape);
     const struct shape *shape = &ret->stored->known->shape;
-    int64_t axis = node_int(product->inputs[1]->producer, "axis", 1);
-    axis += axis < 0 ? shape->rank : 0;
+    const int64_t axis = node_axis(product->inputs[1]->producer, 1, shape->rank);
     if (scales != 1 &&
         (axis != channel_axis || axis >= shape->rank || (int64_t)scales != shape->dims[axis]))
         return false;

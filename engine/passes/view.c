@@ -161,8 +161,7 @@ static bool through_slice(struct view *view, const struct node *node)
 static bool through_split(struct view *view, const struct node *node, const struct value *output)
 {
     const struct value *split = node_input(node, 1);
-    int64_t axis = node_int(node, "axis", 0), start = 0;
-    axis += axis < 0 ? view->rank : 0;
+    int64_t axis = node_axis(node, 0, view->rank), start = 0;
     if (split && !split->known)
         return false;
     for (size_t o = 0; o < node->output_count; o++) {
@@ -180,8 +179,7 @@ static bool through_gather(struct view *view, const struct node *node)
     const struct value *index = node->inputs[1];
     if (!index->known || index->shape.rank > 1 || shape_count(&index->shape) != 1)
         return false;
-    int64_t axis = node_int(node, "axis", 0), i = tensor_int(index->known, 0);
-    axis += axis < 0 ? view->rank : 0;
+    int64_t axis = node_axis(node, 0, view->rank), i = tensor_int(index->known, 0);
     i += i < 0 ? node->inputs[0]->shape.dims[axis] : 0;
     if (i < 0 || i >= node->inputs[0]->shape.dims[axis] || !cut(view, (int)axis, i, 1, 1))
         return false;

@@ -405,11 +405,11 @@ Test(kernels, rows)
         check(&y, expected, 1e-6, "softmax");
         const float *more = random_below(&seed, 2) ? bias.data : NULL;
         memset(y.data, 0xFF, y.count * dtype_size(dtype));
-        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, more, y.data, rows, row, 1e-5f, 0);
+        cuda_norm_rows(stream, (int)dtype, x.data, scale.data, more, y.data, rows, row, 1e-5f, 0);
         expect_layer_norm(&x, row, scale.data, more, false, expected);
         check(&y, expected, 1e-4, "layer norm");
         memset(y.data, 0xFF, y.count * dtype_size(dtype));
-        cuda_layer_norm(stream, (int)dtype, x.data, scale.data, NULL, y.data, rows, row, 1e-5f, 1);
+        cuda_norm_rows(stream, (int)dtype, x.data, scale.data, NULL, y.data, rows, row, 1e-5f, 1);
         expect_layer_norm(&x, row, scale.data, NULL, true, expected);
         check(&y, expected, 1e-4, "RMS norm");
         free(expected);

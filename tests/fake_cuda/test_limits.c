@@ -270,10 +270,11 @@ Test(limits, elements_of_nothing)
                                            .slice = 1,
                                            .per_batch = 1,
                                            .listed = 1};
-        cuda_gather_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
-        cuda_scatter_tuples(stream, size, o.x.data, o.w.data, o.y.data, &tuples);
-        cuda_gather_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &map, 4, 1);
-        cuda_scatter_along(stream, size, o.x.data, o.w.data, 8, o.y.data, &map, 4, 1);
+        const struct cuda_along along = {map, 8, 4, 1};
+        for (int scatters = 0; scatters < 2; scatters++) {
+            cuda_index_tuples(stream, size, scatters, o.x.data, o.w.data, o.y.data, &tuples);
+            cuda_index_along(stream, size, scatters, o.x.data, o.w.data, o.y.data, &along);
+        }
         expect_nothing(&o, "picks");
     }
     const void *const numbers[CUDA_OPERANDS] = {o.x.data, o.w.data, o.w.data};
@@ -298,10 +299,10 @@ Test(limits, rows_and_axes_of_nothing)
         const int dtype = (int)dtypes[t];
         for (size_t row = 0; row <= 2048; row = row ? row * 16 : 1) {
             cuda_softmax(stream, dtype, o.x.data, o.y.data, 0, row);
-            cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f, 0);
+            cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 0, row, 1e-5f, 0);
         }
         cuda_softmax(stream, dtype, o.x.data, o.y.data, 3, 0);
-        cuda_layer_norm(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
+        cuda_norm_rows(stream, dtype, o.x.data, w, w, o.y.data, 3, 0, 1e-5f, 0);
         cuda_reduce(stream, dtype, CUDA_FOLD_MEAN, o.x.data, o.y.data, 0, 3, 1);
         cuda_reduce(stream, dtype, CUDA_FOLD_MAX, o.x.data, o.y.data, 3, 3, 0);
         cuda_pool_global(stream, dtype, o.x.data, o.y.data, 0, 3, 8, true);
@@ -489,7 +490,7 @@ Test(limits, one_number)
     EXPECT(cuda_scale_parts(stream, DTYPE_F32, w, w, y, &parts, 0, 0, 0), 1.5);
     EXPECT(cuda_copy_strided(stream, 4, o.x.data, y, &map), 2);
     EXPECT(cuda_softmax(stream, DTYPE_F32, o.x.data, y, 1, 1), 1);
-    EXPECT(cuda_layer_norm(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
+    EXPECT(cuda_norm_rows(stream, DTYPE_F32, o.x.data, w, w, y, 1, 1, 1e-5f, 0), 0.5);
     EXPECT(cuda_reduce(stream, DTYPE_F32, CUDA_FOLD_MEAN, o.x.data, y, 1, 1, 1), 2);
     EXPECT(cuda_pool_global(stream, DTYPE_F32, o.x.data, y, 1, 1, 1, false), 2);
     EXPECT(cuda_pool2d(stream, DTYPE_F32, o.x.data, y, &pool), 2);

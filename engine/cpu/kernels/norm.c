@@ -109,13 +109,13 @@ void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
 
 /* The mean is rounded. Where it is much greater than the deviation its error would show, so the
  * mean of the differences is subtracted as well. */
-void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
-                            float *y, size_t n)
+void SIMD_NAMED(norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
+                          bool is_rms, float *y, size_t n)
 {
     float wrong;
-    const float mean = SIMD_NAMED(sum_row)(x, n) / (float)n;
+    const float mean = is_rms ? 0 : SIMD_NAMED(sum_row)(x, n) / (float)n;
     const float squares = row_square_sum(x, mean, n, &wrong) / (float)n;
-    wrong /= (float)n;
+    wrong = is_rms ? 0 : wrong / (float)n;
     const float variance = squares - wrong * wrong;
     const float factor = 1.0f / sqrtf((variance > 0 ? variance : 0) + epsilon);
     const vec m = vec_set(mean), f = vec_set(factor), shift = vec_set(-wrong * factor);
@@ -127,18 +127,6 @@ void SIMD_NAMED(layer_norm)(const float *x, const float *scale, const float *bia
         if (bias)
             v = vec_add(v, vec_load_n(bias + i, width));
         vec_store_n(y + i, v, width);
-    }
-}
-
-void SIMD_NAMED(rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n)
-{
-    float sum;
-    const float squares = row_square_sum(x, 0, n, &sum) / (float)n;
-    const vec factor = vec_set(1.0f / sqrtf(squares + epsilon));
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
-        const vec v = vec_mul(vec_load_n(x + i, width), factor);
-        vec_store_n(y + i, vec_mul(v, vec_load_n(scale + i, width)), width);
     }
 }
 

@@ -260,12 +260,10 @@ struct simd_kernels {
 
     float (*sum_row)(const float *x, size_t n);
 
-    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL). y may be x. */
-    void (*layer_norm)(const float *x, const float *scale, const float *bias, float epsilon,
-                       float *y, size_t n);
-
-    /* x / sqrt(mean of x^2 + epsilon) * scale. y may be x. */
-    void (*rms_norm)(const float *x, const float *scale, float epsilon, float *y, size_t n);
+    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL); the mean counts as
+     * 0 with is_rms. y may be x. */
+    void (*norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
+                     bool is_rms, float *y, size_t n);
 
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
     /* Nearest even, NaN stays NaN; the avx512_bf16 variant, here and wherever bfloat16 is written,

@@ -211,8 +211,9 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
     const size_t count = part_count(node);
     if (lengths && !lengths->known)
         return STATUS_OK;
-    int64_t axis = node->op == OP_SCALE_SHIFT ? -1 : node_int(node, "axis", splits ? 0 : 1);
-    axis += axis < 0 ? whole->shape.rank : 0;
+    const int rank = whole->shape.rank;
+    const int axis =
+        node->op == OP_SCALE_SHIFT ? rank - 1 : (int)node_axis(node, splits ? 0 : 1, rank);
     struct concat_step *step = step_create(lowering, sizeof *step, concat_run, ret, err);
     TRY(allocated(step));
     step->step.free = concat_free;
@@ -222,12 +223,12 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
     step->dtype = whole->dtype;
     step->splits = splits;
     step->scales = node->op == OP_SCALE_SHIFT;
-    step->rows = resolve_extent(&whole->shape, 0, (int)axis);
+    step->rows = resolve_extent(&whole->shape, 0, axis);
     step->parts = alloc_array(count, sizeof *step->parts);
     step->tables = is_int8 ? alloc_array(count, sizeof *step->tables) : NULL;
     if (!step->parts || (is_int8 && !step->tables))
         return error_no_memory(err, "while compiling");
-    const size_t inner = resolve_extent(&whole->shape, (int)axis + 1, whole->shape.rank);
+    const size_t inner = resolve_extent(&whole->shape, axis + 1, rank);
     for (size_t p = 0; p < count; p++) {
         const struct value *part = part_of(node, p);
         const int64_t extent =

@@ -31,10 +31,9 @@ static void norm_row(const struct norm_step *s, const float *x, float *y)
 {
     if (s->op == OP_SOFTMAX)
         s->simd->softmax(x, y, s->row);
-    else if (s->op == OP_RMS_NORMALIZATION)
-        s->simd->rms_norm(x, s->scale_data, s->epsilon, y, s->row);
     else
-        s->simd->layer_norm(x, s->scale_data, s->bias_data, s->epsilon, y, s->row);
+        s->simd->norm_row(x, s->scale_data, s->bias_data, s->epsilon, s->op == OP_RMS_NORMALIZATION,
+                          y, s->row);
 }
 
 static void norm_rows(void *context, size_t begin, size_t end)

@@ -255,6 +255,11 @@ template <> __device__ inline __half from_float<__half>(float x)
     return __float2half(x);
 }
 
+/* A row of a switch that is a table. */
+#define CASE(label, value)                                                                         \
+    case label:                                                                                    \
+        return value
+
 constexpr float LOG2_E = 1.4426950408889634f;
 
 /* exp(x) for softmax. exp2f is about one instruction on a GPU, expf several. */
@@ -272,14 +277,10 @@ __device__ static inline float sigmoid(float x)
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
-    case ACTIVATION_RELU:
-        return x < 0.0f ? 0.0f : x;
-    case ACTIVATION_LEAKY_RELU:
-        return x < 0.0f ? alpha * x : x;
-    case ACTIVATION_CLIP:
-        return x < alpha ? alpha : x > beta ? beta : x;
-    case ACTIVATION_SIGMOID:
-        return sigmoid(x);
+        CASE(ACTIVATION_RELU, x < 0.0f ? 0.0f : x);
+        CASE(ACTIVATION_LEAKY_RELU, x < 0.0f ? alpha * x : x);
+        CASE(ACTIVATION_CLIP, x < alpha ? alpha : x > beta ? beta : x);
+        CASE(ACTIVATION_SIGMOID, sigmoid(x));
     case ACTIVATION_HARD_SIGMOID: {
         float y = alpha * x + beta;
         return y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y;
@@ -288,16 +289,12 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
         float y = x * (1.0f / 6.0f) + 0.5f;
         return x * (y < 0.0f ? 0.0f : y > 1.0f ? 1.0f : y);
     }
-    case ACTIVATION_SILU:
-        return x * sigmoid(alpha * x);
-    case ACTIVATION_GELU:
-        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+        CASE(ACTIVATION_SILU, x * sigmoid(alpha * x));
+        CASE(ACTIVATION_GELU, 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)));
     case ACTIVATION_GELU_TANH:
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case ACTIVATION_TANH:
-        return tanhf(x);
-    case ACTIVATION_ELU:
-        return x < 0.0f ? alpha * expm1f(x) : x;
+        CASE(ACTIVATION_TANH, tanhf(x));
+        CASE(ACTIVATION_ELU, x < 0.0f ? alpha * expm1f(x) : x);
     default:
         return x;
     }

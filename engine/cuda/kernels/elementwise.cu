@@ -58,16 +58,11 @@ void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_
 __device__ static inline float combine(int op, float a, float b)
 {
     switch (op) {
-    case CUDA_ADD:
-        return a + b;
-    case CUDA_SUB:
-        return a - b;
-    case CUDA_MUL:
-        return a * b;
-    case CUDA_DIV:
-        return a / b;
-    case CUDA_MAX:
-        return greater_of(a, b);
+        CASE(CUDA_ADD, a + b);
+        CASE(CUDA_SUB, a - b);
+        CASE(CUDA_MUL, a * b);
+        CASE(CUDA_DIV, a / b);
+        CASE(CUDA_MAX, greater_of(a, b));
     default:
         return less_of(a, b);
     }

@@ -71,55 +71,28 @@ __device__ inline size_t slice_of(const void *indices, const cuda_tuples &t, siz
     return (size_t)at;
 }
 
-template <typename T, bool SCATTERS>
+template <typename T>
 __global__ void tuples_kernel(const T *from, const void *indices, T *to, cuda_tuples t,
-                              size_t count)
+                              int scatters, size_t count)
 {
     FOR_EACH(i, count)
     {
         const size_t at = slice_of(indices, t, i / t.slice) + i % t.slice;
-        if constexpr (SCATTERS)
-            to[at] = from[i];
-        else
-            to[i] = from[at];
+        to[scatters ? at : i] = from[scatters ? i : at];
     }
 }
 
-template <typename T, bool SCATTERS>
-__global__ void along_kernel(const T *from, const void *indices, int index_bytes, T *to,
-                             cuda_access_map map, int64_t extent, int64_t axis_step, size_t count)
+template <typename T>
+__global__ void along_kernel(const T *from, const void *indices, T *to, cuda_along a, int scatters,
+                             size_t count)
 {
     FOR_EACH(i, count)
     {
-        const int64_t index = index_at(indices, index_bytes, i);
         int64_t at[1];
-        map_at(map, i, at);
-        at[0] += brought_within(index, extent) * axis_step;
-        if constexpr (SCATTERS)
-            to[at[0]] = from[i];
-        else
-            to[i] = from[at[0]];
+        map_at(a.map, i, at);
+        at[0] += brought_within(index_at(indices, a.index_bytes, i), a.extent) * a.axis_step;
+        to[scatters ? (size_t)at[0] : i] = from[scatters ? i : (size_t)at[0]];
     }
-}
-
-template <bool SCATTERS>
-void run_tuples(cudaStream_t stream, int size, const void *from, const void *indices, void *to,
-                const struct cuda_tuples *t)
-{
-    const size_t count = t->count * t->slice;
-    WITH_SIZE(size, LAUNCH((tuples_kernel<T, SCATTERS>), blocks_for(count), THREADS, stream,
-                           (const T *)from, indices, (T *)to, *t, count));
-}
-
-template <bool SCATTERS>
-void run_along(cudaStream_t stream, int size, const void *from, const void *indices,
-               int index_bytes, void *to, const struct cuda_access_map *map, int64_t extent,
-               int64_t axis_step)
-{
-    const size_t count = element_count(map->rank, map->dims);
-    WITH_SIZE(size, LAUNCH((along_kernel<T, SCATTERS>), blocks_for(count), THREADS, stream,
-                           (const T *)from, indices, index_bytes, (T *)to, *map, extent, axis_step,
-                           count));
 }
 } // namespace
 
@@ -129,28 +102,18 @@ void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y, const s
     WITH_SIZE(size, run_pad<T>(stream, x, y, pad, count));
 }
 
-void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void *indices, void *y,
-                        const struct cuda_tuples *tuples)
+void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
+                       const void *indices, void *to, const struct cuda_tuples *t)
 {
-    run_tuples<false>(stream, size, x, indices, y, tuples);
+    const size_t count = t->count * t->slice;
+    WITH_SIZE(size, LAUNCH(tuples_kernel<T>, blocks_for(count), THREADS, stream, (const T *)from,
+                           indices, (T *)to, *t, scatters, count));
 }
 
-void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, const void *indices,
-                         void *y, const struct cuda_tuples *tuples)
+void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
+                      const void *indices, void *to, const struct cuda_along *along)
 {
-    run_tuples<true>(stream, size, updates, indices, y, tuples);
-}
-
-void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
-                       int64_t axis_step)
-{
-    run_along<false>(stream, size, x, indices, index_bytes, y, map, extent, axis_step);
-}
-
-void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
-                        int64_t axis_step)
-{
-    run_along<true>(stream, size, updates, indices, index_bytes, y, map, extent, axis_step);
+    const size_t count = element_count(along->map.rank, along->map.dims);
+    WITH_SIZE(size, LAUNCH(along_kernel<T>, blocks_for(count), THREADS, stream, (const T *)from,
+                           indices, (T *)to, *along, scatters, count));
 }

@@ -187,9 +187,8 @@ void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
 /* Rows of `row` elements. */
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
 /* is_rms: RMSNormalization, whose mean counts as 0. bias may be NULL. */
-void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
-                     const float *bias, void *y, size_t rows, size_t row, float epsilon,
-                     int is_rms);
+void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                    const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
 /* y[o, i] = over r of x[o, r, i]. */
 void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);

@@ -32,22 +32,22 @@ struct cuda_tuples {
     size_t listed;       /* tuples that there are: those of a further batch may be the same */
     int64_t batch_step;  /* elements of the tensor */
 };
-/* y [count, slice] from x. */
-void cuda_gather_tuples(cudaStream_t stream, int size, const void *x, const void *indices, void *y,
-                        const struct cuda_tuples *tuples);
-/* The reverse: y's slices become those of `updates`. No two tuples may be the same. */
-void cuda_scatter_tuples(cudaStream_t stream, int size, const void *updates, const void *indices,
-                         void *y, const struct cuda_tuples *tuples);
+/* to [count, slice] becomes the slices of `from`; or with `scatters` slices of `to` become
+ * from [count, slice], where no two tuples may be the same. */
+void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
+                       const void *indices, void *to, const struct cuda_tuples *tuples);
 
-/* y[…] = x[…, indices[…], …]: y and the indices count through map->dims, x has map->steps[0], 0
- * for the axis, along which an index moves axis_step elements of `extent`. */
-void cuda_gather_along(cudaStream_t stream, int size, const void *x, const void *indices,
-                       int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
-                       int64_t axis_step);
-/* The reverse: y[…, indices[…], …] = updates[…]. No two may go to the same place. */
-void cuda_scatter_along(cudaStream_t stream, int size, const void *updates, const void *indices,
-                        int index_bytes, void *y, const struct cuda_access_map *map, int64_t extent,
-                        int64_t axis_step);
+/* Indices along an axis: they count through map.dims, a tensor has map.steps[0], 0 for the axis,
+ * along which an index moves axis_step elements of `extent`. */
+struct cuda_along {
+    struct cuda_access_map map;
+    int index_bytes; /* 4 or 8 */
+    int64_t extent, axis_step;
+};
+/* to[…] = from[…, indices[…], …]; or with `scatters` to[…, indices[…], …] = from[…], where no two
+ * may go to the same place. */
+void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
+                      const void *indices, void *to, const struct cuda_along *along);
 
 #ifdef __cplusplus
 }

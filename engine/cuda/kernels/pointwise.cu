@@ -57,55 +57,32 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 {
     const C alpha = (C)n.alpha, beta = (C)n.beta;
     switch (n.op) {
-    case CUDA_N_SCALE:
-        return x * alpha;
-    case CUDA_N_ABS:
-        return m_fabs(x);
-    case CUDA_N_NEG:
-        return -x;
-    case CUDA_N_SIGN:
-        return x > 0 ? (C)1 : x < 0 ? (C)-1 : x;
-    case CUDA_N_FLOOR:
-        return m_floor(x);
-    case CUDA_N_CEIL:
-        return m_ceil(x);
-    case CUDA_N_ROUND:
-        return m_rint(x);
-    case CUDA_N_SQRT:
-        return m_sqrt(x);
-    case CUDA_N_RECIPROCAL:
-        return (C)1 / x;
-    case CUDA_N_EXP:
-        return m_exp(x);
-    case CUDA_N_LOG:
-        return m_log(x);
-    case CUDA_N_SIN:
-        return m_sin(x);
-    case CUDA_N_COS:
-        return m_cos(x);
-    case CUDA_N_ERF:
-        return m_erf(x);
-    case CUDA_N_SOFTPLUS:
-        return softplus(x);
-    case CUDA_N_SOFTSIGN:
-        return x / (1 + m_fabs(x));
-    case CUDA_N_SELU:
-        return x > 0 ? beta * x : beta * alpha * m_expm1(x);
-    case CUDA_N_CELU:
-        return x < 0 ? alpha * m_expm1(x / alpha) : x;
-    case CUDA_N_MISH:
-        return x * m_tanh(softplus(x));
-    case CUDA_N_SHRINK:
-        return x < -alpha ? x + beta : x > alpha ? x - beta : (C)0;
-    case CUDA_N_THRESHOLDED_RELU:
-        return x > alpha ? x : (C)0;
-    case CUDA_N_RELU:
-        return x < 0 ? (C)0 : x;
+        CASE(CUDA_N_SCALE, x * alpha);
+        CASE(CUDA_N_ABS, m_fabs(x));
+        CASE(CUDA_N_NEG, -x);
+        CASE(CUDA_N_SIGN, x > 0 ? (C)1 : x < 0 ? (C)-1 : x);
+        CASE(CUDA_N_FLOOR, m_floor(x));
+        CASE(CUDA_N_CEIL, m_ceil(x));
+        CASE(CUDA_N_ROUND, m_rint(x));
+        CASE(CUDA_N_SQRT, m_sqrt(x));
+        CASE(CUDA_N_RECIPROCAL, (C)1 / x);
+        CASE(CUDA_N_EXP, m_exp(x));
+        CASE(CUDA_N_LOG, m_log(x));
+        CASE(CUDA_N_SIN, m_sin(x));
+        CASE(CUDA_N_COS, m_cos(x));
+        CASE(CUDA_N_ERF, m_erf(x));
+        CASE(CUDA_N_SOFTPLUS, softplus(x));
+        CASE(CUDA_N_SOFTSIGN, x / (1 + m_fabs(x)));
+        CASE(CUDA_N_SELU, x > 0 ? beta * x : beta * alpha * m_expm1(x));
+        CASE(CUDA_N_CELU, x < 0 ? alpha * m_expm1(x / alpha) : x);
+        CASE(CUDA_N_MISH, x * m_tanh(softplus(x)));
+        CASE(CUDA_N_SHRINK, x < -alpha ? x + beta : x > alpha ? x - beta : (C)0);
+        CASE(CUDA_N_THRESHOLDED_RELU, x > alpha ? x : (C)0);
+        CASE(CUDA_N_RELU, x < 0 ? (C)0 : x);
     case CUDA_N_CLIP:
         x = x < alpha ? alpha : x;
         return x > beta ? beta : x;
-    case CUDA_N_IS_NAN:
-        return x != x;
+        CASE(CUDA_N_IS_NAN, x != x);
     case CUDA_N_IS_INF: /* alpha: of the positive one; beta: of the negative one */
         return x == x && x - x != 0 && (x > 0 ? alpha : beta) != 0;
     default:
@@ -116,26 +93,16 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
 template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
-    case CUDA_N_ADD:
-        return x + y;
-    case CUDA_N_SUB:
-        return x - y;
-    case CUDA_N_MUL:
-        return x * y;
-    case CUDA_N_DIV:
-        return x / y;
-    case CUDA_N_MOD:
-        return (C)floor_mod((double)x, (double)y);
-    case CUDA_N_FMOD:
-        return (C)fmod((double)x, (double)y);
-    case CUDA_N_MAX:
-        return x > y || x != x ? x : y;
-    case CUDA_N_MIN:
-        return x < y || x != x ? x : y;
-    case CUDA_N_PRELU:
-        return x < 0 ? x * y : x;
-    case CUDA_N_POW:
-        return m_pow(x, y);
+        CASE(CUDA_N_ADD, x + y);
+        CASE(CUDA_N_SUB, x - y);
+        CASE(CUDA_N_MUL, x * y);
+        CASE(CUDA_N_DIV, x / y);
+        CASE(CUDA_N_MOD, (C)floor_mod((double)x, (double)y));
+        CASE(CUDA_N_FMOD, (C)fmod((double)x, (double)y));
+        CASE(CUDA_N_MAX, x > y || x != x ? x : y);
+        CASE(CUDA_N_MIN, x < y || x != x ? x : y);
+        CASE(CUDA_N_PRELU, x < 0 ? x * y : x);
+        CASE(CUDA_N_POW, m_pow(x, y));
     default:
         return x;
     }
@@ -144,20 +111,13 @@ template <typename C> __device__ inline C binary(const cuda_pointwise &n, C x, C
 template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C x, C y)
 {
     switch (n.op) {
-    case CUDA_N_AND:
-        return x != 0 && y != 0;
-    case CUDA_N_OR:
-        return x != 0 || y != 0;
-    case CUDA_N_XOR:
-        return (x != 0) != (y != 0);
-    case CUDA_N_EQUAL:
-        return x == y;
-    case CUDA_N_GREATER:
-        return x > y;
-    case CUDA_N_LESS:
-        return x < y;
-    case CUDA_N_GREATER_OR_EQUAL:
-        return x >= y;
+        CASE(CUDA_N_AND, x != 0 && y != 0);
+        CASE(CUDA_N_OR, x != 0 || y != 0);
+        CASE(CUDA_N_XOR, (x != 0) != (y != 0));
+        CASE(CUDA_N_EQUAL, x == y);
+        CASE(CUDA_N_GREATER, x > y);
+        CASE(CUDA_N_LESS, x < y);
+        CASE(CUDA_N_GREATER_OR_EQUAL, x >= y);
     default:
         return x <= y;
     }
@@ -167,19 +127,14 @@ template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C
 template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, int64_t x)
 {
     switch (n.op) {
-    case CUDA_N_ABS:
-        return x < 0 ? (int64_t)(0 - (uint64_t)x) : x;
-    case CUDA_N_NEG:
-        return (int64_t)(0 - (uint64_t)x);
-    case CUDA_N_SIGN:
-        return (x > 0) - (x < 0);
-    case CUDA_N_RELU:
-        return x < 0 ? 0 : x;
+        CASE(CUDA_N_ABS, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
+        CASE(CUDA_N_NEG, (int64_t)(0 - (uint64_t)x));
+        CASE(CUDA_N_SIGN, (x > 0) - (x < 0));
+        CASE(CUDA_N_RELU, x < 0 ? 0 : x);
     case CUDA_N_CLIP:
         x = x < n.lowest ? n.lowest : x;
         return x > n.highest ? n.highest : x;
-    case CUDA_N_NOT:
-        return !x;
+        CASE(CUDA_N_NOT, !x);
     case CUDA_N_IS_NAN:
     case CUDA_N_IS_INF:
         return 0;
@@ -207,28 +162,20 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, i
 {
     const uint64_t a = (uint64_t)x, b = (uint64_t)y;
     switch (n.op) {
-    case CUDA_N_ADD:
-        return (int64_t)(a + b);
-    case CUDA_N_SUB:
-        return (int64_t)(a - b);
-    case CUDA_N_MUL:
-        return (int64_t)(a * b);
+        CASE(CUDA_N_ADD, (int64_t)(a + b));
+        CASE(CUDA_N_SUB, (int64_t)(a - b));
+        CASE(CUDA_N_MUL, (int64_t)(a * b));
     case CUDA_N_DIV: /* never by 0: the lowering checks that */
         return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
     case CUDA_N_MOD:
         if (y == 0 || y == -1)
             return 0;
         return x % y + (x % y && (x % y < 0) != (y < 0) ? y : 0);
-    case CUDA_N_FMOD:
-        return y == 0 || y == -1 ? 0 : x % y;
-    case CUDA_N_MAX:
-        return x > y ? x : y;
-    case CUDA_N_MIN:
-        return x < y ? x : y;
-    case CUDA_N_PRELU:
-        return x < 0 ? (int64_t)(a * b) : x;
-    case CUDA_N_POW:
-        return power(x, y);
+        CASE(CUDA_N_FMOD, y == 0 || y == -1 ? 0 : x % y);
+        CASE(CUDA_N_MAX, x > y ? x : y);
+        CASE(CUDA_N_MIN, x < y ? x : y);
+        CASE(CUDA_N_PRELU, x < 0 ? (int64_t)(a * b) : x);
+        CASE(CUDA_N_POW, power(x, y));
     default:
         return x;
     }

@@ -17,12 +17,9 @@ template <typename C> __device__ inline bool is_whole()
 template <typename C> __device__ inline C start_of(int fold, C greatest)
 {
     switch (fold) {
-    case CUDA_FOLD_MAX:
-        return is_whole<C>() ? (C)INT64_MIN : -greatest;
-    case CUDA_FOLD_MIN:
-        return greatest;
-    case CUDA_FOLD_PRODUCT:
-        return (C)1;
+        CASE(CUDA_FOLD_MAX, is_whole<C>() ? (C)INT64_MIN : -greatest);
+        CASE(CUDA_FOLD_MIN, greatest);
+        CASE(CUDA_FOLD_PRODUCT, (C)1);
     default:
         return (C)0;
     }
@@ -58,12 +55,9 @@ template <> __device__ inline int64_t wrapping_product<int64_t>(int64_t a, int64
 template <typename C> __device__ inline C fold_join(int fold, C a, C b)
 {
     switch (fold) {
-    case CUDA_FOLD_MAX:
-        return greater_of(a, b);
-    case CUDA_FOLD_MIN:
-        return less_of(a, b);
-    case CUDA_FOLD_PRODUCT:
-        return wrapping_product(a, b);
+        CASE(CUDA_FOLD_MAX, greater_of(a, b));
+        CASE(CUDA_FOLD_MIN, less_of(a, b));
+        CASE(CUDA_FOLD_PRODUCT, wrapping_product(a, b));
     default:
         return wrapping_sum(a, b);
     }
@@ -85,13 +79,11 @@ __device__ inline int64_t exponential(int64_t x)
 template <typename C> __device__ inline C mapped(int fold, C x, C shift)
 {
     switch (fold) {
-    case CUDA_FOLD_L1:
-        return x < 0 ? wrapping_product(x, (C)-1) : x;
+        CASE(CUDA_FOLD_L1, x < 0 ? wrapping_product(x, (C)-1) : x);
     case CUDA_FOLD_L2:
     case CUDA_FOLD_SQUARES:
         return wrapping_product(x, x);
-    case CUDA_FOLD_LOG_SUM_EXP:
-        return exponential(x - shift);
+        CASE(CUDA_FOLD_LOG_SUM_EXP, exponential(x - shift));
     default:
         return x;
     }
@@ -100,14 +92,10 @@ template <typename C> __device__ inline C mapped(int fold, C x, C shift)
 template <typename C> __device__ inline C finished(int fold, C x, C shift, size_t each)
 {
     switch (fold) {
-    case CUDA_FOLD_MEAN:
-        return (C)((double)x / (double)each);
-    case CUDA_FOLD_L2:
-        return (C)sqrt((double)x);
-    case CUDA_FOLD_LOG_SUM:
-        return (C)log((double)x);
-    case CUDA_FOLD_LOG_SUM_EXP:
-        return (C)(log((double)x) + (double)shift);
+        CASE(CUDA_FOLD_MEAN, (C)((double)x / (double)each));
+        CASE(CUDA_FOLD_L2, (C)sqrt((double)x));
+        CASE(CUDA_FOLD_LOG_SUM, (C)log((double)x));
+        CASE(CUDA_FOLD_LOG_SUM_EXP, (C)(log((double)x) + (double)shift));
     default:
         return x;
     }

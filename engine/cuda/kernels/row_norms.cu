@@ -1,4 +1,4 @@
-/* One block, one row (or one column of rows): softmax, layer normalization, reductions, pools. */
+/* One block, one row (or one column of rows): softmax, normalization, reductions, pools. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -89,8 +89,8 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
 }
 
 template <typename T, int EACH>
-__global__ void layer_norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
-                                        size_t rows, int count, float epsilon, int is_rms)
+__global__ void norm_short_kernel(const T *x, const float *scale, const float *bias, T *y,
+                                  size_t rows, int count, float epsilon, int is_rms)
 {
     const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= rows)
@@ -137,8 +137,8 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 }
 
 template <typename T>
-__global__ void layer_norm_kernel(const T *x, const float *scale, const float *bias, T *y,
-                                  size_t row, float epsilon, int is_rms)
+__global__ void norm_row_kernel(const T *x, const float *scale, const float *bias, T *y, size_t row,
+                                float epsilon, int is_rms)
 {
     __shared__ float shared[WARPS];
     x += (size_t)blockIdx.x * row;
@@ -159,17 +159,17 @@ __global__ void layer_norm_kernel(const T *x, const float *scale, const float *b
             from_float<T>((to_float(x[i]) - mean) * inverse * scale[i] + (bias ? bias[i] : 0.0f));
 }
 
-void cuda_layer_norm(cudaStream_t stream, int dtype, const void *x, const float *scale,
-                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
+void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
+                    const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms)
 {
     if (row > SHORT_ROW)
-        WITH_TYPE(dtype, LAUNCH_BLOCK(layer_norm_kernel<T>, (unsigned)rows, THREADS, stream,
+        WITH_TYPE(dtype, LAUNCH_BLOCK(norm_row_kernel<T>, (unsigned)rows, THREADS, stream,
                                       (const T *)x, scale, bias, (T *)y, row, epsilon, is_rms));
     else
-        WITH_EACH(row % 8 == 0, WITH_TYPE(dtype, LAUNCH_BLOCK((layer_norm_short_kernel<T, EACH>),
-                                                              short_blocks(rows), THREADS, stream,
-                                                              (const T *)x, scale, bias, (T *)y,
-                                                              rows, (int)row, epsilon, is_rms)));
+        WITH_EACH(row % 8 == 0,
+                  WITH_TYPE(dtype, LAUNCH_BLOCK((norm_short_kernel<T, EACH>), short_blocks(rows),
+                                                THREADS, stream, (const T *)x, scale, bias, (T *)y,
+                                                rows, (int)row, epsilon, is_rms)));
 }
 
 /* inner == 1: a block a row. */

@@ -11,7 +11,6 @@ struct cuda_attention_step {
     bool on_tensor_cores;
     enum dtype dtype;
     struct cuda_operand inputs[3 + ATTENTION_BIASES];
-    uint32_t y;
 };
 
 static enum status attention_run(struct cuda_step *base, struct cuda_program *program,
@@ -22,7 +21,7 @@ static enum status attention_run(struct cuda_step *base, struct cuda_program *pr
     for (int i = 0; i < 3 + s->attention.bias_count; i++)
         in[i] = cuda_operand_at(program, &s->inputs[i]);
     struct cuda_attention_data data = {
-        .q = in[0], .k = in[1], .v = in[2], .y = program->data[s->y]};
+        .q = in[0], .k = in[1], .v = in[2], .y = program->data[base->y]};
     for (int b = 0; b < s->attention.bias_count; b++)
         data.bias[b] = in[3 + b];
     cuda_attend(program->backend->stream, (int)s->dtype, s->on_tensor_cores, &data, &s->attention);
@@ -115,7 +114,6 @@ static enum status lower_attention(const struct cuda_lowering *compile, struct c
     struct cuda_attention_step *s =
         cuda_step_create(compile, &proto, sizeof *s, attention_run, ret, err);
     TRY(allocated(s));
-    s->y = node->outputs[0]->index;
     s->step.kernel = s->on_tensor_cores ? "tensor-core attention" : "attention";
     s->step.flops = 2.0 * (double)loaded.batch * (double)loaded.rows * (double)loaded.keys *
                     (double)(loaded.depth + loaded.width);

@@ -138,34 +138,19 @@ static bool of_arithmetic(struct bounds_search *search, const struct node *node,
 static bool of_extent(const struct node *node, int64_t otherwise, struct bounds *ret)
 {
     const struct shape *x = &node->inputs[0]->shape;
-    int64_t axis = node_int(node, "axis", otherwise);
-    if (axis < 0)
-        axis += x->rank;
+    const int64_t axis = node_axis(node, otherwise, x->rank);
     if (axis < 0 || axis >= x->rank || x->dims[axis] < 1)
         return false;
     *ret = (struct bounds){0, x->dims[axis] - 1};
     return true;
 }
 
-/* Do all of them fit the dtype? A number that does not would wrap. */
+/* Do all of them fit the dtype, of up to 64 bits with a sign? A number that does not would wrap. */
 static bool fits(const struct bounds *bounds, enum dtype dtype)
 {
-    switch (dtype) {
-    case DTYPE_U8:
-        return bounds->low >= 0 && bounds->high <= UINT8_MAX;
-    case DTYPE_I8:
-        return bounds->low >= INT8_MIN && bounds->high <= INT8_MAX;
-    case DTYPE_U16:
-        return bounds->low >= 0 && bounds->high <= UINT16_MAX;
-    case DTYPE_I16:
-        return bounds->low >= INT16_MIN && bounds->high <= INT16_MAX;
-    case DTYPE_U32:
-        return bounds->low >= 0 && bounds->high <= UINT32_MAX;
-    case DTYPE_I32:
-        return bounds->low >= INT32_MIN && bounds->high <= INT32_MAX;
-    default:
-        return dtype == DTYPE_I64;
-    }
+    const bool has_sign = dtype != DTYPE_U8 && dtype != DTYPE_U16 && dtype != DTYPE_U32;
+    const int64_t high = (int64_t)(UINT64_MAX >> (64 - 8 * dtype_size(dtype) + has_sign));
+    return bounds->low >= (has_sign ? -high - 1 : 0) && bounds->high <= high;
 }
 
 static bool of_node(struct bounds_search *search, const struct value *value, int depth,

@@ -164,13 +164,14 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
                          : is_int8  ? node->input_count / 3
                          : is_scale ? node->input_count - 2
                                     : node->input_count;
-    const int64_t axis = is_scale ? -1 : node_int(node, "axis", is_plain ? 1 : 0);
-    const int at = (int)(axis < 0 ? axis + whole->shape.rank : axis);
+    const int rank = whole->shape.rank;
+    const int at = is_scale ? rank - 1 : (int)node_axis(node, is_plain ? 1 : 0, rank);
     const size_t inner =
         dtype_size(whole->dtype) * resolve_extent(&whole->shape, at + 1, whole->shape.rank);
     struct cuda_concat_step *s = cuda_step_create(compile, NULL, sizeof *s, concat_run, ret, err);
     TRY(allocated(s));
     s->step.free = concat_free;
+    s->step.bytes = 0;
     s->step.kernel = is_int8    ? "int8 concat"
                      : is_scale ? (count > 1 ? "scale_shift:parts" : "scale_shift")
                                 : "copy";

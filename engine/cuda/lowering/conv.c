@@ -23,7 +23,7 @@ struct conv_step {
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
-    uint32_t x, y, residual;
+    uint32_t residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
     int unpadded; /* channels of x where the kernel needs one more; 0: no padding */
@@ -62,8 +62,8 @@ static enum status conv_run(struct cuda_step *base, struct cuda_program *program
     struct conv_step *s = (struct conv_step *)base;
     cudaStream_t stream = program->backend->stream;
     struct cuda_epilogue epilogue = s->epilogue;
-    const void *x = program->data[s->x];
-    void *y = program->data[s->y];
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
     switch (s->kind) {
     case CONV_TENSOR:
@@ -133,16 +133,12 @@ static struct conv_step *conv_create(const struct cuda_lowering *compile,
     s->epilogue = (struct cuda_epilogue){bias, NULL, (int)e->activation, e->alpha, e->beta};
     s->has_residual = e->residual != NULL;
     s->residual = e->residual ? e->residual->index : 0;
-    s->x = x->index;
-    s->y = y->index;
     s->x_dtype = x->dtype;
     s->y_dtype = y->dtype;
     const int channels = conv->c / conv->groups;
     const double depth = (double)conv->kh * conv->kw * channels;
     s->step.flops = 2.0 * (double)shape_count(&y->shape) * depth;
-    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
-                    shape_count(&y->shape) * dtype_size(y->dtype) +
-                    (size_t)conv->m * (size_t)conv->row * dtype_size(x->dtype);
+    s->step.bytes += (size_t)conv->m * (size_t)conv->row * dtype_size(x->dtype);
     return s;
 }
 

@@ -10,7 +10,6 @@ struct cuda_elementwise_step {
     struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
     struct cuda_access_map map;
     struct cuda_operand a, b;
-    uint32_t y;
     enum dtype dtype;
     size_t count;
 };
@@ -22,7 +21,7 @@ static enum status elementwise_run(struct cuda_step *base, struct cuda_program *
     cudaStream_t stream = program->backend->stream;
     const struct epilogue *e = &s->activation;
     const void *a = cuda_operand_at(program, &s->a), *b = cuda_operand_at(program, &s->b);
-    void *y = program->data[s->y];
+    void *y = program->data[base->y];
     switch (s->kind) {
     case KIND_UNARY:
         cuda_activate(stream, (int)s->dtype, a, y, s->count, (int)e->activation, e->alpha, e->beta);
@@ -83,7 +82,6 @@ static enum status elementwise_fill(const struct cuda_lowering *compile,
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *y = node->outputs[0];
-    s->y = y->index;
     s->count = shape_count(&y->shape);
     TRY(cuda_operand_of(compile, a, s->dtype, &s->a, err));
     if (s->kind == KIND_BINARY) {
@@ -91,7 +89,6 @@ static enum status elementwise_fill(const struct cuda_lowering *compile,
         TRY(cuda_operand_of(compile, b, s->dtype, &s->b, err));
         s->map = cuda_map_broadcast(&y->shape, (const struct shape[]){a->shape, b->shape}, 2);
     }
-    s->step.bytes = 2 * s->count * dtype_size(s->dtype);
     return STATUS_OK;
 }
 

@@ -19,32 +19,12 @@ struct gather_scatter_step {
     int size;
     bool scatters; /* `from` goes over a copy of x */
     struct cuda_operand x, from, indices;
-    uint32_t y;
     size_t bytes; /* of x */
     struct cuda_pad pad;
     struct cuda_access_map map;
     struct cuda_tuples tuples;
-    int index_bytes;
-    int64_t extent, axis_step;
+    struct cuda_along along;
 };
-
-static void run_indexed(const struct gather_scatter_step *s, struct cuda_program *program,
-                        const void *x, void *y)
-{
-    cudaStream_t stream = program->backend->stream;
-    const void *indices = cuda_operand_at(program, &s->indices);
-    const void *from = s->scatters ? cuda_operand_at(program, &s->from) : x;
-    if (s->kind == GATHER_TUPLES && s->scatters)
-        cuda_scatter_tuples(stream, s->size, from, indices, y, &s->tuples);
-    else if (s->kind == GATHER_TUPLES)
-        cuda_gather_tuples(stream, s->size, from, indices, y, &s->tuples);
-    else if (s->scatters)
-        cuda_scatter_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
-                           s->axis_step);
-    else
-        cuda_gather_along(stream, s->size, from, indices, s->index_bytes, y, &s->map, s->extent,
-                          s->axis_step);
-}
 
 static enum status gather_scatter_run(struct cuda_step *base, struct cuda_program *program,
                                       struct error *err)
@@ -52,7 +32,9 @@ static enum status gather_scatter_run(struct cuda_step *base, struct cuda_progra
     struct gather_scatter_step *s = (struct gather_scatter_step *)base;
     cudaStream_t stream = program->backend->stream;
     const void *x = cuda_operand_at(program, &s->x);
-    void *y = program->data[s->y];
+    const void *from = s->scatters ? cuda_operand_at(program, &s->from) : x;
+    const void *indices = cuda_operand_at(program, &s->indices);
+    void *y = program->data[base->y];
     if (s->scatters && x != y)
         TRY(cuda_check(cudaMemcpyAsync(y, x, s->bytes, cudaMemcpyDeviceToDevice, stream),
                        program->backend->device, base->name, err));
@@ -60,8 +42,10 @@ static enum status gather_scatter_run(struct cuda_step *base, struct cuda_progra
         cuda_pad_any(stream, s->size, x, y, &s->pad);
     else if (s->kind == GATHER_REPEAT)
         cuda_copy_strided(stream, s->size, x, y, &s->map);
+    else if (s->kind == GATHER_TUPLES)
+        cuda_index_tuples(stream, s->size, s->scatters, from, indices, y, &s->tuples);
     else
-        run_indexed(s, program, x, y);
+        cuda_index_along(stream, s->size, s->scatters, from, indices, y, &s->along);
     return cuda_launched(base, program, err);
 }
 
@@ -127,9 +111,7 @@ static bool read_tile(const struct node *node, struct gather_scatter_step *s)
 static bool read_axis(const struct node *node, int64_t *ret)
 {
     const int rank = node->inputs[0]->shape.rank;
-    *ret = node_int(node, "axis", 0);
-    if (*ret < 0)
-        *ret += rank;
+    *ret = node_axis(node, 0, rank);
     return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
 }
 
@@ -191,12 +173,12 @@ static bool read_along(const struct node *node, struct gather_scatter_step *s)
         return false;
     cuda_dense_steps(&x->shape, steps);
     s->kind = GATHER_ALONG;
-    s->extent = x->shape.dims[axis];
-    s->axis_step = steps[axis];
-    s->map.rank = x->shape.rank;
+    s->along.extent = x->shape.dims[axis];
+    s->along.axis_step = steps[axis];
+    s->along.map.rank = x->shape.rank;
     for (int d = 0; d < x->shape.rank; d++) {
-        s->map.dims[d] = indices->shape.dims[d];
-        s->map.steps[0][d] = d == axis ? 0 : steps[d];
+        s->along.map.dims[d] = indices->shape.dims[d];
+        s->along.map.steps[0][d] = d == axis ? 0 : steps[d];
     }
     return shape_count(&indices->shape) > 0;
 }
@@ -213,10 +195,10 @@ static size_t place_of(const struct gather_scatter_step *s, const struct tensor 
         return (size_t)at;
     }
     const int64_t index = tensor_int(indices, i);
-    at = (index < 0 ? index + s->extent : index) * s->axis_step;
-    for (int d = s->map.rank - 1; d >= 0; d--) {
-        const size_t extent = s->map.dims[d] > 0 ? (size_t)s->map.dims[d] : 1;
-        at += (int64_t)(i % extent) * s->map.steps[0][d];
+    at = (index < 0 ? index + s->along.extent : index) * s->along.axis_step;
+    for (int d = s->along.map.rank - 1; d >= 0; d--) {
+        const size_t extent = s->along.map.dims[d] > 0 ? (size_t)s->along.map.dims[d] : 1;
+        at += (int64_t)(i % extent) * s->along.map.steps[0][d];
         i /= extent;
     }
     return (size_t)at;
@@ -287,13 +269,12 @@ static enum status lower_gather_scatter(const struct cuda_lowering *compile, str
     TRY(allocated(s));
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = s->kind == GATHER_PAD ? "pad" : s->kind == GATHER_REPEAT ? "copy" : "gather";
-    s->y = y->index;
     s->bytes = shape_count(&x->shape) * dtype_size(x->dtype);
     s->step.bytes = 2 * shape_count(&y->shape) * dtype_size(y->dtype);
     TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
     if (s->kind != GATHER_TUPLES && s->kind != GATHER_ALONG)
         return STATUS_OK;
-    s->index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
+    s->along.index_bytes = s->tuples.index_bytes = (int)dtype_size(node->inputs[1]->dtype);
     TRY(cuda_operand_of(compile, node->inputs[1], node->inputs[1]->dtype, &s->indices, err));
     if (!s->scatters)
         return STATUS_OK;

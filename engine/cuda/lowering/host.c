@@ -82,6 +82,7 @@ static enum status lower_host(const struct cuda_lowering *compile, struct cuda_s
     s->step.free = host_free;
     s->step.kernel = "host";
     s->step.on_host = true;
+    s->step.bytes = 0;
     TRY(bound_kernel_create(node, true, &s->bound, err));
     for (size_t i = 0; i < node->output_count; i++)
         s->step.bytes += s->bound.out[i] ? s->bound.out[i]->bytes : 0;

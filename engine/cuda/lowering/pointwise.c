@@ -18,7 +18,6 @@ struct pointwise_launch {
 
 struct pointwise_step {
     struct cuda_step step;
-    uint32_t y;
     struct pointwise_launch *launches;
     size_t count;
 };
@@ -37,7 +36,7 @@ static enum status pointwise_run(struct cuda_step *base, struct cuda_program *pr
         const void *operands[CUDA_OPERANDS] = {0};
         for (int o = 0; o < launch->numbers.operands; o++)
             operands[o] = cuda_operand_at(program, &launch->operands[o]);
-        cuda_compute_pointwise(program->backend->stream, operands, program->data[s->y],
+        cuda_compute_pointwise(program->backend->stream, operands, program->data[base->y],
                                &launch->numbers);
     }
     return cuda_launched(base, program, err);
@@ -315,12 +314,8 @@ static enum status lower_pointwise(const struct cuda_lowering *compile, struct c
     TRY(allocated(s));
     s->step.free = pointwise_free;
     s->step.kernel = "pointwise";
-    s->y = node->outputs[0]->index;
-    for (size_t i = 0; i < node->input_count; i++)
-        if (node->inputs[i])
-            s->step.bytes +=
-                shape_count(&node->inputs[i]->shape) * dtype_size(node->inputs[i]->dtype);
-    s->step.bytes += shape_count(&node->outputs[0]->shape) * dtype_size(node->outputs[0]->dtype);
+    for (size_t i = 1; i < node->input_count; i++)
+        s->step.bytes += node->inputs[i] ? value_bytes(node->inputs[i]) : 0;
     return pointwise_fill(compile, &numbers, s, err);
 }
 

@@ -23,7 +23,7 @@ struct int8_step {
     struct cuda_int8_conv conv;
     struct cuda_int8_epilogue epilogue;
     const void *weights;
-    uint32_t x, y, residual, x_zero;
+    uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
     int unpadded; /* channels of x as it comes, where the kernel wants more; 0: as many */
     size_t fill_bytes, padded_bytes; /* of the workspace, before the sums */
@@ -348,8 +348,8 @@ static enum status quantized_run(struct cuda_step *base, struct cuda_program *pr
     unsigned char *workspace = backend->arena + program->value_bytes;
     struct cuda_int8_epilogue epilogue = s->epilogue;
     struct cuda_int8_conv conv = s->conv;
-    const void *x = program->data[s->x];
-    void *y = program->data[s->y];
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
     if (s->has_x_zero) {
         epilogue.x_zero = program->data[s->x_zero];
         cuda_int8_fill(stream, epilogue.x_zero, workspace);
@@ -454,8 +454,6 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     const struct quantized_packing p = quantized_packing_of(o);
     struct cuda_conv *c = &s->conv.conv;
     s->conv.x_type = (int)o->x->dtype;
-    s->x = o->x->index;
-    s->y = o->y->index;
     TRY(make_epilogue(compile, o, &p, s, err));
     s->step.workspace = s->fill_bytes;
     try_tensor(compile, &p, s);
@@ -471,9 +469,7 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     }
     TRY(get_weights(compile, o, &p, (int)s->kind, &s->weights, err));
     s->step.flops = 2.0 * (double)shape_count(&o->y->shape) * (double)p.taps * (double)p.depth;
-    s->step.bytes = shape_count(&o->x->shape) +
-                    shape_count(&o->y->shape) * dtype_size(o->y->dtype) +
-                    shape_count(&o->weights->known->shape);
+    s->step.bytes += shape_count(&o->weights->known->shape);
     return STATUS_OK;
 }
 

@@ -26,7 +26,7 @@ struct int8_rows_step {
     struct cuda_step step;
     enum rows_kind kind;
     struct cuda_operand x, b;
-    uint32_t y, y_scale, y_zero;
+    uint32_t y_scale, y_zero;
     enum dtype x_dtype, y_dtype;
     struct scale_zero from, from_b, to;
     struct cuda_int8_binary binary;
@@ -43,7 +43,7 @@ static enum status quantized_rows_run(struct cuda_step *base, struct cuda_progra
     struct cuda_backend *backend = program->backend;
     cudaStream_t stream = backend->stream;
     const void *x = cuda_operand_at(program, &s->x);
-    void *y = program->data[s->y];
+    void *y = program->data[base->y];
     switch (s->kind) {
     case INT8_QUANTIZE:
         cuda_int8_quantize(stream, (int)s->x_dtype, x, (int)s->y_dtype, y, s->count, s->to.scale,
@@ -273,11 +273,9 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     s->step.kernel = kernels[s->kind];
-    s->y = y->index;
     s->x_dtype = x->dtype;
     s->y_dtype = y->dtype;
     s->count = shape_count(&y->shape);
-    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) + s->count * dtype_size(y->dtype);
     TRY(cuda_operand_of(compile, x, x->dtype, &s->x, err));
     switch (s->kind) {
     case INT8_BINARY:

@@ -11,7 +11,7 @@ enum { MOST_TOP = 16384 }; /* of TopK: each chosen element is compared with each
 struct axis_step {
     struct cuda_step step;
     enum { AXIS_FOLD, AXIS_EXTREME, AXIS_SOFTMAX, AXIS_SUM, AXIS_TOP } kind;
-    uint32_t x, y, indices;
+    uint32_t indices;
     bool has_y, has_indices;
     struct cuda_reduce_axes fold;
     struct cuda_axis axis;
@@ -25,8 +25,8 @@ static enum status reduce_axes_run(struct cuda_step *base, struct cuda_program *
 {
     struct axis_step *s = (struct axis_step *)base;
     cudaStream_t stream = program->backend->stream;
-    const void *x = program->data[s->x];
-    void *y = s->has_y ? program->data[s->y] : NULL;
+    const void *x = program->data[base->x];
+    void *y = s->has_y ? program->data[base->y] : NULL;
     switch (s->kind) {
     case AXIS_FOLD:
         cuda_fold_axes(stream, x, y, &s->fold);
@@ -202,15 +202,11 @@ static enum status lower_reduce_axes(const struct cuda_lowering *compile, struct
     struct axis_step *s = cuda_step_create(compile, &proto, sizeof *s, reduce_axes_run, ret, err);
     TRY(allocated(s));
     s->step.kernel = names[s->kind];
-    s->x = node->inputs[0]->index;
     s->has_y = y != NULL;
-    s->y = y ? y->index : 0;
     s->has_indices = indices != NULL;
     s->indices = indices ? indices->index : 0;
     if (s->kind == AXIS_TOP)
         s->step.workspace = cuda_top_k_workspace(&s->axis, s->k);
-    s->step.bytes = shape_count(&node->inputs[0]->shape) * dtype_size(node->inputs[0]->dtype) +
-                    (y ? shape_count(&y->shape) * dtype_size(y->dtype) : 0);
     return STATUS_OK;
 }
 

@@ -9,7 +9,6 @@ struct row_norms_step {
     enum { ROWS_SOFTMAX, ROWS_LAYER_NORM, ROWS_REDUCE, ROWS_POOL, ROWS_POOL_GLOBAL } kind;
     enum cuda_reduction reduction;
     struct cuda_pool pool;
-    uint32_t x, y;
     enum dtype dtype;
     size_t rows, row;             /* softmax, LayerNormalization, RMSNormalization */
     size_t outer, reduced, inner; /* reductions */
@@ -24,16 +23,16 @@ static enum status row_norms_run(struct cuda_step *base, struct cuda_program *pr
 {
     struct row_norms_step *s = (struct row_norms_step *)base;
     cudaStream_t stream = program->backend->stream;
-    const void *x = program->data[s->x];
-    void *y = program->data[s->y];
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
     int dtype = (int)s->dtype;
     switch (s->kind) {
     case ROWS_SOFTMAX:
         cuda_softmax(stream, dtype, x, y, s->rows, s->row);
         break;
     case ROWS_LAYER_NORM:
-        cuda_layer_norm(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
-                        s->is_rms);
+        cuda_norm_rows(stream, dtype, x, s->scale, s->bias, y, s->rows, s->row, s->epsilon,
+                       s->is_rms);
         break;
     case ROWS_REDUCE:
         cuda_reduce(stream, dtype, s->reduction, x, y, s->outer, s->reduced, s->inner);
@@ -135,14 +134,10 @@ static enum status create_rows(const struct cuda_lowering *compile,
                                const struct row_norms_step *proto, struct cuda_step **ret,
                                struct error *err)
 {
-    const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     struct row_norms_step *s = cuda_step_create(compile, proto, sizeof *s, row_norms_run, ret, err);
     TRY(allocated(s));
-    s->dtype = x->dtype;
-    s->x = x->index;
-    s->y = y->index;
+    s->dtype = compile->node->inputs[0]->dtype;
     s->step.kernel = "rows";
-    s->step.bytes = value_bytes(x) + value_bytes(y);
     return STATUS_OK;
 }
 

@@ -12,7 +12,6 @@
 
 struct spatial_step {
     struct cuda_step step;
-    uint32_t x, y;
     struct cuda_operand grid;
     enum dtype dtype, y_dtype;
     enum {
@@ -41,8 +40,8 @@ static enum status spatial_run(struct cuda_step *base, struct cuda_program *prog
 {
     struct spatial_step *s = (struct spatial_step *)base;
     cudaStream_t stream = program->backend->stream;
-    const void *x = program->data[s->x];
-    void *y = program->data[s->y];
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
     const int dtype = (int)s->dtype;
     switch (s->kind) {
     case SPATIAL_RESIZE:
@@ -90,12 +89,8 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile, 
         return NULL;
     s->kind = kind;
     s->step.kernel = kernel;
-    s->x = x->index;
-    s->y = y->index;
     s->dtype = x->dtype;
     s->y_dtype = y->dtype;
-    s->step.bytes = shape_count(&x->shape) * dtype_size(x->dtype) +
-                    shape_count(&y->shape) * dtype_size(y->dtype);
     return s;
 }
 

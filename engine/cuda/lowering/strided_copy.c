@@ -9,7 +9,6 @@
 struct cuda_copy_step {
     struct cuda_step step;
     enum { MOVE_MAP, MOVE_CONVERT, MOVE_BYTES } kind;
-    uint32_t x, y;
     struct cuda_access_map map;
     int size;
     enum dtype from, to;
@@ -20,8 +19,8 @@ static enum status move_run(struct cuda_step *base, struct cuda_program *program
 {
     struct cuda_copy_step *s = (struct cuda_copy_step *)base;
     cudaStream_t stream = program->backend->stream;
-    const void *x = program->data[s->x];
-    void *y = program->data[s->y];
+    const void *x = program->data[base->x];
+    void *y = program->data[base->y];
     switch (s->kind) {
     case MOVE_MAP:
         cuda_copy_strided(stream, s->size, x, y, &s->map);
@@ -85,10 +84,6 @@ static enum status move_create(const struct cuda_lowering *compile,
     struct cuda_copy_step *s = cuda_step_create(compile, proto, sizeof *s, move_run, ret, err);
     TRY(allocated(s));
     s->step.kernel = kernel;
-    s->y = compile->node->outputs[0]->index;
-    s->x = compile->node->inputs[0]->index;
-    s->step.bytes = 2 * shape_count(&compile->node->outputs[0]->shape) *
-                    dtype_size(compile->node->outputs[0]->dtype);
     return STATUS_OK;
 }
 

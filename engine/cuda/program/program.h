@@ -114,6 +114,7 @@ struct cuda_program {
 struct cuda_step {
     char *name;
     const char *kernel; /* static text */
+    uint32_t x, y;      /* values: the first operand and the first result, if there are such */
     double flops;
     size_t bytes;
     size_t workspace;
@@ -131,7 +132,8 @@ struct cuda_lowering {
     const struct node *node;
 };
 
-/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name and run.
+/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name and run,
+ * x, y and the bytes of both.
  * Returns it and stores it in *ret; NULL with an error when out of memory. If the lowering fails
  * later, it leaves the step in *ret, and the program frees it. */
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,

@@ -21,6 +21,10 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
     if (!step->kernel)
         step->kernel = "cuda";
     step->run = run;
+    const struct value *x = node_input(compile->node, 0), *y = node_output(compile->node, 0);
+    step->x = x ? x->index : 0;
+    step->y = y ? y->index : 0;
+    step->bytes = (x ? value_bytes(x) : 0) + (y ? value_bytes(y) : 0);
     *ret = step;
     return step;
 }

@@ -118,7 +118,7 @@ Test(simd, softmax_and_layer_norm_rows)
             all[v]->softmax(x, y, n);
             for (size_t i = 0; i < n; i++)
                 cr_assert(fabs((double)y[i] - exp((double)x[i] - largest) / sum) <= 1e-6);
-            all[v]->layer_norm(x, scale, bias, 1e-5f, y, n);
+            all[v]->norm_row(x, scale, bias, 1e-5f, false, y, n);
             for (size_t i = 0; i < n; i++) {
                 double expected =
                     ((double)x[i] - mean) / sqrt(variance + (double)1e-5f) * (double)scale[i] +
@@ -126,7 +126,7 @@ Test(simd, softmax_and_layer_norm_rows)
                 cr_assert(fabs((double)y[i] - expected) <= 2e-5 * (1 + fabs(expected)),
                           "%s n=%zu: %g, expected %g", all[v]->name, n, (double)y[i], expected);
             }
-            all[v]->rms_norm(x, scale, 1e-5f, y, n);
+            all[v]->norm_row(x, scale, NULL, 1e-5f, true, y, n);
             for (size_t i = 0; i < n; i++) {
                 double expected = (double)x[i] / sqrt(squares + (double)1e-5f) * (double)scale[i];
                 cr_assert(fabs((double)y[i] - expected) <= 2e-6 * (1 + fabs(expected)),
