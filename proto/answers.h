@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "engine/base/status.h"
 #include "proto/json.h"
@@ -101,6 +102,7 @@ struct predict_answer {
     size_t image_count;
     bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
     double total_ms;
+    time_t when;    /* it was made */
     const char *id; /* of the request */
     bool is_base64; /* vectors as base64 */
     size_t tokens;  /* of texts */

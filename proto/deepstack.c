@@ -1,30 +1,45 @@
-/* DeepStack's detection, which CodeProject.AI and camera systems (Frigate, Blue Iris) use. Boxes
- * are in whole pixels, best first: Frigate stops at the first one below its threshold. Source:
- * frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
+/* DeepStack's and CodeProject.AI's vision API, which camera systems (Frigate, Blue Iris, Agent DVR,
+ * Viseron) use. Boxes are in whole pixels, best first: Frigate stops at the first one below its
+ * threshold. Sources: frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-static char *deepstack_write(const struct predict_answer *answer, size_t *ret_size)
+/* ---- what every answer has ---- */
+
+static void write_common(struct writer *w, json_node *root, const struct deepstack_call *call)
+{
+    char when[40] = "";
+    struct tm parts;
+    const bool is_gpu = call->device && strncmp(call->device, "cpu", 3) != 0;
+    if (gmtime_r(&call->when, &parts))
+        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    const long total = lrint(call->total_ms);
+    write_members(w, root,
+                  "command=%s moduleId=%s moduleName=%s executionProvider=%s canUseGPU=%hhd "
+                  "inferenceMs=%ld processMs=%ld analysisRoundTripMs=%ld processedBy=%s "
+                  "timestampUTC=%s code=%d",
+                  call->command, "lensd", "lensd", is_gpu ? "CUDA" : "CPU", is_gpu,
+                  lrint(call->forward_ms), total, total, "localhost", when, 200);
+}
+
+static struct deepstack_call call_of(const struct predict_answer *answer, const char *command)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd", true);
-    cJSON *list = write_array(&w, root, "predictions");
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *found = &image->predictions[i];
-        const float *box = found->box;
-        char number[24];
-        write_members(&w, list, "{label=%s confidence=%g x_min=%ld y_min=%ld x_max=%ld y_max=%ld}",
-                      answer_label(found, number), (double)found->probability, lrintf(box[0]),
-                      lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
-    }
-    write_members(&w, root, "count=%zu inferenceMs=%.3f processMs=%.3f code=%d",
-                  image->prediction_count, image->forward_ms, answer->total_ms, 200);
-    return write_finish(&w, root, ret_size);
+    return (struct deepstack_call){command, image->device, image->forward_ms, answer->total_ms,
+                                   answer->when};
+}
+
+static void write_place(struct writer *w, json_node *entry, const float *box)
+{
+    write_members(w, entry, "x_min=%ld y_min=%ld x_max=%ld y_max=%ld", lrintf(box[0]),
+                  lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
 }
 
 static char *deepstack_error(int http, const char *sentence, const char *code, size_t *ret_size)
@@ -33,26 +48,266 @@ static char *deepstack_error(int http, const char *sentence, const char *code, s
     return write_document(ret_size, "success=%hhd error=%s code=%d", false, sentence, http);
 }
 
-char *deepstack_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+/* ---- pictures ---- */
+
+/* "Found person, car". */
+static void write_found(struct writer *w, json_node *root, const struct answer_image *image)
+{
+    char text[200] = "No objects found", number[24];
+    size_t used = 0;
+    for (size_t i = 0; i < image->prediction_count && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "Found ",
+                                 answer_label(&image->predictions[i], number));
+    write_text(w, root, "message", text);
+}
+
+static char *write_boxes(const struct predict_answer *answer, const char *command, size_t *ret_size)
+{
+    const struct answer_image *image = &answer->images[0];
+    const struct deepstack_call call = call_of(answer, command);
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_members(&w, root, "success=%hhd", true);
+    write_found(&w, root, image);
+    cJSON *list = write_array(&w, root, "predictions");
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *found = &image->predictions[i];
+        char number[24];
+        cJSON *entry = write_object(&w, list, NULL);
+        write_members(&w, entry, "label=%s confidence=%g", answer_label(found, number),
+                      (double)found->probability);
+        write_place(&w, entry, found->box);
+    }
+    write_members(&w, root, "count=%zu", image->prediction_count);
+    write_common(&w, root, &call);
+    return write_finish(&w, root, ret_size);
+}
+
+static char *deepstack_detect(const struct predict_answer *answer, size_t *ret_size)
+{
+    return write_boxes(answer, "detect", ret_size);
+}
+
+static char *deepstack_custom(const struct predict_answer *answer, size_t *ret_size)
+{
+    return write_boxes(answer, "custom", ret_size);
+}
+
+static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_size)
+{
+    const struct answer_image *image = &answer->images[0];
+    const struct deepstack_call call = call_of(answer, "detectScene");
+    struct writer w = {false};
+    json_node *root = write_root();
+    char number[24];
+    write_members(&w, root, "success=%hhd", true);
+    if (image->prediction_count)
+        write_members(&w, root, "label=%s confidence=%g",
+                      answer_label(&image->predictions[0], number),
+                      (double)image->predictions[0].probability);
+    write_common(&w, root, &call);
+    return write_finish(&w, root, ret_size);
+}
+
+/* ---- text ---- */
+
+/* The boxes of a picture that have been read, and where they are in it. */
+struct read_text {
+    char text[128];
+    float score, box[4];
+};
+
+struct read_texts {
+    struct read_text *items;
+    size_t count, capacity;
+};
+
+/* Copies letters and digits, as capital letters; of other texts all but control bytes. */
+static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
+{
+    size_t used = 0;
+    for (const unsigned char *at = (const unsigned char *)text; *at && used + 1 < room; at++)
+        if (is_plate ? *at < 0x80 && isalnum(*at) : *at >= ' ')
+            ret[used++] = (char)(is_plate ? toupper(*at) : *at);
+    ret[used] = '\0';
+}
+
+/* Adds the texts of a picture's crops, which lie in the photo from (x, y) on; a crop that has boxes
+ * itself (a car with a plate) is one level deeper, as deep as pipelines have stages. */
+static bool collect_texts(const struct answer_image *image, bool is_plate, float x, float y,
+                          struct read_texts *ret)
+{
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *found = &image->predictions[i];
+        const struct answer_image *crop = found->crop;
+        struct read_text read = {
+            .score = crop ? crop->text_score : 0,
+            .box = {found->box[0] + x, found->box[1] + y, found->box[2] + x, found->box[3] + y}};
+        if (!crop || crop->error)
+            continue;
+        if (crop->kind == ANSWER_BOXES) {
+            if (!collect_texts(crop, is_plate, floorf(read.box[0]), floorf(read.box[1]), ret))
+                return false;
+            continue;
+        }
+        clean_text(crop->text ? crop->text : "", is_plate, read.text, sizeof read.text);
+        if (!read.text[0])
+            continue;
+        if (ret->count == ret->capacity) {
+            const size_t capacity = ret->capacity ? 2 * ret->capacity : 16;
+            struct read_text *items = reallocarray(ret->items, capacity, sizeof *items);
+            if (!items)
+                return false;
+            ret->items = items;
+            ret->capacity = capacity;
+        }
+        ret->items[ret->count++] = read;
+    }
+    return true;
+}
+
+static int by_score(const void *a, const void *b)
+{
+    const struct read_text *left = a, *right = b;
+    return (left->score < right->score) - (left->score > right->score);
+}
+
+static char *write_texts_found(const struct predict_answer *answer, bool is_plate, size_t *ret_size)
+{
+    const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
+    struct read_texts read = {NULL};
+    struct writer w = {!collect_texts(&answer->images[0], is_plate, 0, 0, &read)};
+    json_node *root = write_root();
+    if (is_plate && read.count)
+        qsort(read.items, read.count, sizeof *read.items, by_score);
+    write_members(&w, root, "success=%hhd message?=%s", true,
+                  is_plate && read.count ? "Found number plates" : "");
+    cJSON *list = write_array(&w, root, "predictions");
+    for (size_t i = 0; i < read.count; i++) {
+        const struct read_text *text = &read.items[i];
+        cJSON *entry = write_object(&w, list, NULL);
+        char label[sizeof text->text + 8];
+        snprintf(label, sizeof label, "%s%s", is_plate ? "Plate: " : "", text->text);
+        write_text(&w, entry, "label", label);
+        if (is_plate)
+            write_members(&w, entry, "plate=%s characters=%zu", text->text, strlen(text->text));
+        write_members(&w, entry, "confidence=%g", (double)text->score);
+        write_place(&w, entry, text->box);
+    }
+    write_members(&w, root, "count=%zu", read.count);
+    write_common(&w, root, &call);
+    free(read.items);
+    return write_finish(&w, root, ret_size);
+}
+
+static char *deepstack_plates(const struct predict_answer *answer, size_t *ret_size)
+{
+    return write_texts_found(answer, true, ret_size);
+}
+
+static char *deepstack_text(const struct predict_answer *answer, size_t *ret_size)
+{
+    return write_texts_found(answer, false, ret_size);
+}
+
+/* ---- lists, faces, status ---- */
+
+char *deepstack_names_json(const struct deepstack_call *call, const char *key,
+                           const char *const *names, size_t count, size_t *ret_size)
 {
     struct writer w = {false};
     json_node *root = write_root();
     write_members(&w, root, "success=%hhd", true);
-    cJSON *list = write_array(&w, root, "models");
-    for (size_t i = 0; i < count; i++)
-        write_text(&w, list, NULL, models[i].name);
+    write_texts(&w, root, key, names, count);
+    write_common(&w, root, call);
     return write_finish(&w, root, ret_size);
 }
 
+char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
+                          size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_members(&w, root, "success=%hhd message=%s", true, message);
+    if (similarity >= 0)
+        write_float(&w, root, "similarity", similarity);
+    write_common(&w, root, call);
+    return write_finish(&w, root, ret_size);
+}
+
+char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
+                             size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    write_members(&w, root, "success=%hhd error=%s", false, sentence);
+    write_common(&w, root, call);
+    return write_finish(&w, root, ret_size);
+}
+
+char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
+                           size_t count, size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    bool is_known = false;
+    for (size_t i = 0; i < count; i++)
+        is_known = is_known || faces[i].confidence > 0;
+    write_members(&w, root, "success=%hhd message=%s", true,
+                  is_known ? "A face was recognised" : "No known faces");
+    cJSON *list = write_array(&w, root, "predictions");
+    for (size_t i = 0; i < count; i++) {
+        cJSON *entry = write_object(&w, list, NULL);
+        write_members(&w, entry, "userid=%s confidence=%g", faces[i].name,
+                      (double)faces[i].confidence);
+        write_place(&w, entry, faces[i].box);
+    }
+    write_members(&w, root, "count=%zu", count);
+    write_common(&w, root, call);
+    return write_finish(&w, root, ret_size);
+}
+
+char *deepstack_update_json(size_t *ret_size)
+{
+#define VERSION_MEMBERS                                                                            \
+    "{major=%d minor=%d patch=%d securityUpdate=%hhd build=%d file=%s releaseNotes=%s} "
+    return write_document(ret_size,
+                          "success=%hhd message=%s current" VERSION_MEMBERS "latest" VERSION_MEMBERS
+                          "updateAvailable=%hhd",
+                          true, "", 0, 1, 0, false, 0, "", "", 0, 1, 0, false, 0, "", "", false);
+}
+
+/* ---- the table ---- */
+
 static const struct dialect_parameter parameters[] = {{"min_confidence", "confidence", false}, {0}};
 static const struct dialect_default defaults[] = {{"confidence", "0.4"}, {0}};
+static const struct dialect_parameter face_parameters[] = {
+    {"userid", "userid", false}, {"min_confidence", "min_similarity", false}, {0}};
+static const struct dialect_default face_defaults[] = {{"confidence", "0.55"}, {0}};
 
-const struct dialect dialect_deepstack = {.name = "DeepStack",
-                                          .parameters = parameters,
-                                          .defaults = defaults,
-                                          .kinds = 1u << ANSWER_BOXES,
-                                          .takes = "a detector",
-                                          .is_single = true,
-                                          .images = "image",
-                                          .write = deepstack_write,
-                                          .write_error = deepstack_error};
+#define PICTURES(kind, models, function)                                                           \
+    .name = "DeepStack", .parameters = parameters, .defaults = defaults, .kinds = 1u << (kind),    \
+    .takes = models, .is_single = true, .images = "image", .write = function,                      \
+    .write_error = deepstack_error
+
+const struct dialect dialect_deepstack = {PICTURES(ANSWER_BOXES, "a detector", deepstack_detect)};
+const struct dialect dialect_deepstack_custom = {
+    PICTURES(ANSWER_BOXES, "a detector", deepstack_custom)};
+const struct dialect dialect_deepstack_face = {
+    PICTURES(ANSWER_BOXES, "a detector", deepstack_detect), .takes_pipelines = true};
+const struct dialect dialect_deepstack_scene = {
+    PICTURES(ANSWER_CLASSES, "a classifier", deepstack_scene)};
+const struct dialect dialect_deepstack_plates = {
+    PICTURES(ANSWER_BOXES, "a pipeline of a detector and a reader", deepstack_plates),
+    .takes_pipelines = true};
+const struct dialect dialect_deepstack_text = {
+    PICTURES(ANSWER_BOXES, "a pipeline that reads pages", deepstack_text), .takes_pipelines = true};
+
+#define FACES                                                                                      \
+    .name = "DeepStack", .parameters = face_parameters, .defaults = face_defaults,                 \
+    .kinds = 1u << ANSWER_BOXES, .takes = "a pipeline of faces", .images = "image",                \
+    .fails_whole = true, .takes_pipelines = true, .write_error = deepstack_error
+
+const struct dialect dialect_deepstack_register = {FACES};
+const struct dialect dialect_deepstack_recognize = {FACES, .is_single = true};
+const struct dialect dialect_deepstack_match = {FACES};

@@ -3,6 +3,8 @@
  * (server/http/api/api_predict.c). See answers.h for the rules of this library. */
 #pragma once
 
+#include <time.h>
+
 #include "proto/answers.h"
 
 struct cJSON;
@@ -37,12 +39,14 @@ struct dialect {
     bool takes_texts;    /* instead of images */
     bool has_id;         /* answers include the request's id, so they cannot be cached */
     bool has_whole_mask; /* a mask as PNG has the size of the picture */
+    bool takes_pipelines; /* of models */
     const char *model;   /* the JSON member that names the model; NULL: the path does */
     const char *nested;  /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images;  /* the JSON member that holds the images */
     /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
+    /* NULL: the answer needs the registry of faces (server/http/api/faces.h). */
     char *(*write)(const struct predict_answer *answer, size_t *ret_size);
     /* NULL: {"error", "code"} */
     char *(*write_error)(int http, const char *sentence, const char *code, size_t *ret_size);
@@ -50,8 +54,11 @@ struct dialect {
 
 /* Roboflow Inference: POST /infer/{task}, POST /{project}/{version}. */
 extern const struct dialect dialect_roboflow;
-/* DeepStack and CodeProject.AI: POST /v1/vision/detection, POST /v1/vision/custom/{model}. */
-extern const struct dialect dialect_deepstack;
+/* DeepStack and CodeProject.AI: POST /v1/vision/detection, custom/{model}, scene, alpr, ocr, and
+ * face with what follows it. */
+extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect_deepstack_scene,
+    dialect_deepstack_plates, dialect_deepstack_text, dialect_deepstack_face,
+    dialect_deepstack_register, dialect_deepstack_recognize, dialect_deepstack_match;
 /* The task APIs of Hugging Face: POST /models/{model}. */
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
@@ -65,8 +72,34 @@ struct dialect_model {
     const char *task; /* in Roboflow's words */
 };
 
-/* {"success", "models": [name …]} of POST /v1/vision/custom/list. */
-char *deepstack_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+/* What CodeProject.AI adds to every answer. */
+struct deepstack_call {
+    const char *command; /* "detect" */
+    const char *device;  /* that ran it; NULL: none did */
+    double forward_ms, total_ms;
+    time_t when;
+};
+
+/* A face of POST /v1/vision/face/recognize. */
+struct deepstack_face {
+    const char *name; /* or "unknown" */
+    float confidence; /* 0: unknown */
+    float box[4];
+};
+
+/* {"success", KEY: [name …]} of POST /v1/vision/custom/list and face/list. */
+char *deepstack_names_json(const struct deepstack_call *call, const char *key,
+                           const char *const *names, size_t count, size_t *ret_size);
+/* {"success", "message" (NULL: none), "similarity" (negative: none)}. */
+char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
+                          size_t *ret_size);
+/* {"success": false, "error"}: the request was fine, but its picture has no face. */
+char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
+                             size_t *ret_size);
+char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
+                           size_t count, size_t *ret_size);
+/* GET /v1/status/updateavailable: never. */
+char *deepstack_update_json(size_t *ret_size);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 

@@ -9,7 +9,7 @@
 # QEMU_CPU=cortex-a72, cortex-a76 … chooses the processor; without it every extension is there.
 set -euo pipefail
 
-packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libpcre2-dev,libutf8proc-dev,libcriterion-dev
+packages=libc6-dev,libmicrohttpd-dev,libgnutls28-dev,libnghttp2-dev,libsqlite3-dev,zlib1g-dev,libcjson-dev,libprotobuf-c-dev,libjpeg-dev,libpng-dev,libpcre2-dev,libutf8proc-dev,libcriterion-dev
 # Loaded where they are there: without them no photo of these formats is read, and no trace is sent.
 packages+=,libwebp7,libtiff6,libheif1,libcurl4-openssl-dev
 what=${1:?sysroot or run} folder=${2:?a folder}

@@ -93,6 +93,7 @@ library nghttp2 'nghttp2/' server/http/transport
 library libmicrohttpd 'microhttpd' server/http/transport
 library GnuTLS '(gnutls|nettle)/' server/http/transport server/cli
 library zlib 'zlib\.h' server/http/transport
+library SQLite 'sqlite3' server/faces
 library libjpeg-turbo '(turbojpeg|jpeglib|jerror)\.h' server/image
 library libpng 'png\.h' server/image
 library cJSON '(cjson/)?cJSON' proto models/folder models/text

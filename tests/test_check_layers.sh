@@ -80,6 +80,7 @@ refuses 'nghttp2 outside transport' server/http/api/frames.c '#include <nghttp2/
 refuses 'libmicrohttpd outside transport' server/http/api/http.c '#include <microhttpd.h>'
 refuses 'GnuTLS outside transport' server/image/hash.c '#include <gnutls/crypto.h>'
 refuses 'zlib outside transport' models/onnx/unpack.c '#include <zlib.h>'
+refuses 'SQLite outside server/faces' server/http/api/db.c '#include <sqlite3.h>'
 refuses 'libjpeg outside server/image' server/http/api/jpeg.c '#include <turbojpeg.h>'
 refuses 'libpng outside server/image' server/http/api/png.c '#include <png.h>'
 refuses 'the tokenizers include model folders' models/text/up.c '#include "models/folder/labels.h"'

@@ -35,6 +35,7 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l max-batch -r -d 'mos
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l memory -r -d 'limit for all models together on each device (weights, activations, batches)'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l gpu-memory -r -d 'the same limit for every GPU in use'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l old-libheif -d 'also read AVIF and HEIC with a libheif older than 1.23'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l faces -r -d 'keep a registry of faces in FILE, for register and recognize of DeepStack\'s API'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l host -r -d 'address to listen on'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l port -r -d 'port to listen on'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l port-file -r -d 'write the port number to FILE once the port is open'

@@ -67,6 +67,7 @@ struct model {
     bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
     struct zero_shot texts;         /* TASK_ZERO_SHOT: the labels' vectors */
     struct labels point_names;      /* TASK_POSE: of a box's key points; may be empty */
+    struct graph_hash fingerprint;  /* TASK_EMBEDDING: of its graph as the file has it */
     struct task task;               /* decides how /predict interprets the outputs */
     /* In the graph's order; they stay when the graph goes. */
     struct model_tensor *inputs, *outputs;

@@ -348,6 +348,8 @@ static enum status decide_task(struct model *model, bool configured, struct task
     for (size_t i = 0; i < graph->node_count; i++)
         facts->has_exp = facts->has_exp || graph->nodes[i]->op == OP_EXP;
     TRY(task_decide(facts, &model->task, err));
+    if (model->task.kind == TASK_EMBEDDING)
+        graph_hash(&model->fingerprint, graph);
     if (model->task.kind != TASK_CLASSIFICATION)
         model->class_count = 0;
     if (model->task.output_count)

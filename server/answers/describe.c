@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/arena.h"
 #include "engine/base/size.h"
@@ -385,6 +386,7 @@ static char *describe_request(const struct predict_request *request,
                                         .image_count = count,
                                         .as_list = how->as_list,
                                         .total_ms = how->total_ms,
+                                        .when = time(NULL),
                                         .id = how->id,
                                         .is_base64 = how->is_base64,
                                         .tokens = how->tokens};

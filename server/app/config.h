@@ -85,6 +85,7 @@ struct config {
     bool old_libheif;
     int64_t confine;            /* enum config_confine */
     char *unix_mode;            /* octal digits */
+    char *faces;                /* NULL: no registry */
     char *trace_endpoint;       /* NULL: no traces */
     char *trace_sample;         /* "0" … "1" */
     char *api_key_file;         /* of a client: one key; NULL: none */

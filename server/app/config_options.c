@@ -138,6 +138,10 @@ const struct option config_options[] = {
     {"time", SECONDS(COMMAND_BENCH, bench_time, 0, 3600), "2", "TIME", DEVICE,
      "time to spend on each device and batch size; seconds, or with ms, s, m"},
 
+    {"faces", TEXT(COMMAND_SERVE, faces), NULL, "FILE", MODEL,
+     "keep a registry of faces in FILE, for register and recognize of DeepStack's API; lensd makes "
+     "the file, and stores names and vectors, no photos"},
+
     {"host", TEXT(COMMAND_SERVE | COMMAND_HEALTH, http.host), "127.0.0.1", "ADDRESS", SERVER,
      "address to listen on; 0.0.0.0 or :: accepts connections from other machines",
      "address of the server; 0.0.0.0 and :: stand for this machine"},

@@ -35,6 +35,7 @@ struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
     bool is_wide;      /* the rules for CUDA: its module is loaded */
+    bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
     char missing[256]; /* says which restriction the kernel lacks; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */

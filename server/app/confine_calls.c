@@ -15,7 +15,7 @@
  * Landlock decides which files are opened, because a filter does not see paths. The lists leave out
  * what only the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever
  * needs (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on). With
- * --trace-endpoint, client_calls are allowed too.
+ * --trace-endpoint, client_calls are allowed too, and with --faces registry_calls.
  *
  * Where the CUDA module is loaded, the shared list allows everything but forbidden_calls: the
  * system calls of NVIDIA's closed driver and libraries are not documented.
@@ -120,6 +120,11 @@ static const struct call_rule server_calls[] = {
 /* With --trace-endpoint, for libcurl and libc's resolver; Landlock limits TCP to one port. */
 static const struct call_rule client_calls[] = {CALL(socket),     CALL(connect), CALL(bind),
                                                 CALL(socketpair), CALL(pipe2),   CALL(sendmmsg)};
+
+/* With --faces, for SQLite. */
+static const struct call_rule registry_calls[] = {
+    CALL(pwrite64), CALL(ftruncate), CALL(fdatasync), CALL(fchmod), CALL(utimensat),
+};
 
 /* Calls that are refused even if most calls are allowed. */
 static const struct call_rule forbidden_calls[] = {
@@ -240,7 +245,7 @@ static bool hide_clone3(struct call_filter *filter)
     return filter_install(filter, ALLOW, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
-static bool filter_all_threads(bool is_wide, bool connects)
+static bool filter_all_threads(const struct confinement *confinement)
 {
     static const struct call_rule threads[] = {CALL_IF(clone, 0, CLONE_THREAD, CLONE_THREAD)};
     static const struct call_rule processes[] = {CALL(clone)};
@@ -248,24 +253,25 @@ static bool filter_all_threads(bool is_wide, bool connects)
     if (!hide_clone3(&filter))
         return false;
     filter_begin(&filter);
-    if (is_wide) {
+    if (confinement->is_wide) {
         filter_add(&filter, threads, COUNT_OF(threads), ALLOW);
         filter_add(&filter, processes, COUNT_OF(processes), REFUSE);
         filter_add(&filter, forbidden_calls, COUNT_OF(forbidden_calls), REFUSE);
     } else {
         filter_add_basic(&filter);
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
-        if (connects)
+        if (confinement->writes)
+            filter_add(&filter, registry_calls, COUNT_OF(registry_calls), ALLOW);
+        if (confinement->connects)
             filter_add(&filter, client_calls, COUNT_OF(client_calls), ALLOW);
     }
-    return filter_install(&filter, is_wide ? ALLOW : REFUSE,
+    return filter_install(&filter, confinement->is_wide ? ALLOW : REFUSE,
                           SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_LOG);
 }
 
 void confine_calls(struct confinement *confinement)
 {
-    confinement->seccomp =
-        ARCHITECTURE && filter_all_threads(confinement->is_wide, confinement->connects);
+    confinement->seccomp = ARCHITECTURE && filter_all_threads(confinement);
     if (!confinement->seccomp) {
         const size_t used = strlen(confinement->missing);
         snprintf(confinement->missing + used, sizeof confinement->missing - used,

@@ -6,6 +6,7 @@
  *                    cores, memory and metrics; files in /etc that libc reads for --host and --user
  *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
  *                    removed at the end; in that of --unix only sockets may be made and removed;
+ *                    the folder of --faces, for the file and its journal;
  *                    with --core-dumps the folder of core dumps, unless it is the root
  *     execute        nothing
  *     connect, bind  TCP: bind only to its own ports, connect only to that of --trace-endpoint (ABI
@@ -380,6 +381,7 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
     allow_cache(&rules, config);
     allow_made(&rules, config->port_file, MAKE);
     allow_made(&rules, config->pid_file, MAKE);
+    allow_made(&rules, config->faces, MAKE);
     allow_made(&rules, config->http.unix_path, MAKE_SOCK | REMOVE_FILE);
     if (config->core_dumps)
         allow_core_dumps(&rules);
@@ -402,7 +404,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
 void confine_files(const struct config *config, struct confinement *ret)
 {
     *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL,
-                                .connects = config->trace_endpoint != NULL};
+                                .connects = config->trace_endpoint != NULL,
+                                .writes = config->faces != NULL};
     tzset(); /* reads the time zone for the log */
     const long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     const int cause = abi < 0 ? errno : restrict_files(config, (int)abi, ret->is_wide);

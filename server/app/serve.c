@@ -34,6 +34,7 @@
 #include "server/app/process.h"
 #include "server/app/settings.h"
 #include "server/app/supervisor.h"
+#include "server/faces/faces.h"
 #include "server/image/image.h"
 #include "server/loader/loader.h"
 #include "server/loader/model_open.h"
@@ -64,6 +65,7 @@ struct serve {
     struct metrics *metrics;
     struct model_host *model_host;
     struct trace_exporter *traces;
+    struct faces *faces; /* NULL: there is no registry */
     struct http_server *http;
     struct loader *loader;
     int loaded_fd; /* eventfd: the models present at the start have been loaded */
@@ -178,6 +180,9 @@ static enum status create_services(struct serve *serve, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "--models and %s exclude each other: a folder of models, or one model",
                          config->model ? "MODEL" : "--model-name");
+    serve->faces = config->faces ? faces_create(config->faces) : NULL;
+    if (config->faces && !serve->faces)
+        return error_no_memory(err, "for the registry of faces");
     serve->metrics = metrics_create();
     struct trace_exporter_options trace_options;
     TRY(settings_traces(config, serve->metrics, &trace_options, err));
@@ -270,6 +275,7 @@ static enum status set_up(struct serve *serve, struct error *err)
     struct http_options http_options =
         settings_http(config, serve->model_host, serve->loader, serve->metrics);
     http_options.traces = serve->traces;
+    http_options.faces = serve->faces;
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
@@ -277,6 +283,8 @@ static enum status set_up(struct serve *serve, struct error *err)
     if (config->port_file)
         TRY(write_port(serve, err));
     TRY(give_up_root(serve, err));
+    if (serve->faces)
+        TRY(faces_open(serve->faces, err));
     supervisor_watch(serve->supervisor, serve->model_host);
     supervisor_say(serve->supervisor, "STATUS=loading %s", loader_name(serve->loader));
     log_event(LOG_DEBUG, "listening", LOG_STR("url", http_server_where(serve->http)),
@@ -303,6 +311,7 @@ static void tear_down(struct serve *serve)
         (void)model_host_drain(serve->model_host, 0);
     http_server_free(serve->http);
     trace_exporter_free(serve->traces);
+    faces_free(serve->faces);
     supervisor_free(serve->supervisor);
     loader_free(serve->loader);
     model_host_free(serve->model_host);
@@ -667,6 +676,8 @@ static enum status serve_check(struct serve *serve, struct error *err)
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
     TRY(become_user(serve, err)); /* who may lack permission to read the model */
+    if (serve->faces)
+        TRY(faces_open(serve->faces, err));
     return loader_try(serve->loader, err);
 }
 

@@ -1,5 +1,5 @@
-/* The lists of models that clients of DeepStack and Roboflow Inference ask for. Photos are
- * api_predict.c's. */
+/* The lists of models, and the status, that clients of DeepStack and Roboflow Inference ask for.
+ * Photos are api_predict.c's. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -55,9 +55,35 @@ static void respond_models(struct exchange *x, bool needs_boxes,
     free(models);
 }
 
+static char *write_names(const struct dialect_model *models, size_t count, size_t *ret_size)
+{
+    const struct deepstack_call call = {.command = "list", .when = time(NULL)};
+    const char **names = alloc_array(count, sizeof *names);
+    for (size_t i = 0; names && i < count; i++)
+        names[i] = models[i].name;
+    char *text = names ? deepstack_names_json(&call, "models", names, count, ret_size) : NULL;
+    free(names);
+    return text;
+}
+
+void deepstack_update_handle(struct exchange *x)
+{
+    size_t size;
+    char *text = deepstack_update_json(&size);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
+void deepstack_ping_handle(struct exchange *x)
+{
+    const struct deepstack_call call = {.command = "ping", .when = time(NULL)};
+    size_t size;
+    char *text = deepstack_done_json(&call, NULL, -1, &size);
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
 void deepstack_list_handle(struct exchange *x)
 {
-    respond_models(x, true, deepstack_models_json);
+    respond_models(x, true, write_names);
 }
 
 void roboflow_registry_handle(struct exchange *x)

@@ -18,6 +18,7 @@
 #include "proto/picture_text.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
+#include "server/http/api/faces.h"
 #include "server/http/api/labels.h"
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
@@ -44,7 +45,8 @@ struct predict_work {
     struct request_labels labels;  /* of the images */
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
-    char model[128];               /* as asked for; "" for the default */
+    struct face_question faces;
+    char model[128]; /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
 };
@@ -144,6 +146,10 @@ enum status predict_admit(struct exchange *x, struct error *err)
 
 enum status dialect_admit(struct exchange *x, struct error *err)
 {
+    if (!x->route->dialect->write)
+        TRY(face_admit(x, err));
+    if (x->route->model)
+        snprintf(x->match.model, sizeof x->match.model, "%s", x->route->model);
     return x->match.model[0] ? v2_admit(x, err) : check_state(x, err);
 }
 
@@ -297,12 +303,15 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
         return set_parameter(work, name, text, size, err);
     if (!dialect_parameter(dialect, name, "", room, &value))
         return STATUS_OK;
-    if (size >= sizeof given)
-        return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
-                         sizeof given - 1);
+    if (size >= sizeof given || memchr(text, '\0', size))
+        return error_set(err, STATUS_INVALID, "%s has more than %zu characters, or a zero byte",
+                         name, sizeof given - 1);
     memcpy(given, text, size);
     given[size] = '\0';
     const char *own = dialect_parameter(dialect, name, given, room, &value);
+    enum status status;
+    if (face_question_set(&work->faces, own, value, &status, err))
+        return status;
     return !strcmp(own, "encoding") ? set_encoding(work, value, err)
                                     : set_parameter(work, own, value, strlen(value), err);
 }
@@ -585,6 +594,8 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                   request->used_model->name, task_name(request->used_model->task.kind),
                   dialect->name, dialect->takes);
         respond_error(x, &err);
+    } else if (!dialect->write) {
+        faces_answer(x, &work->faces);
     } else {
         const struct describe_how how = {.dialect = dialect,
                                          .as_list = work->as_list,
@@ -654,7 +665,9 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
 {
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
-    if (predict_dialect(x) || x->answer_form == DESCRIBE_NUMBERS || work->slices.side)
+    const struct dialect *dialect = predict_dialect(x);
+    if ((dialect && !dialect->takes_pipelines) || x->answer_form == DESCRIBE_NUMBERS ||
+        work->slices.side)
         TRY(refuse_pipeline(x, request->model, request->version, err));
     else
         TRY(stages_begin(x->server->options.model_host, request, &work->staged,

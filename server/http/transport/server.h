@@ -78,6 +78,7 @@ struct http_options {
     struct loader *loader;         /* loads and unloads models; NULL: fixed models */
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
+    struct faces *faces;           /* the registry of faces; NULL: there is none */
 };
 
 struct http_server;

@@ -1,0 +1,322 @@
+/* SQLite with a rollback journal, which is complete on the disk before the file changes. Afterwards
+ * it is cut to nothing: with an exclusive lock SQLite would only mark a deleted one as over, and it
+ * has what was in the file before. */
+#include "server/faces/faces.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/utf8.h"
+
+/* "lens": of a registry that lensd has made; and the version of its table. */
+#define APPLICATION     1818586739
+#define VERSION         1
+#define FACES_TEXT(x)   #x
+#define FACES_NUMBER(x) FACES_TEXT(x)
+
+struct faces {
+    const char *path;
+    pthread_mutex_t lock;
+    sqlite3 *db; /* NULL: not open */
+};
+
+/* ---- statements ---- */
+
+/* SQLite's own words, which name no data. */
+static enum status failed(const struct faces *faces, struct error *err)
+{
+    return error_set(err, STATUS_IO, "the registry of faces '%.200s' (--faces): %s", faces->path,
+                     faces->db ? sqlite3_errmsg(faces->db) : "out of memory");
+}
+
+static enum status run_all(struct faces *faces, const char *sql, struct error *err)
+{
+    return sqlite3_exec(faces->db, sql, NULL, NULL, NULL) == SQLITE_OK ? STATUS_OK
+                                                                       : failed(faces, err);
+}
+
+/* Takes the lock, and prepares a statement; end() gives both back, whatever begin() returned. */
+static enum status begin(struct faces *faces, const char *sql, sqlite3_stmt **ret,
+                         struct error *err)
+{
+    *ret = NULL;
+    pthread_mutex_lock(&faces->lock);
+    if (!faces->db)
+        return error_set(err, STATUS_NOT_READY, "the registry of faces is not open yet");
+    return sqlite3_prepare_v2(faces->db, sql, -1, ret, NULL) == SQLITE_OK ? STATUS_OK
+                                                                          : failed(faces, err);
+}
+
+static enum status end(struct faces *faces, sqlite3_stmt *statement, enum status status)
+{
+    sqlite3_finalize(statement);
+    pthread_mutex_unlock(&faces->lock);
+    return status;
+}
+
+/* Steps a statement; *ret_row: there is a row. */
+static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_row,
+                        struct error *err)
+{
+    const int code = sqlite3_step(statement);
+    *ret_row = code == SQLITE_ROW;
+    return *ret_row || code == SQLITE_DONE ? STATUS_OK : failed(faces, err);
+}
+
+/* A number that a statement without parameters answers. The lock is held. */
+static enum status ask_number(struct faces *faces, const char *sql, int64_t *ret, struct error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool has_row = false;
+    enum status status = STATUS_OK;
+    if (sqlite3_prepare_v2(faces->db, sql, -1, &statement, NULL) != SQLITE_OK)
+        status = failed(faces, err);
+    if (status == STATUS_OK)
+        status = step(faces, statement, &has_row, err);
+    *ret = has_row ? sqlite3_column_int64(statement, 0) : 0;
+    sqlite3_finalize(statement);
+    return status;
+}
+
+/* ---- opening ---- */
+
+struct faces *faces_create(const char *path)
+{
+    struct faces *faces = calloc(1, sizeof *faces);
+    if (!faces)
+        return NULL;
+    faces->path = path;
+    pthread_mutex_init(&faces->lock, NULL);
+    return faces;
+}
+
+void faces_free(struct faces *faces)
+{
+    if (!faces)
+        return;
+    sqlite3_close(faces->db);
+    pthread_mutex_destroy(&faces->lock);
+    free(faces);
+}
+
+/* Makes the table in a new file; refuses a file that is not lensd's. */
+static enum status check_form(struct faces *faces, struct error *err)
+{
+    int64_t objects, application, version;
+    TRY(ask_number(faces, "SELECT count(*) FROM sqlite_schema", &objects, err));
+    TRY(ask_number(faces, "PRAGMA application_id", &application, err));
+    TRY(ask_number(faces, "PRAGMA user_version", &version, err));
+    if (objects == 0)
+        return run_all(faces,
+                       "BEGIN;"
+                       "PRAGMA application_id = " FACES_NUMBER(
+                           APPLICATION) ";"
+                                        "PRAGMA user_version = " FACES_NUMBER(
+                                            VERSION) ";"
+                                                     "CREATE TABLE people (name TEXT PRIMARY KEY "
+                                                     "NOT NULL, model BLOB NOT NULL, "
+                                                     "vector BLOB NOT NULL) WITHOUT ROWID;"
+                                                     "COMMIT",
+                       err);
+    if (application != APPLICATION || version != VERSION)
+        return error_set(err, STATUS_CONFIG,
+                         "'%.200s' (--faces) is the database of another program, or of another "
+                         "version of lensd; name another file",
+                         faces->path);
+    int64_t damaged;
+    TRY(ask_number(faces, "SELECT count(*) FROM pragma_quick_check(1) WHERE quick_check <> 'ok'",
+                   &damaged, err));
+    return damaged ? error_set(err, STATUS_CONFIG,
+                               "the registry of faces '%.200s' (--faces) is damaged; restore a "
+                               "copy, or remove it and register the faces again",
+                               faces->path)
+                   : STATUS_OK;
+}
+
+enum status faces_open(struct faces *faces, struct error *err)
+{
+    /* SQLite's journal gets the permissions of the file. */
+    const int fd = open(faces->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return error_set(err, STATUS_CONFIG,
+                         "cannot open the registry of faces '%.200s' (--faces): %m; it is a file "
+                         "that lensd makes and may write, in a folder where it may make others",
+                         faces->path);
+    close(fd);
+    sqlite3 *db = NULL;
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&faces->lock);
+    if (sqlite3_open_v2(faces->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
+        SQLITE_OK)
+        status = error_set(err, STATUS_CONFIG, "cannot open '%.200s' (--faces): %s", faces->path,
+                           db ? sqlite3_errmsg(db) : "out of memory");
+    faces->db = db;
+    if (status == STATUS_OK) {
+        sqlite3_limit(db, SQLITE_LIMIT_LENGTH, 1 << 20);
+        status = run_all(faces,
+                         "PRAGMA journal_mode = TRUNCATE; PRAGMA locking_mode = EXCLUSIVE;"
+                         "PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
+                         "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF;"
+                         "PRAGMA cell_size_check = ON; BEGIN EXCLUSIVE; COMMIT",
+                         err);
+    }
+    if (status == STATUS_OK)
+        status = check_form(faces, err);
+    if (status != STATUS_OK) {
+        sqlite3_close(db);
+        faces->db = NULL;
+        if (err)
+            err->status = STATUS_CONFIG;
+        status = STATUS_CONFIG;
+    }
+    pthread_mutex_unlock(&faces->lock);
+    return status;
+}
+
+/* ---- people ---- */
+
+/* All vectors are of one model: one of another is not compared. The lock is held. */
+static enum status check_vector(struct faces *faces, const struct face_vector *vector,
+                                struct error *err)
+{
+    char sql[200];
+    int64_t others;
+    if (vector->count == 0 || vector->count > FACES_NUMBERS_MAX)
+        return error_set(err, STATUS_CONFIG,
+                         "the model's vectors have %zu numbers; a registry of faces takes 1 to %d",
+                         vector->count, FACES_NUMBERS_MAX);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT count(*) FROM people WHERE model <> x'%016llx%016llx' OR length(vector) <> %zu",
+        (unsigned long long)vector->model[0], (unsigned long long)vector->model[1],
+        vector->count * sizeof *vector->values);
+    TRY(ask_number(faces, sql, &others, err));
+    return others ? error_set(err, STATUS_CONFIG,
+                              "%lld faces in '%.200s' (--faces) were registered with another "
+                              "model, whose vectors cannot be compared; delete them and register "
+                              "them again, name another file, or serve that model",
+                              (long long)others, faces->path)
+                  : STATUS_OK;
+}
+
+static enum status check_name(const char *name, struct error *err)
+{
+    const size_t size = strlen(name);
+    return size > 0 && size <= FACES_NAME_MAX && utf8_valid(name, size)
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID, "userid must be a name of 1 to %d bytes of UTF-8",
+                           FACES_NAME_MAX);
+}
+
+static enum status check_room(struct faces *faces, struct error *err)
+{
+    int64_t count;
+    TRY(ask_number(faces, "SELECT count(*) FROM people", &count, err));
+    return count < FACES_MAX ? STATUS_OK
+                             : error_set(err, STATUS_TOO_LARGE,
+                                         "the registry has %d people, as many as it takes; delete "
+                                         "some first",
+                                         FACES_MAX);
+}
+
+enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
+                           bool *ret_was_there, struct error *err)
+{
+    static const char find[] = "SELECT 1 FROM people WHERE name = ?";
+    sqlite3_stmt *statement, *write = NULL;
+    char sql[160];
+    bool ignored;
+    TRY(check_name(name, err));
+    enum status status = begin(faces, find, &statement, err);
+    if (status == STATUS_OK)
+        status = check_vector(faces, vector, err);
+    if (status == STATUS_OK) {
+        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+        status = step(faces, statement, ret_was_there, err);
+    }
+    if (status == STATUS_OK && !*ret_was_there)
+        status = check_room(faces, err);
+    if (status != STATUS_OK)
+        return end(faces, statement, status);
+    sqlite3_reset(statement);
+    snprintf(sql, sizeof sql, "INSERT OR REPLACE INTO people VALUES (?, x'%016llx%016llx', ?)",
+             (unsigned long long)vector->model[0], (unsigned long long)vector->model[1]);
+    if (sqlite3_prepare_v2(faces->db, sql, -1, &write, NULL) != SQLITE_OK)
+        return end(faces, statement, failed(faces, err));
+    sqlite3_bind_text(write, 1, name, -1, SQLITE_STATIC);
+    sqlite3_bind_blob(write, 2, vector->values, (int)(vector->count * sizeof *vector->values),
+                      SQLITE_STATIC);
+    status = step(faces, write, &ignored, err);
+    sqlite3_finalize(write);
+    return end(faces, statement, status);
+}
+
+enum status faces_delete(struct faces *faces, const char *name, struct error *err)
+{
+    sqlite3_stmt *statement;
+    bool ignored;
+    TRY(check_name(name, err));
+    enum status status = begin(faces, "DELETE FROM people WHERE name = ?", &statement, err);
+    if (status == STATUS_OK) {
+        sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
+        status = step(faces, statement, &ignored, err);
+        sqlite3_reset(statement);
+    }
+    if (status == STATUS_OK && sqlite3_changes(faces->db) > 0)
+        status = run_all(faces, "VACUUM", err);
+    return end(faces, statement, status);
+}
+
+enum status faces_list(struct faces *faces, void (*visit)(void *context, const char *name),
+                       void *context, struct error *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row = true;
+    enum status status = begin(faces, "SELECT name FROM people ORDER BY name", &statement, err);
+    while (status == STATUS_OK && has_row) {
+        status = step(faces, statement, &has_row, err);
+        if (has_row)
+            visit(context, (const char *)sqlite3_column_text(statement, 0));
+    }
+    return end(faces, statement, status);
+}
+
+static float cosine(const float *a, const float *b, size_t count)
+{
+    float sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+enum status faces_find(struct faces *faces, const struct face_vector *vector,
+                       char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
+                       struct error *err)
+{
+    sqlite3_stmt *statement;
+    bool has_row = true;
+    enum status status = begin(faces, "SELECT name, vector FROM people", &statement, err);
+    ret_name[0] = '\0';
+    *ret_cosine = -1;
+    if (status == STATUS_OK)
+        status = check_vector(faces, vector, err);
+    while (status == STATUS_OK && has_row) {
+        status = step(faces, statement, &has_row, err);
+        if (!has_row || (size_t)sqlite3_column_bytes(statement, 1) != vector->count * sizeof(float))
+            continue;
+        float own[FACES_NUMBERS_MAX];
+        memcpy(own, sqlite3_column_blob(statement, 1), vector->count * sizeof *own);
+        const float near = cosine(own, vector->values, vector->count);
+        if (!(near > *ret_cosine))
+            continue;
+        *ret_cosine = near;
+        snprintf(ret_name, FACES_NAME_MAX + 1, "%s",
+                 (const char *)sqlite3_column_text(statement, 0));
+    }
+    return end(faces, statement, status);
+}

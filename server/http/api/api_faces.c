@@ -1,0 +1,368 @@
+/* Faces of DeepStack's API. Similarity is (cosine + 1) / 2, as there. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "server/http/api/faces.h"
+#include "server/http/api/route_table.h"
+#include "server/http/transport/multipart.h"
+#include "server/http/transport/respond.h"
+
+/* Below this similarity a face is unknown, unless the request says otherwise. */
+#define LEAST_SIMILARITY 0.67f
+
+bool face_question_set(struct face_question *question, const char *own, const char *value,
+                       enum status *ret, struct error *err)
+{
+    struct task_options share = TASK_OPTIONS_NONE;
+    *ret = STATUS_OK;
+    if (!strcmp(own, "userid")) {
+        if (snprintf(question->name, sizeof question->name, "%s", value) > FACES_NAME_MAX)
+            *ret = error_set(err, STATUS_INVALID, "userid has more than %d bytes", FACES_NAME_MAX);
+        return true;
+    }
+    if (strcmp(own, "min_similarity") != 0)
+        return false;
+    *ret = task_option_set(&share, "confidence", value, err);
+    question->least = share.confidence;
+    return true;
+}
+
+static struct deepstack_call face_call(const struct exchange *x, const char *command)
+{
+    return (struct deepstack_call){
+        .command = command, .total_ms = clock_ms(clock_now() - x->started), .when = time(NULL)};
+}
+
+/* ---- vectors of faces ---- */
+
+/* The vector of a box; NULL: it has none, *ret_failed says why if it should have one. */
+static const struct predict_image *face_of(const struct predict_image *image, size_t box,
+                                           const struct predict_image **ret_failed)
+{
+    const struct predict_image *crop = image->crops ? image->crops[box] : NULL;
+    if (crop && crop->status != STATUS_OK)
+        *ret_failed = crop;
+    return crop && crop->status == STATUS_OK && crop->answer.embedding.count ? crop : NULL;
+}
+
+/* Of the picture's best box that has a vector. */
+static const struct predict_image *best_face(const struct predict_image *image,
+                                             const struct predict_image **ret_failed)
+{
+    const struct predict_image *found = NULL;
+    for (size_t i = 0; !found && i < image->answer.detections.count; i++)
+        found = face_of(image, i, ret_failed);
+    return found;
+}
+
+/* Adds a face's vector, scaled to length 1, to `sum`. */
+static void add_face(const struct predict_image *face, float *sum)
+{
+    const struct embedding *own = &face->answer.embedding;
+    double square = 0;
+    for (size_t i = 0; i < own->count; i++)
+        square += (double)own->values[i] * (double)own->values[i];
+    const double scale = square > 0 ? 1 / sqrt(square) : 0;
+    for (size_t i = 0; i < own->count; i++)
+        sum[i] += (float)((double)own->values[i] * scale);
+}
+
+/* The vector of length 1 in the direction of the sum of `faces`. The caller frees ret->values. */
+static enum status vector_of(const struct predict_image *const *faces, size_t count,
+                             struct face_vector *ret, struct error *err)
+{
+    const struct model *model = faces[0]->request->used_model;
+    const size_t numbers = faces[0]->answer.embedding.count;
+    float *sum = alloc_array(numbers, sizeof *sum);
+    double square = 0;
+    if (!sum)
+        return error_no_memory(err, "for the vector of a face");
+    for (size_t i = 0; i < count; i++)
+        if (faces[i]->answer.embedding.count == numbers)
+            add_face(faces[i], sum);
+    for (size_t i = 0; i < numbers; i++)
+        square += (double)sum[i] * (double)sum[i];
+    for (size_t i = 0; i < numbers; i++)
+        sum[i] = (float)((double)sum[i] / sqrt(square > 0 ? square : 1));
+    *ret = (struct face_vector){sum, numbers, model->fingerprint.words};
+    return STATUS_OK;
+}
+
+static float similarity_of(float cosine)
+{
+    return fminf(fmaxf((cosine + 1) / 2, 0), 1);
+}
+
+/* ---- register, recognize, match ---- */
+
+/* Finds the best face of each picture that has one. The caller frees *ret. */
+static enum status find_faces(const struct predict_request *request,
+                              const struct predict_image ***ret, size_t *ret_count,
+                              struct error *err)
+{
+    const struct predict_image **faces = alloc_array(request->image_count, sizeof *faces);
+    const struct predict_image *failed = NULL;
+    size_t count = 0;
+    if (!faces)
+        return error_no_memory(err, "for faces");
+    for (size_t i = 0; i < request->image_count; i++) {
+        faces[count] = best_face(&request->images[i], &failed);
+        count += faces[count] != NULL;
+    }
+    if (count == 0 && failed) {
+        *err = failed->error;
+        free(faces);
+        return failed->status;
+    }
+    *ret = faces;
+    *ret_count = count;
+    return STATUS_OK;
+}
+
+static enum status register_face(struct exchange *x, const struct predict_request *request,
+                                 const struct face_question *question, char **ret, size_t *ret_size,
+                                 struct error *err)
+{
+    const struct deepstack_call call = face_call(x, "register");
+    const struct predict_image **faces;
+    struct face_vector vector = {NULL};
+    bool was_there = false;
+    size_t count;
+    TRY(find_faces(request, &faces, &count, err));
+    enum status status = count ? vector_of(faces, count, &vector, err) : STATUS_OK;
+    free(faces);
+    if (status == STATUS_OK && count)
+        status = faces_register(x->server->options.faces, question->name, &vector, &was_there, err);
+    free((void *)(uintptr_t)vector.values);
+    if (status == STATUS_OK)
+        *ret = count ? deepstack_done_json(&call, was_there ? "face updated" : "face added", -1,
+                                           ret_size)
+                     : deepstack_failure_json(&call, "No face detected", ret_size);
+    return status;
+}
+
+static enum status match_faces(struct exchange *x, const struct predict_request *request,
+                               const struct face_question *question, char **ret, size_t *ret_size,
+                               struct error *err)
+{
+    const struct deepstack_call call = face_call(x, "match");
+    const struct predict_image **faces;
+    struct face_vector vectors[2] = {{NULL}, {NULL}};
+    float cosine = 0;
+    size_t count;
+    (void)question;
+    if (request->image_count != 2)
+        return error_set(err, STATUS_INVALID,
+                         "match compares the faces of two pictures, and this form has %zu",
+                         request->image_count);
+    TRY(find_faces(request, &faces, &count, err));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; count == 2 && status == STATUS_OK && i < 2; i++)
+        status = vector_of(&faces[i], 1, &vectors[i], err);
+    for (size_t i = 0; status == STATUS_OK && count == 2 && i < vectors[0].count; i++)
+        cosine += vectors[0].values[i] * vectors[1].values[i];
+    for (size_t i = 0; i < 2; i++)
+        free((void *)(uintptr_t)vectors[i].values);
+    free(faces);
+    if (status == STATUS_OK)
+        *ret = count == 2
+                   ? deepstack_done_json(&call, NULL, similarity_of(cosine), ret_size)
+                   : deepstack_failure_json(&call, "No face found in one or both images", ret_size);
+    return status;
+}
+
+/* One face of a picture: its name, if there is one near enough. */
+static enum status recognize_face(struct faces *registry, const struct predict_image *face,
+                                  float least, char *name, struct deepstack_face *ret,
+                                  struct error *err)
+{
+    struct face_vector vector;
+    float cosine;
+    TRY(vector_of(&face, 1, &vector, err));
+    const enum status status = faces_find(registry, &vector, name, &cosine, err);
+    free((void *)(uintptr_t)vector.values);
+    const bool is_known = status == STATUS_OK && name[0] && similarity_of(cosine) >= least;
+    ret->name = is_known ? name : "unknown";
+    ret->confidence = is_known ? similarity_of(cosine) : 0;
+    return status;
+}
+
+static enum status recognize_faces(struct exchange *x, const struct predict_request *request,
+                                   const struct face_question *question, char **ret,
+                                   size_t *ret_size, struct error *err)
+{
+    const struct predict_image *image = &request->images[0], *failed = NULL;
+    const struct detections *found = &image->answer.detections;
+    const float least = question->least > 0 ? question->least : LEAST_SIMILARITY;
+    struct deepstack_face *faces = alloc_array(found->count, sizeof *faces);
+    char(*names)[FACES_NAME_MAX + 1] = alloc_array(found->count, sizeof *names);
+    enum status status = faces && names ? STATUS_OK : error_no_memory(err, "for faces");
+    size_t count = 0;
+    for (size_t i = 0; status == STATUS_OK && i < found->count; i++) {
+        const struct predict_image *face = face_of(image, i, &failed);
+        const struct detection *box = &found->items[i];
+        if (!face)
+            continue;
+        faces[count].box[0] = box->x1;
+        faces[count].box[1] = box->y1;
+        faces[count].box[2] = box->x2;
+        faces[count].box[3] = box->y2;
+        status =
+            recognize_face(x->server->options.faces, face, least, names[i], &faces[count++], err);
+    }
+    if (status == STATUS_OK && count == 0 && failed) {
+        *err = failed->error;
+        status = failed->status;
+    }
+    if (status == STATUS_OK) {
+        struct deepstack_call call = face_call(x, "recognize");
+        call.forward_ms = image->forward_ms;
+        *ret = count ? deepstack_faces_json(&call, faces, count, ret_size)
+                     : deepstack_failure_json(&call, "No face found in image", ret_size);
+    }
+    free(faces);
+    free(names);
+    return status;
+}
+
+void faces_answer(struct exchange *x, const struct face_question *question)
+{
+    const struct dialect *dialect = x->route->dialect;
+    const struct predict_request *request = x->work;
+    struct error err;
+    char *text = NULL;
+    size_t size = 0;
+    enum status status;
+    if (!request->parts)
+        status = error_set(&err, STATUS_CONFIG,
+                           "the model 'faces' makes no vectors of faces; it must be a pipeline of "
+                           "a face detector and a model of vectors with \"align\": \"arcface\"");
+    else
+        status = (dialect == &dialect_deepstack_register ? register_face
+                  : dialect == &dialect_deepstack_match
+                      ? match_faces
+                      : recognize_faces)(x, request, question, &text, &size, &err);
+    if (status == STATUS_OK)
+        respond_text(x, 200, TYPE_JSON, text, size);
+    else
+        respond_error(x, &err);
+}
+
+/* ---- list, delete ---- */
+
+enum status face_admit(struct exchange *x, struct error *err)
+{
+    return x->server->options.faces
+               ? STATUS_OK
+               : error_set(err, STATUS_NOT_FOUND,
+                           "there is no registry of faces; start lensd with --faces FILE");
+}
+
+struct name_list {
+    char **names;
+    size_t count, capacity;
+    bool is_out_of_memory;
+};
+
+static void add_name(void *context, const char *name)
+{
+    struct name_list *list = context;
+    if (list->count == list->capacity) {
+        const size_t capacity = list->capacity ? 2 * list->capacity : 64;
+        char **names = reallocarray(list->names, capacity, sizeof *names);
+        if (names) {
+            list->names = names;
+            list->capacity = capacity;
+        }
+    }
+    char *copy = list->count < list->capacity ? strdup(name) : NULL;
+    if (copy)
+        list->names[list->count++] = copy;
+    else
+        list->is_out_of_memory = true;
+}
+
+/* Runs on an offload thread, as the next. */
+static void list_faces(struct exchange *x)
+{
+    const struct deepstack_call call = face_call(x, "list");
+    struct name_list list = {NULL};
+    struct error err;
+    size_t size = 0;
+    enum status status = faces_list(x->server->options.faces, add_name, &list, &err);
+    if (status == STATUS_OK) {
+        char *text = list.is_out_of_memory
+                         ? NULL
+                         : deepstack_names_json(&call, "faces", (const char *const *)list.names,
+                                                list.count, &size);
+        respond_text(x, 200, TYPE_JSON, text, size);
+    } else {
+        respond_error(x, &err);
+    }
+    for (size_t i = 0; i < list.count; i++)
+        free(list.names[i]);
+    free(list.names);
+    exchange_resume(x);
+}
+
+/* The userid of a form. */
+static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
+{
+    struct multipart form = {0};
+    enum status status = STATUS_OK;
+    *ret = (struct face_question){0};
+    if (multipart_is(x->content_type))
+        status = multipart_parse(x->content_type, x->body.data, x->body.size, 8, &form, err);
+    for (size_t i = 0; status == STATUS_OK && i < form.count; i++) {
+        const struct multipart_part *part = &form.parts[i];
+        if (strcmp(part->name, "userid") != 0)
+            continue;
+        if (part->size > FACES_NAME_MAX || memchr(part->data, '\0', part->size))
+            status = error_set(err, STATUS_INVALID, "userid has more than %d bytes, or a zero byte",
+                               FACES_NAME_MAX);
+        else
+            snprintf(ret->name, sizeof ret->name, "%.*s", (int)part->size,
+                     (const char *)part->data);
+    }
+    multipart_done(&form);
+    return status;
+}
+
+static void delete_face(struct exchange *x)
+{
+    const struct deepstack_call call = face_call(x, "delete");
+    struct face_question question;
+    struct error err;
+    size_t size = 0;
+    enum status status = read_name(x, &question, &err);
+    if (status == STATUS_OK)
+        status = faces_delete(x->server->options.faces, question.name, &err);
+    if (status == STATUS_OK) {
+        char *text = deepstack_done_json(&call, NULL, -1, &size);
+        respond_text(x, 200, TYPE_JSON, text, size);
+    } else {
+        respond_error(x, &err);
+    }
+    exchange_resume(x);
+}
+
+static void face_wait(struct exchange *x, void (*run)(struct exchange *exchange))
+{
+    exchange_wait(x, NULL, NULL);
+    exchange_offload(x, x->body.size, run);
+}
+
+void face_list_handle(struct exchange *x)
+{
+    face_wait(x, list_faces);
+}
+
+void face_delete_handle(struct exchange *x)
+{
+    face_wait(x, delete_face);
+}
