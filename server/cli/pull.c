@@ -35,8 +35,9 @@ struct pull {
     const struct config *config;
     void *handle; /* CURL */
     struct curl_list *authorization;
-    const char *endpoint, *wanted; /* without a last slash; the .onnx file, "": not named */
-    size_t origin;                 /* characters of the endpoint's scheme, host and port */
+    char endpoint[256]; /* without a last slash */
+    size_t origin;      /* characters of its scheme, host and port */
+    const char *wanted; /* the .onnx file; "": not named */
     char repo[200], revision[100];
     struct hub_list files;
     char *out, *growing; /* the new folder, and where it grows */
@@ -114,19 +115,16 @@ static size_t on_hub_header(const char *line, size_t one, size_t size, void *con
     return size;
 }
 
-static enum status no_success(const struct pull *p, const struct hub_answer *answer,
+static enum status no_success(long status, const struct pull *p, const struct hub_answer *answer,
                               struct error *err)
 {
-    const long status = http_status(p->handle);
-    const bool is_denied = status == 401 || status == 403, may_pass = status == 429 || status > 499;
-    return error_set(
-        err, may_pass ? STATUS_NOT_READY : STATUS_CONFIG, "the hub answers %ld for %s%s%s; %s",
-        status, p->repo, answer->why[0] ? ": " : "", answer->why,
-        may_pass                         ? "try again later"
-        : is_denied && !p->authorization ? "check the name; a private or gated repository needs "
-                                           "a token in HF_TOKEN"
-        : is_denied                      ? "check the name, and that HF_TOKEN's token may read it"
-                                         : "check the names of repository, revision and file");
+    const bool may_pass = status == 429 || status > 499;
+    return error_set(err, may_pass ? STATUS_NOT_READY : STATUS_CONFIG,
+                     "the hub answers %ld for %s%s%s; %s", status, p->repo,
+                     answer->why[0] ? ": " : "", answer->why,
+                     may_pass ? "try again later"
+                              : "check the names of repository, revision and file; a private or "
+                                "gated one needs a token that may read it in HF_TOKEN");
 }
 
 /* Gets a document or the rest of a file. STATUS_NOT_READY: trying again may help. */
@@ -166,8 +164,9 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
     if (next)
         return error_set(err, STATUS_CONFIG, "'%.200s' is redirected without end", first);
     const long status = http_status(p->handle);
-    return status == 200 || status == 206 || (status == 416 && to->began) ? STATUS_OK
-                                                                          : no_success(p, to, err);
+    return status == 200 || status == 206 || (status == 416 && to->began)
+               ? STATUS_OK
+               : no_success(status, p, to, err);
 }
 
 /* Appends a part of a path to a URL; `kept`: characters besides letters and digits that stay. */
@@ -246,9 +245,9 @@ static bool is_needed(const char *path, const char *model)
     const size_t stem = strlen(model) - strlen(".onnx");
     if (name[0] == '.' || !name[0] || strlen(name) > 200)
         return false;
-    if (!strncmp(path, model, stem))
-        return !strncmp(path + stem, ".onnx", 5) ? !strchr(path + stem, '/')
-                                                 : !strcmp(path + stem, ".data");
+    if (!strncmp(path, model, stem) && !strchr(path + stem, '/') &&
+        (!strncmp(path + stem, ".onnx", 5) || !strcmp(path + stem, ".data")))
+        return true;
     return name == path &&
            (has_ending(name, ".json") || has_ending(name, ".txt") || !strcmp(name, "LICENSE"));
 }
@@ -373,14 +372,17 @@ static enum status read_hub_endpoint(struct pull *p, struct error *err)
                          "HF_HUB_OFFLINE is %.20s, so lensd pull fetches nothing; unset it, or "
                          "copy the model folder from another machine",
                          offline);
-    p->endpoint = given && given[0] ? given : "https://huggingface.co";
-    p->origin = strcspn(p->endpoint, ":") + 3;
-    if ((strncmp(p->endpoint, "https://", 8) != 0 && strncmp(p->endpoint, "http://", 7) != 0) ||
-        strlen(p->endpoint) > 250 || strpbrk(p->endpoint, " ?#@"))
+    given = given && given[0] ? given : "https://huggingface.co";
+    if ((strncmp(given, "https://", 8) != 0 && strncmp(given, "http://", 7) != 0) ||
+        strlen(given) >= sizeof p->endpoint || strpbrk(given, " ?#@"))
         return error_set(err, STATUS_CONFIG,
                          "HF_ENDPOINT is '%.100s'; it must be an address such as "
                          "https://huggingface.co",
                          given);
+    snprintf(p->endpoint, sizeof p->endpoint, "%s", given);
+    for (size_t end = strlen(p->endpoint); end && p->endpoint[end - 1] == '/'; end--)
+        p->endpoint[end - 1] = '\0';
+    p->origin = strcspn(p->endpoint, ":") + 3;
     p->origin += strcspn(p->endpoint + p->origin, "/");
     return STATUS_OK;
 }
@@ -391,16 +393,17 @@ static enum status open_hub(struct pull *p, struct error *err)
     char line[600];
     TRY(curl_load("lensd pull", err));
     p->handle = curl.init();
-    if (token && token[0] && strncmp(p->endpoint, "https://", 8) != 0)
-        return error_set(err, STATUS_CONFIG,
-                         "HF_TOKEN is not sent without TLS; unset it, or set HF_ENDPOINT to an "
-                         "https:// address");
-    if (token &&
-        (size_t)snprintf(line, sizeof line, "Authorization: Bearer %s", token) < sizeof line &&
-        !strpbrk(line, "\r\n") && token[0])
+    if (token && token[0]) {
+        if (strncmp(p->endpoint, "https://", 8) != 0 || strlen(token) > 500 ||
+            strpbrk(token, "\r\n"))
+            return error_set(err, STATUS_CONFIG,
+                             "HF_TOKEN is not sent without TLS, and must be one line of at most "
+                             "500 characters; unset it, or set HF_ENDPOINT to https://…");
+        snprintf(line, sizeof line, "Authorization: Bearer %s", token);
         p->authorization = curl.append(NULL, line);
+    }
     if (!p->handle || (token && token[0] && !p->authorization))
-        return error_set(err, STATUS_CONFIG, "HF_TOKEN must be one line of under 500 characters");
+        return error_no_memory(err, NULL);
     curl.setopt(p->handle, OPT_USERAGENT, "lensd/" LENSD_VERSION);
     curl.setopt(p->handle, OPT_WRITEFUNCTION, on_pulled);
     curl.setopt(p->handle, OPT_HEADERFUNCTION, on_hub_header);

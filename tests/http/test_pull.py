@@ -160,7 +160,7 @@ class Pull(FolderCase):
 
     def test_a_model_that_is_served(self):
         self.hub.token = TOKEN
-        ended = self.pull(HF_TOKEN=TOKEN)
+        ended = self.pull(HF_TOKEN=TOKEN, HF_ENDPOINT=self.hub.url + "/")
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertIn("4 files", ended.stdout)
         self.assertIn(COMMIT, ended.stdout)
@@ -223,15 +223,20 @@ class Pull(FolderCase):
     def test_which_file(self):
         data = self.files["model.onnx"]
         self.hub.files = {"onnx/model.onnx": data, "onnx/model_int8.onnx": data, "onnx/model.onnx_data": b"far",
-                          "onnx/model_int8.onnx_data": b"other", "config.json": b"{}"}
+                          "onnx/model_int8.onnx_data": b"other", "config.json": b"{}", "model_index.json": b"{}"}
         self.assertEqual(self.pull().returncode, 0)
-        self.assertEqual(sorted(os.listdir(self.path("models/digits"))), ["config.json", "model.onnx", "model.onnx_data"])
+        self.assertEqual(sorted(os.listdir(self.path("models/digits"))), ["config.json", "model.onnx", "model.onnx_data", "model_index.json"])
         ended = self.pull(f"hf:{REPO}@refs/pr/1:onnx/model_int8.onnx", "--output", self.path("models/small/"))
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(sorted(os.listdir(self.path("models/small"))), ["config.json", "model_int8.onnx", "model_int8.onnx_data"])
+        self.assertEqual(sorted(os.listdir(self.path("models/small"))), ["config.json", "model_index.json", "model_int8.onnx", "model_int8.onnx_data"])
         here = ["digits", "small"]
         self.refused(self.pull(f"hf:{REPO}:absent.onnx", "-o", self.path("models/x")), "no file 'absent.onnx'",
                      "onnx/model_int8.onnx", left=here)
+        # What only begins like the model's name is a text at the top, too.
+        self.hub.files = {"model.onnx": data, "model.txt": b"x", "model.onnx.data": b"far", "model.onnx/x.json": b"{}"}
+        self.assertEqual(self.pull(f"hf:{REPO}", "-o", self.path("models/third")).returncode, 0)
+        self.assertEqual(sorted(os.listdir(self.path("models/third"))), ["model.onnx", "model.onnx.data", "model.txt"])
+        here.append("third")
         self.hub.files = {"a.onnx": data, "b.onnx": data}
         self.refused(self.pull(f"hf:{REPO}", "-o", self.path("models/x")), "name one", "a.onnx, b.onnx", left=here)
         self.hub.files = {"model.safetensors": b"x"}
@@ -260,6 +265,7 @@ class Pull(FolderCase):
         self.refused(self.pull(HF_HUB_OFFLINE="1"), "HF_HUB_OFFLINE is 1")
         self.refused(self.pull(HF_ENDPOINT="ftp://x"), "HF_ENDPOINT is 'ftp://x'")
         self.refused(self.pull(HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN=TOKEN), "not sent without TLS")
+        self.refused(self.pull(HF_TOKEN="a\nb"), "one line")
         ended = self.pull(SSL_CERT_FILE=os.path.join(harness.ROOT, "README.md"))
         self.assertEqual(ended.returncode, 1, ended.stderr)  # nobody vouches for this hub
         self.assertIn(self.hub.url, ended.stderr)
