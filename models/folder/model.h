@@ -93,7 +93,7 @@ enum status model_load_version(const char *path, const char *version, const char
                                struct error *err) MUST_USE;
 
 /* A model of a folder may have two halves, each a model of its own: that of photos has the folder's
- * name, that of texts this ending behind it. */
+ * name, that of texts this ending after it. */
 #define MODEL_TEXT_ENDING ".text"
 
 /* The .onnx file with the textual half of the model in a folder, malloc'ed; *ret: NULL where it has

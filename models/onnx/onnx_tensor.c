@@ -234,7 +234,7 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
 }
 
 /* Large weights of a file at an offset that their elements can be read from (writers mostly put one
- * behind the other); bools are tidied in place. */
+ * after the other); bools are tidied in place. */
 static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype, size_t bytes)
 {
     return place->fd >= 0 && bytes >= MAPPED_BYTES && place->offset % dtype_size(dtype) == 0 &&

@@ -48,7 +48,7 @@ static enum status bad(const struct wire_parser *w, const char *what)
     return error_set(w->err, STATUS_MODEL, "malformed file: %s at byte %zu", what, w->at);
 }
 
-/* Something goes on behind `end`. Where that is the end of the file, the rest is missing. */
+/* Something continues after `end`. Where that is the end of the file, the rest is missing. */
 static enum status cut_off(const struct wire_parser *w, const char *what, size_t end)
 {
     if (end != w->size)

@@ -237,7 +237,7 @@ static bool needs_correlation(const struct agreement *a)
     return a->is_vector && a->clear < AGREEMENT_FEW;
 }
 
-/* How far above the mean of so many numbers the true one may lie, with 95 % confidence. */
+/* How far the true mean may lie above that of `count` numbers, with 95 % confidence. */
 static double margin(double squares, int count)
 {
     if (count < 2)

@@ -9,7 +9,7 @@
 #include "models/folder/model.h"
 #include "models/quantize/agreement.h"
 
-/* At least so many photos: one to calibrate with and one to compare on. */
+/* The fewest photos: one to calibrate with and one to compare on. */
 #define QUANTIZE_MIN_PHOTOS 2
 
 struct quantize_layer {

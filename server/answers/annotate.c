@@ -27,7 +27,7 @@ struct annotation {
 
 size_t annotate_bytes(const struct predict_image *image)
 {
-    /* Decoded, turned, and encoded: three bytes a pixel each. */
+    /* Decoded, turned, and encoded: three bytes per pixel each. */
     return (size_t)image->width * image->height * 9;
 }
 

@@ -514,11 +514,6 @@ static void *watch_signals(void *context)
     }
 }
 
-static void hurry_on_next_signal(struct serve *serve)
-{
-    serve->has_watcher = pthread_create(&serve->watcher, NULL, watch_signals, serve) == 0;
-}
-
 static void serve_sleep_ms(int64_t milliseconds)
 {
     struct timespec rest = {milliseconds / 1000, milliseconds % 1000 * MILLION};
@@ -725,7 +720,7 @@ int command_serve(const struct config *config)
         result = serve_failed(&err);
     } else {
         const char *cause = wait_for_end(&serve);
-        hurry_on_next_signal(&serve);
+        serve.has_watcher = pthread_create(&serve.watcher, NULL, watch_signals, &serve) == 0;
         if (cause)
             drain(&serve, cause);
         else {

@@ -1,4 +1,4 @@
-/* State and metrics for probes, dashboards and people; never behind the queue of images. */
+/* State and metrics for probes, dashboards and people; they never wait for the queue of images. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

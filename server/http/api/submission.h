@@ -51,8 +51,7 @@ size_t submission_output_bytes(const struct served_tensor *output, size_t rows, 
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
 /* For a request divided into parts (request->parts), before it is submitted: offload threads submit
- * the parts one after the other. Charges the pixels of its images; errors as of
- * charge_answer(). */
+ * the parts one after the other. Charges the pixels of its images; errors as of charge_answer(). */
 enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 

@@ -10,7 +10,7 @@
 
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
 #define OUTLIER 4.0 /* a slower pass counts as this many times the expected time */
-#define OLD     16  /* after so many passes of other sizes a size takes over their trend wholly */
+#define OLD     16  /* passes of other sizes after which a size follows their trend alone */
 /* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
  * passes. */
 #define SPLIT_GAIN 0.95

@@ -1,4 +1,5 @@
-/* The accounts of devices behind one lock, and the queue of models that wait to be loaded. */
+/* The accounts of devices, which one lock guards, and the queue of models that wait to be loaded.
+ */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>
@@ -25,7 +26,7 @@ struct device_budgets {
     pthread_cond_t ended;
     bool is_loading; /* guarded by lock, as all below */
     int loads_to_come;
-    struct account accounts[DEVICE_MAX]; /* one a device */
+    struct account accounts[DEVICE_MAX]; /* one per device */
     size_t account_count;
     size_t host;                 /* bytes for all below and the CPU's models */
     struct memory_budget run;    /* for pictures and tensors of runs: what the models leave */

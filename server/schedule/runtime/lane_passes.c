@@ -252,9 +252,8 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* Points lane->inputs at the images of a sub-batch. A retry must not read
- * its neighbours, nor what an earlier batch left in the slots behind it, as padding: they may be
- * what made it fail. */
+/* Points lane->inputs at the images of a sub-batch. A retry must not read its neighbours, nor what
+ * an earlier batch left in the slots after it, as padding: they may be what made it fail. */
 static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry)
 {

@@ -418,13 +418,12 @@ int model_host_retry_after(struct model_host *host);
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
  * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
  * labels of one that is no classifier, rows that do not go together, no model where several could
- * be meant), STATUS_NOT_FOUND (no such
- * model: names those there are), STATUS_TOO_LARGE (more images than the queue's bound),
- * STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the queue is reached, or the
- * deadline could not be met); with the last three *ret_retry_after_s is set to 1 or more.
- * STATUS_TIMEOUT (the deadline is over). On success on_done will be called exactly once, possibly
- * before this returns, and the request must stay alive until then. On failure on_done is not
- * called. */
+ * be meant), STATUS_NOT_FOUND (no such model: names those there are), STATUS_TOO_LARGE (more images
+ * than the queue's bound), STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the
+ * queue is reached, or the deadline could not be met); with the last three *ret_retry_after_s is
+ * set to 1 or more. STATUS_TIMEOUT (the deadline is over). On success on_done will be called
+ * exactly once, possibly before this returns, and the request must stay alive until then. On
+ * failure on_done is not called. */
 enum status model_host_submit(struct model_host *host, struct predict_request *request,
                               int *ret_retry_after_s, struct error *err) MUST_USE;
 

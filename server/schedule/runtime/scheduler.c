@@ -26,8 +26,7 @@ static int depth_of(const struct scheduler_options *options)
 }
 
 /* Buffers of max_batch images each. Beyond the batcher's lanes * depth + 2, so many that every
- * worker can hold a ticket while all lanes run and one buffer waits,
- * whatever the batch size. */
+ * worker can hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
