@@ -438,7 +438,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     facts.are_characters = are_characters;
     facts.takes_texts = model->text.tokenizer != NULL;
     facts.is_half = place->is_half;
-    enum status status = model_describe(model, model->is_configured, &facts, err);
+    enum status status = model_describe(model, model->is_configured, &config, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;
     model->load = config.load;
@@ -501,7 +501,7 @@ static enum status fill_embedded(struct model *model, struct error *err)
     model->is_configured = true;
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "embedded");
     struct task_facts facts = {.options = TASK_OPTIONS_NONE};
-    return model_describe(model, true, &facts, err);
+    return model_describe(model, true, &(struct task_config){0}, &facts, err);
 }
 
 enum status model_load_embedded(struct model **ret, struct error *err)

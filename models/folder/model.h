@@ -49,6 +49,7 @@ struct model {
 
     char warning[512]; /* a sentence for the log when something looks wrong but works (labels
                           and classes differ in number, sizes were fitted …), or "" */
+    char filled[160];  /* inputs beside the photo that lensd fills, with commas; or "" */
     int max_batch;     /* config.pbtxt's max_batch_size; 0: it has none */
     enum model_load_when load;
     double idle_unload_s; /* lensd.json's; 0: never; negative: not set */

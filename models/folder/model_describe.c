@@ -1,13 +1,11 @@
 /* Describes a graph to the server: the image input and its size, the output with the scores, the
  * number of classes and parameters. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "engine/base/utf8.h"
 #include "engine/op/ops.h"
 #include "engine/passes/validate.h"
 #include "models/folder/model_internal.h"
@@ -16,20 +14,6 @@
 /* For inputs below this size the default is to scale the whole photo: a crop would lose too much of
  * an icon or a digit. */
 #define SMALL_INPUT 64
-
-void model_warn(struct model *model, const char *format, ...)
-{
-    char text[sizeof model->warning];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    size_t used = strlen(model->warning);
-    snprintf(model->warning + used, sizeof model->warning - used, "%s%s", used ? "; " : "", text);
-    /* Truncation may have left half a character, which is not valid JSON. */
-    for (used = strlen(model->warning); used && !utf8_valid(model->warning, used); used--)
-        model->warning[used - 1] = '\0';
-}
 
 /* ---- the image input ---- */
 
@@ -303,7 +287,8 @@ static void fit_task(struct model *model, bool configured)
     if (is_anomaly)
         set_open_sides(model, 256, 256);
     const bool is_stretched = is_map || is_anomaly || is_rtdetr || is_imagenet ||
-                              layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW;
+                              layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW ||
+                              layout == LAYOUT_RTDETR_LISTS;
     p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
     if (is_scrfd)
         set_open_sides(model, 640, 640);
@@ -427,11 +412,13 @@ static void warn_of_labels(struct model *model)
                    model->class_count, model->class_count == 1 ? "" : "es");
 }
 
-enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
-                           struct error *err)
+enum status model_describe(struct model *model, bool configured, const struct task_config *config,
+                           struct task_facts *facts, struct error *err)
 {
     struct described_image image = {false, DIM_UNKNOWN, DIM_UNKNOWN, DIM_UNKNOWN};
     TRY(find_image_input(model, &image, err));
+    if (!config->task || strcmp(config->task, "tensors") != 0)
+        TRY(model_fill_inputs(model, config->inputs, config->input_count, err));
     if (model->image_input != SIZE_MAX) {
         fit_channels(model, &image, configured);
         TRY(fit_size(model, &image, configured, err));

@@ -110,11 +110,32 @@ struct version_policy {
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
+/* Numbers for an input that is no photo. */
+#define INPUT_CONSTANTS 8
+struct input_constant {
+    char name[64];
+    float numbers[16];
+    size_t count;
+};
+
+/* Reads "inputs" of lensd.json into at most INPUT_CONSTANTS entries (models/folder/fill_inputs.c).
+ * STATUS_MODEL says what was expected. */
+enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
+                                 size_t *ret_count, struct error *err) MUST_USE;
+
+/* Makes the inputs beside the image constants of the graph: those of `constants`, and, where no
+ * other is left, known ones. Notes them in model->filled. STATUS_MODEL for a constant that fits no
+ * input; STATUS_NO_MEMORY. */
+enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
+                              size_t count, struct error *err) MUST_USE;
+
 /* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {
     char *task, *layout;         /* lensd.json */
     char *output;                /* lensd.json: the name of the output with the scores */
     struct task_options options; /* lensd.json */
+    struct input_constant inputs[INPUT_CONSTANTS]; /* lensd.json */
+    size_t input_count;
     float unclip_ratio;          /* lensd.json; 0: not set */
     int use_dilation;            /* lensd.json */
     enum model_load_when load;   /* lensd.json */
@@ -147,11 +168,12 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and fits the preprocessing to the
- * input (models/folder/model_describe.c). `configured`: the preprocessing comes from a file, not
- * from defaults. `facts`: the facts from files and metadata; this adds those from the graph. The
- * caller has set model->graph, labels, preprocess and preprocess_source. */
-enum status model_describe(struct model *model, bool configured, struct task_facts *facts,
-                           struct error *err) MUST_USE;
+ * input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
+ * preprocessing comes from a file, not from defaults. `facts`: the facts from files and metadata;
+ * this adds those from the graph. The caller has set model->graph, labels, preprocess and
+ * preprocess_source. */
+enum status model_describe(struct model *model, bool configured, const struct task_config *config,
+                           struct task_facts *facts, struct error *err) MUST_USE;
 
 /* Parses a file's text; free the tree with cJSON_Delete(). Numbers and names are not checked.
  * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */

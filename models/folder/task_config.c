@@ -49,6 +49,12 @@ static enum status read_masks(const cJSON *item, void *object, struct error *err
                : json_wrong(item, "\"rle\", \"polygon\" or \"png\"", err);
 }
 
+static enum status read_inputs(const cJSON *item, void *object, struct error *err)
+{
+    struct task_config *config = object;
+    return input_constants_read(item, config->inputs, &config->input_count, err);
+}
+
 static enum status read_load(const cJSON *item, void *object, struct error *err)
 {
     struct task_config *config = object;
@@ -65,6 +71,7 @@ static const struct json_member lensd_members[] = {
     {"task", JSON_TEXT, AT(task)},
     {"layout", JSON_TEXT, AT(layout)},
     {"output", JSON_TEXT, AT(output)},
+    {.key = "inputs", .read = read_inputs},
     {"confidence", JSON_FLOAT, AT(options.confidence), 0, 1},
     {"iou", JSON_FLOAT, AT(options.iou), 0, 1},
     {"max_detections", JSON_INT, AT(options.max_detections), 1, TASK_MAX_DETECTIONS},

@@ -46,7 +46,7 @@ layout_decoder decode_rtdetr;
 layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
 layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
 layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
-layout_decoder decode_lists;    /* LAYOUT_TORCHVISION and LAYOUT_TENSORFLOW */
+layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
 /* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() adds it. */
 layout_decoder decode_mask_queries;

@@ -7,16 +7,27 @@
 #include "models/tasks/decoders.h"
 
 static layout_decoder *const decoders[] = {
-    [LAYOUT_YOLOV8] = decode_yolov8,         [LAYOUT_YOLOV5] = decode_yolo_grids,
-    [LAYOUT_YOLOX] = decode_yolo_grids,      [LAYOUT_YOLOX_PIXELS] = decode_yolo_grids,
-    [LAYOUT_YOLO_FINAL] = decode_final,      [LAYOUT_RTDETR] = decode_rtdetr,
-    [LAYOUT_RTDETR_FINAL] = decode_final,    [LAYOUT_DETR] = decode_detr,
-    [LAYOUT_DETR_SIGMOID] = decode_detr,     [LAYOUT_TORCHVISION] = decode_lists,
-    [LAYOUT_TENSORFLOW] = decode_lists,      [LAYOUT_RFDETR] = decode_detr,
-    [LAYOUT_PANOPTIC] = decode_mask_queries, [LAYOUT_MASKFORMER] = decode_mask_queries,
-    [LAYOUT_YUNET] = decode_faces,           [LAYOUT_TEXT] = decode_text_map,
-    [LAYOUT_SCRFD] = decode_faces,           [LAYOUT_SCRFD_FLAT] = decode_faces,
-    [LAYOUT_YOLO_NAS] = decode_yolo_nas,     [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
+    [LAYOUT_YOLOV8] = decode_yolov8,
+    [LAYOUT_YOLOV5] = decode_yolo_grids,
+    [LAYOUT_YOLOX] = decode_yolo_grids,
+    [LAYOUT_YOLOX_PIXELS] = decode_yolo_grids,
+    [LAYOUT_YOLO_FINAL] = decode_final,
+    [LAYOUT_RTDETR] = decode_rtdetr,
+    [LAYOUT_RTDETR_FINAL] = decode_final,
+    [LAYOUT_DETR] = decode_detr,
+    [LAYOUT_DETR_SIGMOID] = decode_detr,
+    [LAYOUT_TORCHVISION] = decode_lists,
+    [LAYOUT_RTDETR_LISTS] = decode_lists,
+    [LAYOUT_TENSORFLOW] = decode_lists,
+    [LAYOUT_RFDETR] = decode_detr,
+    [LAYOUT_PANOPTIC] = decode_mask_queries,
+    [LAYOUT_MASKFORMER] = decode_mask_queries,
+    [LAYOUT_YUNET] = decode_faces,
+    [LAYOUT_TEXT] = decode_text_map,
+    [LAYOUT_SCRFD] = decode_faces,
+    [LAYOUT_SCRFD_FLAT] = decode_faces,
+    [LAYOUT_YOLO_NAS] = decode_yolo_nas,
+    [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
 };
 
 static float to_photo(float at, float begin, float gain, float side)

@@ -23,6 +23,7 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_DETR_SIGMOID] = {"detr-sigmoid", 2, 0.5f, 1, 300, true},
     [LAYOUT_TORCHVISION] = {"torchvision", 3, 0.5f, 1, 300, false},
     [LAYOUT_TENSORFLOW] = {"tensorflow", 3, 0.5f, 1, 300, true},
+    [LAYOUT_RTDETR_LISTS] = {"rt-detr-lists", 3, 0.5f, 1, 300, true},
     [LAYOUT_RFDETR] = {"rf-detr", 2, 0.5f, 1, 300, true},
     [LAYOUT_PANOPTIC] = {"panoptic", 2, 0.5f, 1, 300, true},
     [LAYOUT_MASKFORMER] = {"maskformer", 2, 0.5f, 1, 300, true},

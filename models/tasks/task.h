@@ -48,6 +48,7 @@ enum task_layout {
     LAYOUT_DETR_SIGMOID, /* logits [Q, C] under a sigmoid, boxes as above; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
+    LAYOUT_RTDETR_LISTS, /* as TORCHVISION, with a batch; RT-DETR's and D-FINE's own exports */
     LAYOUT_RFDETR,       /* as DETR_SIGMOID: RF-DETR */
     LAYOUT_PANOPTIC,     /* logits [Q, C + 1] under a softmax, masks [Q, height, width] under a
                             sigmoid; each pixel belongs to one query; DETR */

@@ -474,6 +474,10 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
         decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
+    } else if (facts->output_count == 3 && take_named(facts, torchvision, 3, task) &&
+               facts->outputs[task->outputs[0]].shape.rank == 3) {
+        task->layout = LAYOUT_RTDETR_LISTS;
+        decided(task, TASK_DETECTION, "outputs of boxes, labels and scores, as RT-DETR's own");
     } else if ((facts->output_count == 4 && take_named(facts, torchvision, 4, task)) ||
                (facts->output_count == 3 && take_named(facts, torchvision, 3, task)) ||
                take_lists(facts, task)) {

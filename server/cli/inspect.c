@@ -295,6 +295,8 @@ static void print_model(const struct inspection *in, const struct model *model)
     printf("%-12s%d%s%s\n", "opset", graph->opset, producer ? ", made by " : "",
            producer ? SHOWN(producer) : "");
     print_tensors("inputs", graph->inputs, graph->input_count);
+    if (model->filled[0])
+        inspect_print_wrapped("", model->filled);
     print_tensors("outputs", graph->outputs, graph->output_count);
     printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)model->parameter_count,
            size_text(model->parameter_bytes, size));
@@ -322,8 +324,8 @@ static void print_model(const struct inspection *in, const struct model *model)
 static void print_inspection(const struct inspection *in)
 {
     const struct model *model = in->model;
-    const bool answers_photos =
-        model && model->image_input != SIZE_MAX && model->task.kind != TASK_UNKNOWN;
+    const bool answers_photos = model && model->image_input != SIZE_MAX &&
+                                model->input_count == 1 && model->task.kind != TASK_UNKNOWN;
     printf("%s  (%s)\n", SHOWN(model ? model->name : in->name),
            SHOWN(in->file ? in->file : "embedded"));
     if (model)

@@ -11,8 +11,9 @@ import tempfile
 import unittest
 import zlib
 
+import harness
 import small_onnx
-from harness import ROOT, Server, multipart, png, png_chunk, read, run_lensd
+from harness import ROOT, Server, multipart, png, png_chunk, png_header, read, run_lensd
 
 # Centre, size and the scores of two classes: two that overlap (IoU 0.88), one of each class on one place, one low.
 CANDIDATES = [(32, 32, 16, 24, .05, .9), (33, 32, 16, 24, .05, .6), (50, 20, 10, 10, .55, 0), (50, 20, 10, 10, 0, .5),
@@ -992,7 +993,104 @@ class Unknown(Tasks):
         self.assertEqual(self.task()[0], "unknown")
 
 
+class FilledInputs(Tasks):
+    """An export of RT-DETR's or D-FINE's own code: the second input is the size of the photo. The answers are ONNX
+    Runtime's with that size (tests/data/make_lists.py)."""
+
+    @classmethod
+    def make(cls, path):
+        shutil.copy(os.path.join(ROOT, "tests", "data", "lists", "model.onnx"), path)
+
+    @staticmethod
+    def flat(shade, width, height):
+        rows = (b"\0" + bytes([shade]) * (3 * width)) * height
+        return png_header(width, height) + png_chunk(b"IDAT", zlib.compress(rows, 1)) + png_chunk(b"IEND", b"")
+
+    def expect(self, wanted, predictions):
+        self.assertEqual([p["index"] for p in predictions], wanted["labels"])
+        for prediction, box, score in zip(predictions, wanted["boxes"], wanted["scores"]):
+            self.assertAlmostEqual(prediction["score"], score, delta=1e-4)
+            limits = [wanted["width"], wanted["height"]] * 2
+            for got, number, limit in zip(corners(prediction), box, limits):
+                self.assertAlmostEqual(got, min(max(number, 0), limit), delta=0.02)
+
+    def test_boxes_are_those_of_the_photo(self):
+        self.assertEqual(self.task(), ("detection", "outputs of boxes, labels and scores, as RT-DETR's own"))
+        self.assertIn("orig_target_sizes", self.inspected())
+        self.assertIn("lensd can run this model.", self.inspected())
+        self.assertTrue(self.server.get("/devices").json()["devices"][0]["models"][0]["batched"])
+        with open(os.path.join(ROOT, "tests", "data", "lists", "answers.json"), encoding="utf-8") as file:
+            answers = json.load(file)
+        photos = [self.flat(a["shade"], a["width"], a["height"]) for a in answers]
+        for wanted, photo in zip(answers, photos):
+            self.expect(wanted, self.ask("?confidence=0&max_detections=10", photo)["predictions"])
+        together = harness.together(30, lambda i: self.ask("?confidence=0&max_detections=10", photos[i % 3]))
+        for i, answer in enumerate(together):
+            self.expect(answers[i % 3], answer["predictions"])
+
+
+class NamedInputs(unittest.TestCase):
+    """Inputs that lensd.json names, and those that nobody knows."""
+
+    def make(self, settings, name="bias", dims=()):
+        folder = tempfile.mkdtemp(prefix="lensd-tasks-")
+        self.addCleanup(shutil.rmtree, folder)
+        nodes = [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]), small_onnx.node("Flatten", ["mean"], ["flat"]),
+                 small_onnx.node("Mul", ["flat", name], ["logits"])]
+        small_onnx.write(os.path.join(folder, "model.onnx"), nodes, [],
+                         [small_onnx.tensor_info("image", "N", 3, 8, 8), small_onnx.tensor_info(name, *dims)],
+                         [small_onnx.tensor_info("logits", "N", 3)])
+        if settings is not None:
+            with open(os.path.join(folder, "lensd.json"), "w", encoding="utf-8") as file:
+                json.dump(settings, file)
+        return folder
+
+    def serve(self, folder):
+        server = Server(folder, "--device", "cpu", "--precision", "fp32")
+        self.addCleanup(server.stop)
+        return server
+
+    def test_numbers_of_lensd_json(self):
+        for dims, numbers in ((), 0), (("N", 3), [0, 0, 0]):
+            with self.subTest(dims=dims):
+                folder = self.make({"inputs": {"bias": numbers}}, dims=dims)
+                server = self.serve(folder)
+                self.assertIn("lensd can run this model.", run_lensd("inspect", folder).stdout)
+                answer = server.predict(png(8, 8)).json()["predictions"]
+                for prediction in answer:
+                    self.assertAlmostEqual(prediction["probability"], 1 / 3, places=5)
+                self.assertEqual(len(server.get(f"/v2/models/{os.path.basename(folder)}").json()["inputs"]), 1)
+
+    def test_a_threshold_is_filled_by_its_name(self):
+        folder = self.make(None, "score_threshold", (1,))
+        self.assertEqual(self.serve(folder).predict(png(8, 8)).status, 200)
+
+    def test_what_nobody_knows_is_named_by_inspect_and_serve(self):
+        folder = self.make(None)
+        inspected = " ".join(run_lensd("inspect", folder).stdout.split())
+        self.assertIn("input 'bias' is no photo", inspected)
+        self.assertIn("/predict refuses photos", inspected)
+        server = self.serve(folder)
+        self.assertIn("input 'bias' is no photo", server.log())
+        self.assertEqual(server.predict(png(8, 8)).status, 400)
+        # Nothing is taken from clients that send tensors, also where lensd would know the input.
+        folder = self.make({"task": "tensors"}, "score_threshold", (1,))
+        inputs = json.loads(run_lensd("inspect", folder, "--json").stdout)["inputs"]
+        self.assertEqual(len(inputs), 2)
+
+    def test_wrong_settings(self):
+        for settings, words in (({"bais": 1}, "no such input"), ({"bias": [1, 2]}, "2 numbers, but its shape is []"),
+                                ({"image": 1}, "no such input"), ([], "is not an object"),
+                                ({"bias": "1"}, "is not an object"), ({"bias": []}, "is not an object"),
+                                ({"bias": [0] * 17}, "is not an object"), ({str(i): 0 for i in range(9)}, "at most 8")):
+            with self.subTest(settings=settings):
+                result = run_lensd("inspect", self.make({"inputs": settings}))
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(words, result.stderr)
+
+
 del Tasks  # it has no model of its own
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -302,6 +302,11 @@ Test(task, lists)
     task = decide(none, tensorflow, 4);
     expect_layout(task, LAYOUT_TENSORFLOW);
     cr_expect(task.outputs[0] == 3 && task.outputs[3] == 0);
+    const struct task_output own[] = {
+        {"labels", DTYPE_I64, SHAPE(1, 300)}, OUTPUT("boxes", 1, 300, 4), OUTPUT("scores", 1, 300)};
+    task = decide(none, own, 3);
+    expect_layout(task, LAYOUT_RTDETR_LISTS);
+    cr_expect(task.outputs[0] == 1 && task.outputs[1] == 0 && task.outputs[2] == 2);
 }
 
 Test(task, depth)

@@ -1,0 +1,207 @@
+/* Fills a graph's other inputs, so that a photo is all it needs: sizes that a detector scales its
+ * boxes by, thresholds, and what lensd.json names. They become nodes of the graph. Boxes are wanted
+ * in pixels of the model's input, as other detectors give them, so a size is that of this input,
+ * whatever the size of the photo. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/edit.h"
+#include "models/folder/model_internal.h"
+
+/* Numbers below 0 are sides of the image input. */
+enum { SIDE_WIDTH = -1, SIDE_HEIGHT = -2 };
+
+/* RT-DETR's and D-FINE's own exports; PaddleDetection's (scale_factor: of the photo, which is that
+ * of the input here); thresholds of suppression as Ultralytics has them. */
+static const struct known_input {
+    const char *name;
+    size_t count; /* numbers per image, or 1: a threshold */
+    float numbers[2];
+} known_inputs[] = {
+    {"orig_target_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
+    {"orig_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
+    {"im_shape", 2, {SIDE_HEIGHT, SIDE_WIDTH}},
+    {"scale_factor", 2, {1, 1}},
+    {"score_threshold", 1, {0.25f}},
+    {"conf_threshold", 1, {0.25f}},
+    {"confidence_threshold", 1, {0.25f}},
+    {"iou_threshold", 1, {0.45f}},
+    {"nms_threshold", 1, {0.45f}},
+    {"max_output_boxes_per_class", 1, {300}},
+};
+
+/* The shape of an input for one photo, or the batch that the file fixes. */
+static struct shape fill_shape(const struct value *input)
+{
+    struct shape shape = input->shape;
+    for (int d = 0; d < shape.rank; d++)
+        shape.dims[d] = shape.dims[d] == DIM_UNKNOWN ? 1 : shape.dims[d];
+    return shape;
+}
+
+static const struct known_input *find_known(const struct value *input)
+{
+    const struct shape shape = fill_shape(input);
+    for (size_t i = 0; i < COUNT_OF(known_inputs); i++) {
+        const struct known_input *known = &known_inputs[i];
+        const int64_t last = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
+        if (strcmp(input->name, known->name) == 0 && shape.rank != SHAPE_UNKNOWN &&
+            (known->count == 2 ? shape.rank == 2 && last == 2 : shape_count(&shape) == 1))
+            return known;
+    }
+    return NULL;
+}
+
+static const struct input_constant *find_named(const struct input_constant *constants, size_t count,
+                                               const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(constants[i].name, name))
+            return &constants[i];
+    return NULL;
+}
+
+/* [rows, 2]: the sides of the photo, from the shape of the image input. */
+static struct value *fill_sides(struct edit *edit, const struct model *model,
+                                const struct known_input *known, const struct shape *shape)
+{
+    struct value *image = edit->graph->inputs[model->image_input];
+    struct value *dims =
+        edit_insert_value(edit, 0, OP_SHAPE, 13, "image's sides", &image, 1, DTYPE_I64, &SHAPE(4));
+    struct value *which = edit_constant(edit, DTYPE_I64, shape, NULL);
+    if (!dims || !which)
+        return NULL;
+    const int height = model->input_channels_last ? 1 : 2;
+    for (size_t i = 0; i < shape_count(shape); i++)
+        ((int64_t *)which->known->data)[i] =
+            known->numbers[i % 2] <= SIDE_HEIGHT ? height : height + 1;
+    return edit_insert_value(edit, 1, OP_GATHER, 13, "sides of inputs",
+                             (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
+}
+
+/* Makes an input a value that nodes compute from `numbers`. */
+static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
+                       const struct known_input *known, const struct input_constant *named)
+{
+    const struct shape shape = fill_shape(input);
+    struct value *filled;
+    size_t at = 0;
+    if (!named && known->numbers[0] < 0) {
+        filled = fill_sides(edit, model, known, &shape);
+        at = 2;
+    } else {
+        filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
+        for (size_t i = 0; filled && i < shape_count(&shape); i++)
+            ((float *)filled->known->data)[i] =
+                named ? named->numbers[i] : known->numbers[i % known->count];
+    }
+    if (filled)
+        filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);
+    if (filled)
+        edit_replace(edit->graph, input, filled);
+    return filled != NULL;
+}
+
+static enum status check_named(const struct model *model, const struct input_constant *constants,
+                               size_t count, struct error *err)
+{
+    char text[SHAPE_TEXT];
+    for (size_t i = 0; i < count; i++) {
+        const struct value *input = NULL;
+        for (size_t k = 0; k < model->graph->input_count; k++)
+            if (k != model->image_input &&
+                !strcmp(model->graph->inputs[k]->name, constants[i].name))
+                input = model->graph->inputs[k];
+        if (!input)
+            return error_set(
+                err, STATUS_MODEL,
+                "lensd.json: \"inputs\" names '%.60s', but the model has no such input "
+                "beside its image",
+                constants[i].name);
+        const struct shape shape = fill_shape(input);
+        size_t elements;
+        if (shape_check(&shape, input->dtype, &elements, NULL, NULL) != STATUS_OK ||
+            elements != constants[i].count)
+            return error_set(
+                err, STATUS_MODEL,
+                "lensd.json: \"inputs\" gives '%.60s' %zu number%s, but its shape is %s",
+                input->name, constants[i].count, constants[i].count == 1 ? "" : "s",
+                shape_text(&input->shape, text));
+    }
+    return STATUS_OK;
+}
+
+static void note_filled(struct model *model, const char *name)
+{
+    const size_t used = strlen(model->filled);
+    snprintf(model->filled + used, sizeof model->filled - used, "%s%.60s", used ? ", " : "", name);
+}
+
+/* Takes input i out of the graph's. */
+static void drop_input(struct model *model, size_t i)
+{
+    struct graph *graph = model->graph;
+    graph->input_count--;
+    memmove(&graph->inputs[i], &graph->inputs[i + 1],
+            (graph->input_count - i) * sizeof(struct value *));
+    model->image_input -= model->image_input > i;
+}
+
+enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
+                              size_t count, struct error *err)
+{
+    struct graph *graph = model->graph;
+    struct edit edit = {.graph = graph, .err = err};
+    const struct value *stranger = NULL;
+    TRY(check_named(model, constants, count, err));
+    for (size_t i = 0; i < graph->input_count; i++)
+        if (i != model->image_input && !find_known(graph->inputs[i]) &&
+            !find_named(constants, count, graph->inputs[i]->name))
+            stranger = graph->inputs[i];
+    if (stranger && model->image_input != SIZE_MAX)
+        model_warn(model,
+                   "input '%.60s' is no photo, and lensd does not know what belongs there: write "
+                   "its numbers into lensd.json, {\"inputs\": {\"%.60s\": …}}, or send tensors",
+                   stranger->name, stranger->name);
+    for (size_t i = graph->input_count; i-- > 0;) {
+        struct value *input = graph->inputs[i];
+        const struct input_constant *named = find_named(constants, count, input->name);
+        /* Clients that send the other inputs as tensors go on sending all that are not named. */
+        if (i == model->image_input || (!named && (stranger || model->image_input == SIZE_MAX)))
+            continue;
+        if (!fill_input(&edit, model, input, find_known(input), named))
+            return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+        note_filled(model, input->name);
+        drop_input(model, i);
+    }
+    return edit_end(&edit);
+}
+
+/* {"iou_threshold": 0.5, "sizes": [640, 640]} */
+enum status input_constants_read(const cJSON *item, struct input_constant *ret, size_t *ret_count,
+                                 struct error *err)
+{
+    static const char expected[] =
+        "an object with a number, or a list of 1 to 16, for each of at most 8 inputs";
+    *ret_count = 0;
+    if (!cJSON_IsObject(item))
+        return json_wrong(item, expected, err);
+    for (const cJSON *entry = item->child; entry; entry = entry->next) {
+        if (*ret_count == INPUT_CONSTANTS || strlen(entry->string) >= sizeof ret->name)
+            return json_wrong(item, expected, err);
+        struct input_constant *to = &ret[(*ret_count)++];
+        *to = (struct input_constant){.count = 0};
+        snprintf(to->name, sizeof to->name, "%s", entry->string);
+        const bool is_list = cJSON_IsArray(entry);
+        for (const cJSON *n = is_list ? entry->child : entry; n; n = is_list ? n->next : NULL) {
+            if (!cJSON_IsNumber(n) || to->count == COUNT_OF(to->numbers))
+                return json_wrong(item, expected, err);
+            to->numbers[to->count++] = (float)n->valuedouble;
+        }
+        if (!to->count)
+            return json_wrong(item, expected, err);
+    }
+    return STATUS_OK;
+}
