@@ -280,6 +280,7 @@ static enum status read_preprocess(const struct model_place *place, const struct
         preprocess_reader read;
     } sources[] = {
         {"preprocessor_config.json", "preprocessor_config.json", preprocess_from_huggingface},
+        {"preprocess_cfg.json", "preprocess_cfg.json (open_clip)", preprocess_from_open_clip},
         {"config.json", "config.json (timm)", preprocess_from_timm},
     };
     for (size_t i = 0; i < COUNT_OF(sources); i++) {

@@ -526,6 +526,28 @@ static enum status read_timm(cJSON *json, struct preprocess *p, struct error *er
     return read_interpolation(cfg, p, err);
 }
 
+/* ---- open_clip, Immich ---- */
+
+static enum status read_open_clip(cJSON *json, struct preprocess *p, struct error *err)
+{
+    const cJSON *size = get(json, "size"), *mode = get(json, "resize_mode");
+    const cJSON *height = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 0) : size;
+    const cJSON *width = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 1) : size;
+    const char *word = cJSON_IsString(mode) ? mode->valuestring : "shortest";
+    preprocess_default(p);
+    if (!as_pixels(height, &p->height) || !as_pixels(width, &p->width))
+        return bad_key("size", "a number of pixels, or a list of height and width", err);
+    TRY(get_channels(json, "mean", imagenet_mean, p->mean, err));
+    TRY(get_channels(json, "std", imagenet_std, p->std, err));
+    if (strcmp(word, "shortest") != 0 && strcmp(word, "squash") != 0)
+        return bad_key("resize_mode", "shortest or squash", err);
+    p->resize = !strcmp(word, "squash") ? RESIZE_EXACT : RESIZE_SHORT_SIDE;
+    p->resize_width = p->width;
+    p->resize_height = p->height;
+    p->resize_short = p->width < p->height ? p->width : p->height;
+    return read_interpolation(json, p, err);
+}
+
 /* ---- entry points for JSON ---- */
 
 static enum status read_with(enum status (*reader)(cJSON *, struct preprocess *, struct error *),
@@ -550,6 +572,12 @@ enum status preprocess_from_huggingface(const char *json, size_t size, struct pr
     if (read_with(read_timm, json, size, ret, &ignored) == STATUS_OK)
         return STATUS_OK;
     return read_with(read_huggingface, json, size, ret, err);
+}
+
+enum status preprocess_from_open_clip(const char *json, size_t size, struct preprocess *ret,
+                                      struct error *err)
+{
+    return read_with(read_open_clip, json, size, ret, err);
 }
 
 enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,

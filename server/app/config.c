@@ -174,7 +174,10 @@ static enum status check_arguments(const struct config_reading *reading, char *c
             return error_set(err, STATUS_CONFIG,
                              "no model given; for the built-in one: lensd predict digits %.200s",
                              reading->config->model);
-        if (count == 0)
+        if (reading->config->text && count > 0)
+            return error_set(err, STATUS_CONFIG,
+                             "--text is instead of photos, but '%.80s' was given", words[0]);
+        if (count == 0 && !reading->config->text)
             return error_set(err, STATUS_CONFIG, "no photo given; use: lensd predict MODEL PHOTO…");
         return STATUS_OK;
     }

@@ -60,6 +60,7 @@ struct config {
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
+    char *text;                       /* predict: a text instead of photos; NULL: none */
     char *annotate;                   /* predict: destination of pictures; NULL: none */
     char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
     bool json;                        /* predict, devices, inspect: JSON instead of a table */

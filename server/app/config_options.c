@@ -282,6 +282,9 @@ const struct option config_options[] = {
     {"annotate", TEXT(COMMAND_PREDICT, annotate), NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the new folder OUT, as JPEG under their own names"},
+    {"text", TEXT(COMMAND_PREDICT, text), NULL, "TEXT", OUTPUT,
+     "print the vector of this text as JSON, instead of answers to photos; for a model that takes "
+     "texts"},
     {"labels", SWITCH(COMMAND_INSPECT, labels), OUTPUT,
      "print the label of each class instead, one a line"},
     {"json", SWITCH(SHOWS | COMMAND_QUANTIZE, json), OUTPUT, "print JSON instead of a table"},

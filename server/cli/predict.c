@@ -615,6 +615,8 @@ int command_predict(const struct config *config)
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     struct error err;
     command_notes(config);
+    if (config->text)
+        return command_predict_text(config);
     enum status status = open_model_host(config, &run.host, &err);
     if (status == STATUS_OK)
         status = prepare_run(&run, &err);

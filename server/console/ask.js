@@ -88,6 +88,7 @@ class Asker {
         if (this.files) this.ask(this.files);
       });
     }
+    byId("words").addEventListener("change", () => { if (this.files) this.ask(this.files); });
     this.thresholds = {}; // those that a slider was moved to
     byId("model").addEventListener("change", () => {
       this.thresholds = {};
@@ -135,6 +136,8 @@ class Asker {
     const model = drawn ? "digits" : byId("model").value;
     if (model && this.several) query.set("model", model);
     if (this.hasLabels(drawn)) query.set("top_k", String(Math.min(20, Math.max(1, Number(byId("top-k").value) || 5))));
+    const words = byId("words").value.trim();
+    if (words && this.takesWords(drawn)) query.set("labels", words);
     for (const [name, value] of Object.entries(drawn ? {} : this.thresholds)) query.set(name, value);
     return `predict?${query}`;
   }
@@ -145,6 +148,12 @@ class Asker {
     return (this.models || []).find((model) => model.name === name) || null;
   }
 
+  // Whether words can be its labels: its half of texts is served, too.
+  takesWords(drawn) {
+    const model = this.model(drawn);
+    return !drawn && model !== null && this.models.some((other) => other.name === `${model.name}.text`);
+  }
+
   hasLabels(drawn) {
     const model = this.model(drawn);
     return drawn || (model !== null && LABEL_TASKS.includes(model.task));
@@ -153,6 +162,7 @@ class Asker {
   // Shows the parameters that the chosen model has, with its own thresholds until a slider is moved.
   showParameters() {
     const model = this.model(false) || {};
+    byId("words-field").hidden = !this.takesWords(false);
     byId("top-k-field").hidden = model.task !== undefined && !this.hasLabels(false);
     for (const name of THRESHOLDS) {
       byId(`${name}-field`).hidden = model[name] === undefined;

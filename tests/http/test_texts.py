@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
 import urllib.parse
 
-from harness import ServedCase, Server, multipart, run_lensd
+from harness import ServedCase, Server, multipart, png, run_lensd
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
 with open(os.path.join(DATA, "expected.json"), encoding="utf-8") as file:
@@ -230,6 +232,101 @@ class Lazy(TextCase):
         for found in answer.json()["predictions"]:
             self.assertAlmostEqual(found["probability"], EXPECTED["clip"]["labels"][found["label"]], delta=1e-4)
         self.assertEqual(len(self.embed("a dog", "siglip")["data"]), 1)
+
+
+class OpenInference(TextCase):
+    """Texts over V2: BYTES to the input of token ids."""
+
+    def infer(self, data, model="clip.text", status=200, name="input_ids", **members):
+        tensor = {"name": name, "datatype": "BYTES", "shape": [len(data)], "data": data, **members}
+        return self.post(f"/v2/models/{model}/infer", {"inputs": [tensor]}, status)
+
+    def test_vectors(self):
+        wanted = EXPECTED["siglip"]
+        (output,) = self.infer(wanted["texts"], "siglip.text")["outputs"]
+        self.assertEqual((output["name"], output["shape"]), ("text_embeds", [4, 16]))
+        self.assert_near(output["data"], sum(wanted["vectors"], []))
+        wanted = EXPECTED["clip"]
+        ids = [wanted["tokens"][0] + [662] * (24 - len(wanted["tokens"][0]))]
+        tensor = {"name": "input_ids", "datatype": "INT64", "shape": [1, 24], "data": ids}
+        (output,) = self.post("/v2/models/clip.text/infer", {"inputs": [tensor]})["outputs"]
+        self.assert_near(output["data"], wanted["vectors"][0])
+
+    def test_binary(self):
+        text = EXPECTED["siglip"]["texts"][0].encode()
+        head = json.dumps({"inputs": [{"name": "input_ids", "datatype": "BYTES", "shape": [1],
+                                       "parameters": {"binary_data_size": 4 + len(text)}}]}).encode()
+        answer = self.server.request("POST", "/v2/models/siglip.text/infer", head + struct.pack("<I", len(text)) + text,
+                                     {"Inference-Header-Content-Length": str(len(head))})
+        self.assertEqual(answer.status, 200, answer.body)
+        self.assert_near(answer.json()["outputs"][0]["data"], EXPECTED["siglip"]["vectors"][0])
+
+    def test_refusals(self):
+        self.assertIn("empty", self.infer([""], status=400)["error"])
+        self.assertIn("24", self.infer(["dog " * 60], status=400)["error"])
+        self.assertIn("no input 'text'", self.infer(["a"], status=400, name="text")["error"])
+        self.assertIn("--max-images", self.infer(["a"] * 65, status=413)["error"])
+        self.infer(["a"], model="clip", name="pixel_values", status=415)
+
+
+class Commands(unittest.TestCase):
+    def test_predict_text(self):
+        for model, path in (("clip", "clip"), ("siglip", os.path.join("siglip", "textual", "model.onnx"))):
+            made = run_lensd("predict", os.path.join(DATA, path), "--precision", "fp32", "--text", EXPECTED[model]["texts"][0])
+            self.assertEqual(made.returncode, 0, made.stderr)
+            for found, wanted in zip(json.loads(made.stdout)["embedding"], EXPECTED[model]["vectors"][0]):
+                self.assertAlmostEqual(found, wanted, delta=1e-3)
+        for arguments, words in ((["digits", "--text", "a"], "takes no texts"), ([os.path.join(DATA, "clip"), "--text", ""], "empty"),
+                                 ([os.path.join(DATA, "clip"), "--text", "dog " * 60], "24"),
+                                 ([os.path.join(DATA, "clip"), "a.jpg", "--text", "a"], "instead of photos")):
+            made = run_lensd("predict", *arguments)
+            self.assertNotEqual(made.returncode, 0)
+            self.assertIn(words, made.stderr)
+
+    def test_photos_as_open_clip_prepares_them(self):
+        with tempfile.TemporaryDirectory(prefix="lensd-texts-") as folder:
+            root = os.path.join(folder, "clip")
+            shutil.copytree(os.path.join(DATA, "clip"), root)
+            with open(os.path.join(root, "preprocessor_config.json"), encoding="utf-8") as file:
+                own = json.load(file)
+            os.remove(os.path.join(root, "preprocessor_config.json"))
+            cfg = {"size": [32, 32], "mode": "RGB", "mean": own["image_mean"], "std": own["image_std"],
+                   "interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0}
+            with open(os.path.join(root, "visual", "preprocess_cfg.json"), "w", encoding="utf-8") as file:
+                json.dump(cfg, file)
+            with open(os.path.join(folder, "photo.png"), "wb") as file:
+                file.write(PHOTO)
+            made = run_lensd("predict", root, os.path.join(folder, "photo.png"), "--precision", "fp32", "--json")
+            for found, wanted in zip(json.loads(made.stdout)["results"][0]["embedding"], EXPECTED["clip"]["photo"]):
+                self.assertAlmostEqual(found, wanted, delta=2e-3)
+            self.assertIn("preprocess_cfg.json", run_lensd("inspect", root).stdout)
+            with open(os.path.join(root, "visual", "preprocess_cfg.json"), "w", encoding="utf-8") as file:
+                json.dump({**cfg, "resize_mode": "longest"}, file)
+            self.assertIn("resize_mode", run_lensd("inspect", root).stderr)
+
+
+class Search(TextCase):
+    """The program in docs/search.md, as it stands there."""
+
+    def test_search(self):
+        with open(os.path.join(DATA, "..", "..", "..", "docs", "search.md"), encoding="utf-8") as file:
+            code = file.read().split("```python\n")[1].split("```")[0]
+        self.assertLessEqual(len(code.strip().splitlines()), 40)
+        code = code.replace("http://127.0.0.1:8080", f"http://127.0.0.1:{self.server.port}")
+        with tempfile.TemporaryDirectory(prefix="lensd-texts-") as folder:
+            for i in range(3):
+                with open(os.path.join(folder, f"{i}.png"), "wb") as file:
+                    file.write(PHOTO if i == 1 else png(40, 40, i))
+            for _ in range(2):  # the second time no photo is new
+                made = subprocess.run([sys.executable, "-c", code, folder, "a red car"], cwd=folder, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual(made.returncode, 0, made.stderr)
+                lines = [line.split() for line in made.stdout.splitlines()]
+                self.assertEqual(len(lines), 3)
+                nears = {os.path.basename(path): float(near) for near, path in lines}
+                self.assertEqual(list(nears.values()), sorted(nears.values(), reverse=True))
+                text, photo = (self.embed(value, normalize=True)["data"][0]["embedding"] for value in ("a red car", URI))
+                self.assertAlmostEqual(nears["1.png"], sum(a * b for a, b in zip(text, photo)), delta=2e-3)
 
 
 class Layouts(unittest.TestCase):

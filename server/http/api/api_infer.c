@@ -17,6 +17,7 @@
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
+#include "server/http/api/texts.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
@@ -29,7 +30,8 @@ struct infer_work {
     void **memory;                  /* of tensors that came as JSON; input_count of the model */
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
-    bool *wanted;   /* of the model's outputs */
+    struct request_texts rows_of_texts;
+    bool *wanted; /* of the model's outputs */
     size_t rows;
 };
 
@@ -44,6 +46,7 @@ static void infer_free_work(struct exchange *x)
     free(rest.memory);
     free(rest.tensors);
     free(rest.texts);
+    texts_done(&rest.rows_of_texts);
     free(rest.wanted);
 }
 
@@ -263,6 +266,51 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
     return status;
 }
 
+static bool is_never_bare(const uint8_t *data, size_t size)
+{
+    (void)data, (void)size;
+    return false;
+}
+
+/* Texts go to all inputs: the tokenizer makes ids, mask and types. */
+static enum status take_texts(struct exchange *x, struct infer_work *work,
+                              const struct deployment *deployment, const struct v2_input *input,
+                              struct error *err)
+{
+    const size_t most = x->server->options.max_images;
+    struct request_texts *texts = &work->rows_of_texts;
+    size_t at;
+    TRY(find_input(deployment, input->name, &at, err));
+    if (deployment->model->text.kinds[at] != TEXT_IDS)
+        return error_set(err, STATUS_INVALID,
+                         "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
+                         input->name);
+    if (input->count < 1 || input->count > most)
+        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
+                         "%zu texts in one request; 1 to %zu are possible (--max-images)",
+                         input->count, most);
+    if (!input->binary)
+        TRY(upload_charge(&x->body, input->json_size, err));
+    struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
+    if (!bytes)
+        return error_no_memory(err, "for a request");
+    enum status status = v2_read_bytes(input, is_never_bare, bytes, &work->texts, err);
+    if (status == STATUS_OK)
+        status = texts_begin(texts, input->count, err);
+    for (size_t i = 0; status == STATUS_OK && i < input->count; i++)
+        texts->items[i] =
+            (struct text_item){.text = (const char *)bytes[i].data, .size = bytes[i].size};
+    free(bytes);
+    TRY(status);
+    TRY(texts_make_rows(x, texts, deployment, err));
+    work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
+    if (!work->tensors)
+        return error_no_memory(err, "for a request");
+    for (size_t i = 0; i < deployment->input_count; i++)
+        work->tensors[i] = texts->rows.inputs[i];
+    return infer_make_images(work, input->count, err);
+}
+
 /* A body without JSON is the single input: an image, with or without its length before it, or one
  * row. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
@@ -303,7 +351,9 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
             continue;
         if (v2->input_count != 1)
             return error_set(err, STATUS_INVALID,
-                             "BYTES with images must be the only input of the request");
+                             "BYTES with images or texts must be the only input of the request");
+        if (deployment_takes_texts(deployment->model))
+            return take_texts(x, work, deployment, &v2->inputs[k], err);
         return take_images(x, work, deployment, &v2->inputs[k], err);
     }
     return take_tensors(x, work, deployment, err);

@@ -20,6 +20,19 @@ void texts_done(struct request_texts *texts)
     *texts = (struct request_texts){0};
 }
 
+enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
+                            const struct deployment *deployment, struct error *err)
+{
+    const struct text_input *text = &deployment->model->text;
+    size_t bytes = (1 + text->input_count) * text->length * sizeof(int64_t);
+    if (!deployment_takes_texts(deployment->model))
+        return error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name);
+    if (!size_mul(texts->count, bytes, &bytes))
+        return error_no_memory(err, "for the texts of a request");
+    TRY(upload_charge(&x->body, bytes, err));
+    return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
+}
+
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err)
 {
@@ -27,17 +40,7 @@ enum status texts_submit(struct exchange *x, struct request_texts *texts,
     struct deployment *deployment;
     TRY(model_host_acquire(host, request->model, request->version, &deployment,
                            &x->answer.retry_after_s, err));
-    const struct text_input *text = &deployment->model->text;
-    size_t bytes = (1 + text->input_count) * text->length * sizeof(int64_t);
-    enum status status =
-        !deployment_takes_texts(deployment->model)
-            ? error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name)
-        : !size_mul(texts->count, bytes, &bytes)
-            ? error_no_memory(err, "for the texts of a request")
-            : upload_charge(&x->body, bytes, err);
-    if (status == STATUS_OK)
-        status =
-            text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
+    const enum status status = texts_make_rows(x, texts, deployment, err);
     if (status == STATUS_OK) {
         request->tensors = (const void *const *)texts->rows.inputs;
         request->target = deployment;

@@ -18,6 +18,11 @@ struct request_texts {
 enum status texts_begin(struct request_texts *texts, size_t count, struct error *err) MUST_USE;
 void texts_done(struct request_texts *texts);
 
+/* Makes the rows of the texts for a deployment; their memory counts as the body's. Errors: those of
+ * text_rows_make(), upload_charge(); STATUS_INVALID if the model takes no texts. */
+enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
+                            const struct deployment *deployment, struct error *err) MUST_USE;
+
 /* Submits `request` with the rows of the texts, one image for each, to the model that it names,
  * whose answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
  * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
