@@ -31,18 +31,18 @@ struct dialect {
     const char *name;                           /* "DeepStack" */
     const struct dialect_parameter *parameters; /* up to one without a name; NULL: /predict's own */
     const struct dialect_default *defaults;     /* up to one without a name; NULL: none */
-    unsigned kinds;      /* the answers it can write: 1u << enum answer_kind */
-    const char *takes;   /* the models it supports, for an error: "a detector" */
-    bool is_base64;      /* a body that is not an image is base64 */
-    bool is_single;      /* takes only one image */
-    bool fails_whole;    /* one failed image fails the request */
-    bool takes_texts;    /* instead of images */
-    bool has_id;         /* answers include the request's id, so they cannot be cached */
-    bool has_whole_mask; /* a mask as PNG has the size of the picture */
+    unsigned kinds;       /* the answers it can write: 1u << enum answer_kind */
+    const char *takes;    /* the models it supports, for an error: "a detector" */
+    bool is_base64;       /* a body that is not an image is base64 */
+    bool is_single;       /* takes only one image */
+    bool fails_whole;     /* one failed image fails the request */
+    bool takes_texts;     /* instead of images */
+    bool has_id;          /* answers include the request's id, so they cannot be cached */
+    bool has_whole_mask;  /* a mask as PNG has the size of the picture */
     bool takes_pipelines; /* of models */
-    const char *model;   /* the JSON member that names the model; NULL: the path does */
-    const char *nested;  /* the JSON member that holds the parameters; NULL: the outermost object */
-    const char *images;  /* the JSON member that holds the images */
+    const char *model;    /* the JSON member that names the model; NULL: the path does */
+    const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
+    const char *images; /* the JSON member that holds the images */
     /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);

@@ -18,4 +18,7 @@ fi
     echo "dev: clients: rotel does not install here; its test is skipped" >&2
 "$folder/bin/python" -m pip install -q --disable-pip-version-check inference-sdk >&2 ||
     echo "dev: clients: inference-sdk does not install here; its tests are skipped" >&2
+"$folder/bin/python" -m pip install -q --disable-pip-version-check opencv-python-headless matplotlib validators &&
+    "$folder/bin/python" -m pip install -q --disable-pip-version-check --no-deps deepstack-sdk >&2 ||
+    echo "dev: clients: deepstack-sdk does not install here; its test is skipped" >&2
 exec "$folder/bin/python" "$(dirname -- "$0")/test_clients.py"

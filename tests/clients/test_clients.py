@@ -437,6 +437,27 @@ class OpenAi(Tasks):
             client.embeddings.create(model="nobody", input=uri)
 
 
+@unittest.skipUnless(has("deepstack_sdk", "cv2", "validators"), "the package deepstack-sdk is not installed")
+class DeepStackSdk(unittest.TestCase):
+    def test_every_class(self):
+        from deepstack_sdk import Detection, Face, ServerConfig
+        from test_apps import Answers
+        case = Answers("test_plates")
+        case.setUp()
+        self.addCleanup(case.doCleanups)
+        server = case.start()
+        config, photo = ServerConfig(f"http://127.0.0.1:{server.port}"), png(64, 64, 200)
+        found = Detection(config, name="ipcam-general").detectObject(photo)
+        self.assertEqual([item.label for item in found], ["a dog", "a cat", "a dog"])
+        face = Face(config)
+        self.assertEqual(len(face.detectFace(photo)), 2)
+        self.assertTrue(face.registerFace([photo, photo], "Jane"))
+        self.assertEqual(list(face.listFaces()), ["Jane"])
+        self.assertEqual([item.userid for item in face.recognizeFace(photo)], ["Jane", "Jane"])
+        self.assertTrue(face.deleteFace("Jane"))
+        self.assertEqual(list(face.listFaces()), [])
+
+
 @unittest.skipUnless(has("requests"), "the package requests is not installed")
 class DeepStack(Tasks):
     def test_as_frigate_asks(self):

@@ -310,6 +310,22 @@ static void list_faces(struct exchange *x)
     exchange_resume(x);
 }
 
+/* The userid of a form of "userid=Jane", as deepstack-sdk sends it. */
+static enum status read_urlencoded(const struct exchange *x, struct face_question *ret,
+                                   struct error *err)
+{
+    struct query form;
+    char *text = strndup((const char *)x->body.data, x->body.size);
+    if (!text)
+        return error_no_memory(err, "for a form");
+    enum status status = query_parse(text, &form, err);
+    const char *name = status == STATUS_OK ? query_value(&form, "userid") : NULL;
+    if (name)
+        (void)face_question_set(ret, "userid", name, &status, err);
+    free(text);
+    return status;
+}
+
 /* The userid of a form. */
 static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
 {
@@ -318,6 +334,8 @@ static enum status read_name(const struct exchange *x, struct face_question *ret
     *ret = (struct face_question){0};
     if (multipart_is(x->content_type))
         status = multipart_parse(x->content_type, x->body.data, x->body.size, 8, &form, err);
+    else if (x->body.size)
+        status = read_urlencoded(x, ret, err);
     for (size_t i = 0; status == STATUS_OK && i < form.count; i++) {
         const struct multipart_part *part = &form.parts[i];
         if (strcmp(part->name, "userid") != 0)
