@@ -53,6 +53,7 @@ struct batcher {
     struct buffer_slot *slots; /* of all buffers */
     struct lane_state *lanes;
     int forming; /* index, or -1 */
+    int full;    /* images with which a batch closes: update_full() */
     int free_buffers, closed_buffers, running_buffers;
     int idle_lanes;
     uint64_t answered;
@@ -88,6 +89,7 @@ struct batcher *batcher_create(const struct batcher_config *config)
     if (batcher->config.capacity < config->max_batch)
         batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
+    batcher->full = config->max_batch;
     batcher->free_buffers = config->buffers;
     arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
     size_t slots;
@@ -129,10 +131,10 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
 /* Number of slots that are certain to exist for tickets, even if batches close early.
  *
  * The free slots are the rest of the forming buffer and all free buffers. A batch that closes
- * before it is full wastes at most max_batch - 1 of them. It closes early only for a lane without a
+ * before it is full wastes at most full - 1 of them. It closes early only for a lane without a
  * closed buffer; so closed and running buffers together are then fewer than lanes * depth, and the
  * difference (`hungry`) is how often that can still happen before a buffer is free again. The room
- * is therefore the free slots less hungry * (max_batch - 1). No event makes it smaller than the
+ * is therefore the free slots less hungry * (full - 1). No event makes it smaller than the
  * tickets:
  *
  *     reserve          room - 1, tickets - 1
@@ -143,15 +145,16 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  *     abandon          frees a slot; an emptied closed buffer counts as done does */
 static size_t room(const struct batcher *batcher)
 {
-    size_t max_batch = (size_t)batcher->config.max_batch;
-    size_t slots = (size_t)batcher->free_buffers * max_batch;
+    const size_t full = (size_t)batcher->full;
+    size_t slots = (size_t)batcher->free_buffers * full;
     if (batcher->forming >= 0) {
         const struct buffer *forming = &batcher->buffers[batcher->forming];
-        slots += max_batch - (size_t)(forming->writing + forming->ready);
+        const size_t used = (size_t)(forming->writing + forming->ready);
+        slots += full > used ? full - used : 0;
     }
     int hungry = batcher->config.lanes * batcher->config.depth - batcher->running_buffers -
                  batcher->closed_buffers;
-    size_t loss = hungry > 0 ? (size_t)hungry * (max_batch - 1) : 0;
+    size_t loss = hungry > 0 ? (size_t)hungry * (full - 1) : 0;
     return slots > loss ? slots - loss : 0;
 }
 
@@ -281,7 +284,7 @@ enum batch_close batcher_should_close(const struct batcher *batcher)
     if (batcher->forming < 0)
         return BATCH_OPEN;
     const struct buffer *forming = &batcher->buffers[batcher->forming];
-    if (forming->writing + forming->ready == batcher->config.max_batch)
+    if (forming->writing + forming->ready >= batcher->full)
         return BATCH_FULL;
     return lane_wants_forming(batcher) ? BATCH_IDLE_DEVICE : BATCH_OPEN;
 }
@@ -377,6 +380,24 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
+/* A batch is full when more images would gain nothing on any lane; but so large that each worker
+ * can hold a ticket while all lanes run and one buffer waits. It shrinks only when all tickets keep
+ * their slots. */
+static void update_full(struct batcher *batcher)
+{
+    const struct batcher_config *config = &batcher->config;
+    const int before = batcher->full, spare = config->buffers - config->lanes * config->depth - 1;
+    int full = (config->workers + spare - 1) / spare;
+    for (int i = 0; i < config->lanes; i++) {
+        const struct latency *latency = &batcher->lanes[i].latency;
+        const int wanted = latency->is_known ? latency->full : config->max_batch;
+        full = wanted > full ? wanted : full;
+    }
+    batcher->full = full < config->max_batch ? full : config->max_batch;
+    if (room(batcher) < tickets(batcher))
+        batcher->full = before;
+}
+
 static void set_idle(struct batcher *batcher, struct lane_state *lane, bool idle)
 {
     batcher->idle_lanes += (int)idle - (int)lane->idle;
@@ -390,6 +411,7 @@ void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
+    update_full(batcher);
     close_if_due(batcher, now);
 }
 

@@ -45,7 +45,7 @@
 /* Why a batch was closed. */
 enum batch_close {
     BATCH_OPEN,        /* it is not */
-    BATCH_FULL,        /* every slot is reserved */
+    BATCH_FULL,        /* as many slots are reserved as gain something by L(b) */
     BATCH_IDLE_DEVICE, /* a device had nothing else to do */
 };
 
@@ -162,7 +162,8 @@ void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
  * first. */
 void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
-/* Whether the forming batch should close now, and why. A full one: yes. Otherwise it takes an idle
+/* Whether the forming batch should close now, and why. A full one (max_batch images, or
+ * fewer where L(b) says that more are no faster): yes. Otherwise it takes an idle
  * device that no closed batch is meant for, and at least one ready image. Slots still being written
  * are waited for after the close: no longer than one resize. Every event closes what is due. */
 enum batch_close batcher_should_close(const struct batcher *batcher);

@@ -14,6 +14,9 @@
 /* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
  * passes. */
 #define SPLIT_GAIN 0.95
+/* A batch is full at this share of the best rate: what waits for more images delays other clients'
+ * by more than it gains. */
+#define FULL_RATE 0.95
 
 static int index_of(const struct latency *latency, int images)
 {
@@ -30,10 +33,34 @@ int latency_padded(const struct latency *latency, int images)
     return latency->sizes[index_of(latency, images)];
 }
 
+static int images_of(const struct latency *latency, int i)
+{
+    return latency->sizes[i] < latency->most ? latency->sizes[i] : latency->most;
+}
+
+static double rate_of(const struct latency *latency, int i)
+{
+    return latency->ns[i] > 0 ? images_of(latency, i) / latency->ns[i] : 0;
+}
+
+static void find_best(struct latency *latency)
+{
+    double best_rate = 0;
+    latency->best = latency->full = latency->most;
+    for (int i = latency->count - 1; i >= 0; i--) {
+        if (rate_of(latency, i) <= best_rate * 1.0001)
+            continue;
+        best_rate = rate_of(latency, i);
+        latency->best = images_of(latency, i);
+    }
+    for (int i = latency->count - 1; i >= 0; i--)
+        if (rate_of(latency, i) > best_rate * FULL_RATE)
+            latency->full = images_of(latency, i);
+}
+
 /* The plan for every number of images, from the bottom up. */
 static void make_plan(struct latency *latency)
 {
-    double best_rate = 0;
     latency->totals[0] = 0;
     latency->firsts[0] = 0;
     for (int n = 1; n <= latency->most; n++) {
@@ -52,15 +79,7 @@ static void make_plan(struct latency *latency)
         latency->totals[n] = total;
         latency->firsts[n] = (int16_t)first;
     }
-    latency->best = latency->most;
-    for (int i = latency->count - 1; i >= 0; i--) {
-        int images = latency->sizes[i] < latency->most ? latency->sizes[i] : latency->most;
-        double rate = latency->ns[i] > 0 ? images / latency->ns[i] : 0;
-        if (rate > best_rate * 1.0001) {
-            best_rate = rate;
-            latency->best = images;
-        }
-    }
+    find_best(latency);
 }
 
 /* Sizes without a measurement get the time per image of a measured neighbour. */

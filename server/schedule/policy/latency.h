@@ -30,7 +30,8 @@ struct latency {
      * and the images of the first pass. */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
-    int best; /* images of the pass with the most of them a second */
+    int best; /* images of the pass with the most of them per second */
+    int full; /* images of the smallest pass that is nearly as good */
 };
 
 /* `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] of sizes[i], 0 where

@@ -451,7 +451,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .depth = read_counter(&session_depth)};
     for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
         session->info.batches[session->info.batch_count++] =
-            (struct session_batch){.size = size, .milliseconds = size};
+            (struct session_batch){.size = size, .milliseconds = size + 1};
         if (size >= max)
             break;
     }

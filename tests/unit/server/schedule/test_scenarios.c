@@ -51,28 +51,37 @@ Test(scenarios, sizes_follow_measured_times)
          "+ abcde; ready abcde; idle 0; take 0 = abcde idle_device"},
         {"5 images as 4 and 1 where that is",
          {LINEAR, 8, 1},
-         "+ abcde; ready abcde; idle 0; take 0 = abcd idle_device; @40; done 0; idle 0;"
-         "take 0 = e idle_device"},
+         "+ abcde; ready abcde; idle 0; take 0 = abcd full; @40; done 0; idle 0;"
+         "take 0 = e full"},
         {"7 images as 4, 2 and 1",
          {LINEAR, 8, 1},
-         "+ abcdefg; ready abcdefg; idle 0; take 0 = abcd idle_device; done 0; idle 0;"
-         "take 0 = ef idle_device; done 0; idle 0; take 0 = g idle_device"},
+         "+ abcdefg; ready abcdefg; idle 0; take 0 = abcd full; done 0; idle 0;"
+         "take 0 = ef full; done 0; idle 0; take 0 = g full"},
         {"a full batch as two halves, where the whole takes longer than both",
          {BENT, 8, 1},
          "+ abcdefgh; ready abcdefgh; idle 0; take 0 = abcd full; done 0; idle 0;"
          "take 0 = efgh full"},
         {"3 images padded to 4 beside another way to split 7",
          {BENT, 8, 1},
-         "+ abcdefg; ready abcdefg; idle 0; take 0 = abcd idle_device; done 0; idle 0;"
-         "take 0 = efg idle_device"},
+         "+ abcdefg; ready abcdefg; idle 0; take 0 = abcd full; done 0; idle 0;"
+         "take 0 = efg full"},
         {"what is left of a split is there for another lane at once",
          {LINEAR, 8, 2},
-         "+ abcde; ready abcde; idle 0; idle 1; take 0 = abcd idle_device;"
-         "take 1 = e idle_device"},
+         "+ abcde; ready abcde; idle 0; idle 1; take 0 = abcd full;"
+         "take 1 = e full"},
         {"it goes before what has been prepared since",
          {LINEAR, 8, 1},
-         "+ abcde; ready abcde; idle 0; take 0 = abcd idle_device; + fg; ready fg; done 0; idle 0;"
-         "take 0 = e idle_device; done 0; idle 0; take 0 = fg idle_device"},
+         "+ abcde; ready abcde; idle 0; take 0 = abcd full; + fg; ready fg; done 0; idle 0;"
+         "take 0 = e full; done 0; idle 0; take 0 = f full; done 0;"
+         "idle 0; take 0 = g full"},
+        {"a batch is full where more images gain nothing, and tickets are as few",
+         {LINEAR, 8, 1},
+         "idle 0; + a; ready a; take 0 = a full; + bcd; tickets = 2; ready bc; done 0;"
+         "idle 0; take 0 = b full; done 0; idle 0; take 0 = c full; tickets = 1; ready d"},
+        {"a batch is full at the size that is best",
+         {BENT, 8, 1},
+         "idle 0; + a; ready a; take 0 = a idle_device; + bcdef; ready bcdef; done 0; idle 0;"
+         "take 0 = bcde full; done 0; idle 0; take 0 = f idle_device"},
         {"passes that were measured since change the sizes",
          {LINEAR, 8, 1},
          FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES FOUR_SIZES
@@ -84,7 +93,7 @@ Test(scenarios, sizes_follow_measured_times)
         {"a split with a gap in it is run whole up to the gap's end",
          {LINEAR, 8, 1},
          "+ abcdef; claim abcdef; slot abcdef; commit abdef; idle 0; abandon c;"
-         "take 0 = abde idle_device; done 0; idle 0; take 0 = f idle_device"},
+         "take 0 = abde full; done 0; idle 0; take 0 = f full"},
     };
     RUN(scenarios);
 }
@@ -262,8 +271,8 @@ Test(scenarios, lanes)
          "idle 1; take 1 = ef idle_device"},
         {"a micro-batch comes back beside the one that runs",
          {LINEAR, 8, 3},
-         "+ abcdef; ready abcdef; idle 0; idle 1; take 0 = abcd idle_device;"
-         "take 1 = ef idle_device; back 1 ef; idle 2; take 2 = ef idle_device; done 0; done 2;"
+         "+ abcdef; ready abcdef; idle 0; idle 1; take 0 = abcd full;"
+         "take 1 = ef full; back 1 ef; idle 2; take 2 = ef full; done 0; done 2;"
          "in = 0"},
         {"a quarantined lane leaves its share to the other",
          {FLAT, 4, 2},
