@@ -286,7 +286,7 @@ def build(arch):
     """A build of its own: optimised as a release is, and with the CUDA module where nvcc is."""
     folder = os.path.join(ROOT, "build-bundle")
     status = subprocess.run([os.path.join(ROOT, "dev"), "build", folder, "--buildtype=release", "-Dtests=disabled",
-                             f"-Dgpu_arch={arch}"], check=False).returncode
+                             "-Dfaces=disabled", f"-Dgpu_arch={arch}"], check=False).returncode
     if status:
         sys.exit(status)
     return folder
