@@ -1,4 +1,4 @@
-/* Added tokens: texts that are tokens wherever they stand. */
+/* Splits texts at added tokens, which are tokens wherever they stand. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "models/text/characters.h"
 #include "models/text/pipeline.h"
 
-/* The character that ends at text + end > text. */
+/* Returns the character that ends at text + end > text. */
 static uint32_t character_before(const char *text, size_t end, size_t *ret_start)
 {
     size_t length;
@@ -26,7 +26,7 @@ int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token)
                       : vocabulary_find(&tokenizer->model.vocabulary, token);
 }
 
-/* Whether a token that must be a word of its own is none: word characters touch it. */
+/* True if word characters touch a token, so it is not a whole word. */
 static bool touches_word(const char *text, size_t size, size_t start, size_t end)
 {
     size_t ignored, at = end;
@@ -63,7 +63,7 @@ void added_tokens_split(const struct added_tokens *added, const struct trie *tri
         text_parts_add_part(to, text + done, size - done, -1, at_start && !done);
 }
 
-/* Enters a token in the trie that it is looked for with. */
+/* Adds a token to the trie that finds it. */
 static enum status enter(struct tokenizer *tokenizer, size_t at, struct error *err)
 {
     struct added_tokens *added = &tokenizer->added;
@@ -99,7 +99,7 @@ enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
         token.id = added->list[earlier].id;
     if (token.id < 0)
         token.id = (int32_t)(tokenizer->model.size + added->new_count++);
-    if (!(added->count & (added->count - 1))) { /* twice the room at each power of two */
+    if (!(added->count & (added->count - 1))) { /* doubles the room at each power of two */
         struct added_token *list =
             realloc(added->list, 2 * (added->count + 1) * sizeof *added->list);
         if (!list)

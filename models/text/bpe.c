@@ -1,5 +1,5 @@
-/* Byte-pair encoding: a part's characters are merged by rank, the lowest first. Pairs wait in a
- * heap, so that n characters take n log n steps. */
+/* Encodes by byte pairs: merges a part's characters by rank, lowest first. A heap holds the pairs,
+ * so that n characters take n log n steps. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #define NO_SYMBOL UINT32_MAX
 
 struct symbol {
-    int32_t id;              /* TOKEN_NONE: it has become a part of the one before */
+    int32_t id;              /* TOKEN_NONE: merged into the one before */
     uint32_t before, behind; /* NO_SYMBOL: none */
 };
 
 struct waiting {
-    uint32_t rank, at; /* the pair of the symbol `at` and the one behind it */
+    uint32_t rank, at; /* the pair of the symbol `at` and the next */
     int32_t to;
 };
 
@@ -45,7 +45,7 @@ static const struct merge *find_merge(const struct token_model *model, int32_t l
     return merge->left == UINT32_MAX ? NULL : merge;
 }
 
-/* The table is at most half full. */
+/* Doubles the table, which is at most half full. */
 static bool grow_merges(struct token_model *model)
 {
     const struct token_model old = *model;
@@ -96,7 +96,7 @@ enum status bpe_add_merge(struct token_model *model, const char *left, size_t le
     return STATUS_OK;
 }
 
-/* "left right", or ["left", "right"]. */
+/* Reads "left right" or ["left", "right"]. */
 static enum status read_merge(const cJSON *item, struct token_model *model, size_t rank,
                               struct error *err)
 {
@@ -169,8 +169,8 @@ static void push_pair(const struct token_model *model, struct word *word, uint32
         heap_push(word, (struct waiting){merge->rank, at, merge->to});
 }
 
-/* Every merge makes one symbol less and at most two pairs more: the heap holds 3 for each symbol.
- */
+/* Merges until no pair is left. A merge removes one symbol and adds at most two pairs, so the heap
+ * holds 3 for each symbol. / */
 static void merge_all(const struct token_model *model, struct word *word)
 {
     for (uint32_t i = 0; i < word->count; i++)
@@ -202,7 +202,7 @@ static void add_symbol(struct word *word, int32_t id)
         word->symbols[at - 1].behind = at;
 }
 
-/* The id of a character with the prefix and suffix that its place in the word asks for. */
+/* Returns the id of a character with the prefix and suffix for its place in the word. */
 static int32_t find_character(const struct token_model *model, const char *text, size_t length,
                               bool is_first, bool is_last)
 {
@@ -217,7 +217,7 @@ static int32_t find_character(const struct token_model *model, const char *text,
     return node ? trie->ids[node] : TOKEN_NONE;
 }
 
-/* An unknown character as the ids of its bytes. False where one is missing. */
+/* Adds the ids of an unknown character's bytes. False if one is missing. */
 static bool add_bytes(const struct token_model *model, const char *text, size_t length,
                       struct word *word)
 {
@@ -228,11 +228,11 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
     return true;
 }
 
-/* False: a character is unknown, and the token for such is missing. */
+/* Splits the text into symbols. False: a character is unknown, and no token stands for it. */
 static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {
-    bool is_unknown = false; /* an unknown token waits, to be joined with those that follow */
+    bool is_unknown = false; /* an unknown token waits for others to fuse with */
     for (size_t i = 0, length; i < size; i += length) {
         length = utf8_length(text + i, size - i);
         const int32_t id = find_character(model, text + i, length, !i, i + length == size);
@@ -264,7 +264,7 @@ void bpe_tokenize(const struct token_model *model, const char *text, size_t size
             return;
         }
     }
-    /* Short words, of which most texts consist, need no memory. */
+    /* Most words are short and need no allocation. */
     struct symbol few[64];
     struct waiting few_waiting[3 * COUNT_OF(few)];
     struct word word = {few, few_waiting, 0, 0};

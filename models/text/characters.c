@@ -1,5 +1,5 @@
-/* utf8proc decomposes and composes; the order of marks is ours, because utf8proc's sort takes
- * quadratic time on a long run of marks. */
+/* utf8proc decomposes and composes. This file sorts marks itself, because utf8proc takes quadratic
+ * time for a long run of them. */
 #include "models/text/characters.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
-/* Whether the character's general category is one of a set of bits. */
+/* True if the character's general category is in a set of bits. */
 static bool is_in(uint32_t character, uint32_t categories)
 {
     return categories >> utf8proc_category((utf8proc_int32_t)character) & 1;
@@ -75,7 +75,7 @@ void characters_lower(const char *text, size_t size, struct text_parts *to)
 {
     for (size_t i = 0; i < size;) {
         const uint32_t c = character_next(text, size, &i);
-        if (c == 0x130) /* the one whose small form is two characters */
+        if (c == 0x130) /* the only one that two characters replace */
             text_parts_add(to, "i\xCC\x87", 3);
         else if (c < 0x80)
             text_parts_put(to, c >= 'A' && c <= 'Z' ? c + 32 : c);
@@ -89,8 +89,7 @@ static int combining_class(utf8proc_int32_t character)
     return character < 0x300 ? 0 : utf8proc_get_property(character)->combining_class;
 }
 
-/* Sorts a run of marks by their class and keeps the order of equal ones: one pass for each class.
- */
+/* Sorts a run of marks by class, stably, in one pass for each class. / */
 static void order_marks(utf8proc_int32_t *run, size_t count, utf8proc_int32_t *scratch)
 {
     bool is_there[256] = {false};
@@ -134,7 +133,7 @@ void characters_normalize(const char *text, size_t size, bool compatible, bool c
         text_parts_add(to, text, size);
         return;
     }
-    /* A character becomes 18 at most (U+FDFA), of which each byte of the text has at most 6. */
+    /* One character (U+FDFA) becomes 18: at most 6 for each byte of the text. */
     room = 6 * size + 18;
     utf8proc_int32_t *characters = alloc_array(room, 2 * sizeof *characters);
     if (!characters) {

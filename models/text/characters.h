@@ -1,6 +1,6 @@
-/* Unicode for tokenizers, by utf8proc: classes of characters, normal forms, small letters. Private
- * to models/text/. Classes are those of the Rust crates that `tokenizers` uses, which the names
- * follow; the Unicode versions of the libraries differ in characters that are new. */
+/* Unicode for tokenizers, by utf8proc: classes of characters, normal forms, lower case. Private to
+ * models/text/. Classes and their names follow the Rust crates that `tokenizers` uses; the
+ * libraries' Unicode versions differ in new characters. */
 #pragma once
 
 #include "models/text/parts.h"
@@ -13,15 +13,15 @@ bool character_is_mark(uint32_t character);        /* Mn, Mc, Me */
 bool character_is_nonspacing(uint32_t character);  /* Mn */
 bool character_is_word(uint32_t character);        /* \w of the crate `regex` */
 
-/* The next character of a text that is UTF-8; adds its bytes to *at. */
+/* Returns the next character of a UTF-8 text, and moves *at past it. */
 uint32_t character_next(const char *text, size_t size, size_t *at);
 
-/* Appends the text in small letters, one character at a time as Rust's char::to_lowercase(). */
+/* Appends the text in lower case, each character as by Rust's char::to_lowercase(). */
 void characters_lower(const char *text, size_t size, struct text_parts *to);
 
 /* Appends the text in a normal form: NFD; with `compatible` NFKD; with `compose` NFC or NFKC. */
 void characters_normalize(const char *text, size_t size, bool compatible, bool compose,
                           struct text_parts *to);
 
-/* Bytes of the extended grapheme cluster at text[0 … size), size > 0. */
+/* Returns the bytes of the first extended grapheme cluster of text[0 … size), size > 0. */
 size_t characters_grapheme(const char *text, size_t size);

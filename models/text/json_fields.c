@@ -1,4 +1,4 @@
-/* Members of JSON objects, whose values are checked. */
+/* Reads members of JSON objects, and checks their values. */
 #include <cjson/cJSON.h>
 #include <math.h>
 

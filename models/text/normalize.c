@@ -23,7 +23,7 @@ static void run_filter(const struct text_step *step, const char *text, size_t si
     text_parts_end(to, -1, at_start);
 }
 
-/* BERT's notion of a Chinese character: the CJK ideographs of these blocks. */
+/* True for what BERT calls a Chinese character: the CJK ideographs of these blocks. */
 static bool is_chinese(uint32_t c)
 {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
@@ -127,7 +127,7 @@ static void replace_segment(void *context, size_t start, size_t end, bool is_mat
         return;
     }
     text_parts_add(r->to, r->step->content, r->step->content_size);
-    /* What replaces a match has the place of the match's last character. */
+    /* The replacement stands at the place of the match's last character. */
     size_t first = start;
     if (!start && end && (character_next(r->text, end, &first), first < end))
         r->at_start = false;
@@ -146,7 +146,7 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
-/* The table is a double array of 32-bit units (Darts), whose values are places in the texts behind
+/* The table is a double array of 32-bit units (Darts); its values are places in the texts after
  * it. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
@@ -224,7 +224,7 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
     const char *text;
     size_t size = 0;
     TRY(json_text(json, "precompiled_charsmap", "", &text, err));
-    if (!*text) { /* no table: the step that was added goes */
+    if (!*text) { /* no table: remove the new step */
         list->count--;
         return STATUS_OK;
     }

@@ -1,4 +1,4 @@
-/* Parts of a text in one buffer, and how matches of a pattern make them. */
+/* Keeps the parts of a text in one buffer, and makes parts of a pattern's matches. */
 #include "models/text/parts.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ void text_parts_done(struct text_parts *parts)
     memset(parts, 0, sizeof *parts);
 }
 
-/* *room elements of `size` bytes become at least `needed`. */
+/* Grows an array from *room elements of `size` bytes to at least `needed`. */
 static bool make_room(void **array, size_t *room, size_t needed, size_t size)
 {
     const size_t wanted = needed + needed / 2 + 64;

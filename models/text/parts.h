@@ -1,4 +1,4 @@
-/* A text on its way to tokens: the parts it has been split into. Private to models/text/. */
+/* A text between the steps of tokenization: its parts. Private to models/text/. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,20 +27,20 @@ struct text_parts {
 
 void text_parts_done(struct text_parts *parts);
 
-/* Makes room for `more` bytes behind the text; NULL on failure. The caller increases parts->size.
- */
+/* Makes room for `more` bytes after the text; NULL on failure. The caller increases parts->size.
+ * / */
 char *text_parts_room(struct text_parts *parts, size_t more);
 void text_parts_add(struct text_parts *parts, const char *text, size_t size);
 void text_parts_put(struct text_parts *parts, uint32_t character); /* at most U+10FFFF */
 
-/* What was added since the last part ends here and becomes a part, if it is anything. */
+/* Makes a part of what was added since the last part, if anything was. */
 void text_parts_end(struct text_parts *parts, int32_t token, bool at_start);
 
 /* Adds text[0 … size) as a part. */
 void text_parts_add_part(struct text_parts *parts, const char *text, size_t size, int32_t token,
                          bool at_start);
 
-/* What becomes of the matches of a pattern (SplitDelimiterBehavior). */
+/* Where the matches of a pattern go (SplitDelimiterBehavior). */
 enum split_behavior {
     SPLIT_REMOVED,
     SPLIT_ISOLATED,

@@ -1,8 +1,8 @@
 /* Private to models/text/: a tokenizer's stages, and how each is read from tokenizer.json.
  *
- * encode: the text is split at added tokens; steps (normalizers) rewrite each part; it is split at
- * added tokens that are normalised; steps (pre-tokenizers) split further; the model makes ids of
- * each part; the template adds special tokens. */
+ * To encode a text: split it at added tokens; rewrite each part by steps (normalizers); split at
+ * normalised added tokens; split further by steps (pre-tokenizers); turn each part into ids by the
+ * model; add special tokens by the template. */
 #pragma once
 
 #include "models/text/parts.h"
@@ -14,14 +14,14 @@ struct cJSON;
 
 /* ---- JSON (json_fields.c): members that are missing or null have no value ---- */
 
-/* The member; NULL where it is missing or null. */
+/* Returns the member; NULL if it is missing or null. */
 const struct cJSON *json_get(const struct cJSON *json, const char *key);
-/* Its string; `other` where it has no value. STATUS_MODEL if it is something else. */
+/* Reads a string; `other` if it has no value. STATUS_MODEL if it is something else. */
 enum status json_text(const struct cJSON *json, const char *key, const char *other,
                       const char **ret, struct error *err) MUST_USE;
 enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
                       struct error *err) MUST_USE;
-/* A whole number from 0 to `most`; more becomes `most`. */
+/* Reads a whole number of at least 0; one above `most` becomes `most`. */
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
 /* Returns STATUS_MODEL: "WHAT" is not `expected`. */
@@ -36,13 +36,12 @@ enum status json_wrong_part(const char *what, const char *expected, struct error
 
 struct vocabulary {
     struct trie trie;
-    struct trie
-        hidden;      /* tokens that no text stands for: sentencepiece's control and byte pieces */
-    size_t count;    /* the largest id and one */
-    size_t distinct; /* texts */
+    struct trie hidden; /* tokens that no text makes: sentencepiece's control and byte pieces */
+    size_t count;       /* the largest id + 1 */
+    size_t distinct;    /* texts */
 };
 
-/* Adds a token; an id that is taken is replaced. `is_hidden`: no text stands for it. STATUS_MODEL,
+/* Adds a token; replaces an id that is taken. `is_hidden`: no text makes it. STATUS_MODEL,
  * STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err) MUST_USE;
@@ -51,7 +50,7 @@ int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);
 /* Reads {"token": id, …}. */
 enum status vocabulary_read(struct vocabulary *vocabulary, const struct cJSON *json,
                             struct error *err) MUST_USE;
-/* The ids of <0x00> … <0xFF>; TOKEN_NONE where one is missing. */
+/* Finds the ids of <0x00> … <0xFF>; TOKEN_NONE for a missing one. */
 void vocabulary_bytes(const struct vocabulary *vocabulary, int32_t ret[static 256]);
 
 /* ---- Ids ---- */
@@ -65,15 +64,15 @@ void ids_add(struct id_list *list, int32_t id);
 
 /* ---- Models ---- */
 
-/* Appends the ids of a part that is not empty. A failure is noted in `to`: STATUS_INVALID: a
- * character that the vocabulary lacks, and it has no token for such. */
+/* tokenize() appends the ids of a part that is not empty. It notes a failure in `to`;
+ * STATUS_INVALID: the vocabulary lacks a character, and a token for unknown ones. */
 struct token_model {
     const char *kind;
     struct vocabulary vocabulary;
     size_t size; /* of the vocabulary: the first id of added tokens */
     void (*tokenize)(const struct token_model *model, const char *text, size_t size,
                      struct id_list *to);
-    int32_t unknown; /* BPE leaves unknown characters out for TOKEN_NONE; else they are refused */
+    int32_t unknown; /* TOKEN_NONE: BPE leaves unknown characters out, others refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
     int32_t bytes[256];    /* has_byte_fallback */
     char *prefix, *suffix; /* of a word's later parts (##); of its last (</w>); never NULL */
@@ -94,7 +93,7 @@ enum status token_model_read(const struct cJSON *json, struct token_model *ret,
                              struct error *err) MUST_USE;
 void token_model_done(struct token_model *model);
 
-/* Whether each byte of a text has a token that unknown characters fall back to. */
+/* True if each byte of a text has a token, for unknown characters to fall back to. */
 bool model_has_bytes(const struct token_model *model, const char *text, size_t size);
 
 enum status bpe_read(const struct cJSON *json, struct token_model *model,
@@ -115,13 +114,13 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
 /* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
 
 struct text_step {
-    /* Appends what becomes of one part; a failure is noted in `to`. `at_start` as in text_part. */
+    /* Appends the result for one part, and notes a failure in `to`. `at_start` as in text_part. */
     void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
                 struct text_parts *to);
-    bool (*matches)(uint32_t character); /* what is left out, or split at */
+    bool (*matches)(uint32_t character); /* to leave out, or to split at */
     struct text_regex *regex;
-    char *content;      /* that is put in, malloc'ed */
-    uint32_t character; /* that is split at, or replaced */
+    char *content;      /* to insert, malloc'ed */
+    uint32_t character; /* to split at, or to replace */
     enum split_behavior behavior;
     bool flags[2]; /* each kind's own */
     size_t length; /* Precompiled: units of the double array, which text follows */
@@ -138,8 +137,8 @@ struct step_list {
 typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to);
 
-/* A kind of step: its name in the file, what it does, and which members set what. `read` may be
- * NULL; it gets the step that was added, and may add more. */
+/* A kind of step: its name in the file, what it does, and its members. `read` may be NULL; it gets
+ * the new step, and may add more. */
 struct step_kind {
     const char *type;
     step_fn *run;
@@ -152,7 +151,7 @@ struct step_kind {
                         struct error *err);
 };
 
-/* A step at the end of the list, which has room. */
+/* Adds a step to the list, which must have room. */
 struct text_step *step_add(struct step_list *list, step_fn *run);
 /* Reads a step or a Sequence of steps; null is none. `what` names them ("normalizer"), `list_key`
  * is a Sequence's member. */
@@ -166,10 +165,10 @@ enum status normalizers_read(const struct cJSON *json, struct step_list *list,
                              struct error *err) MUST_USE;
 enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,
                                 struct error *err) MUST_USE;
-/* Makes the step replace text by a table of sentencepiece, of which `size` bytes are copied. */
+/* Makes the step replace text by a table of sentencepiece; copies its `size` bytes. */
 enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
                          struct error *err) MUST_USE;
-/* The replacement of the longest or shortest key of the table that begins a text, and the key's
+/* Returns the replacement of the table's longest or shortest key that begins a text, and the key's
  * bytes; NULL if there is none. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length);
@@ -182,7 +181,7 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* it is looked for in the normalised text, in its own normal form */
+    bool is_normalized; /* found in the normalised text, in its own normal form */
     bool is_literal;    /* … as it stands */
 };
 
@@ -220,13 +219,13 @@ enum status tokenizer_read_json(const struct cJSON *json, struct tokenizer *ret,
 /* Reads the post-processor (template.c); null adds no tokens. */
 enum status template_read(const struct cJSON *json, struct tokenizer *ret,
                           struct error *err) MUST_USE;
-/* Makes the template that adds a token in front and one behind; TOKEN_NONE: none. */
+/* Makes the template that adds a token before and one after the text; TOKEN_NONE: none. */
 enum status template_set(struct tokenizer *ret, int32_t front, int32_t behind,
                          struct error *err) MUST_USE;
 
 enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
                               struct error *err) MUST_USE;
-/* `token` has the flags; its id is the vocabulary's, or the next. */
+/* Adds a token with the flags of `token`. Its id is the vocabulary's, or the next. */
 enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
                              struct added_token token, struct error *err) MUST_USE;
 void added_tokens_done(struct added_tokens *added);

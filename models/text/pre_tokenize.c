@@ -20,7 +20,7 @@ static struct splitter splitter_of(const struct text_step *step, const char *tex
         .to = to, .text = text, .behavior = step->behavior, .at_start = at_start};
 }
 
-/* Each character that matches is a match of its own. */
+/* Splits at characters: each is a match of its own. */
 static void run_characters(const struct text_step *step, const char *text, size_t size,
                            bool at_start, struct text_parts *to)
 {
@@ -41,7 +41,7 @@ static void run_characters(const struct text_step *step, const char *text, size_
     splitter_end(&splitter);
 }
 
-/* Runs of word characters, and runs of what is neither that nor blank: \w+|[^\w\s]+ */
+/* Splits into runs of word characters, and of others that are not blank: \w+|[^\w\s]+ */
 static void run_whitespace(const struct text_step *step, const char *text, size_t size,
                            bool at_start, struct text_parts *to)
 {

@@ -1,5 +1,5 @@
-/* Regular expressions by PCRE2, with limits. A just-in-time compiled pattern is used where the
- * process may make memory executable, else the interpreter. */
+/* Regular expressions by PCRE2, with limits. They run as just-in-time compiled code if the process
+ * may make memory executable, else in the interpreter. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "models/text/regex.h"
 
@@ -17,8 +17,8 @@ struct text_regex {
     pcre2_match_context *limits;
 };
 
-/* What Oniguruma means by parts of a class. PCRE2 counts U+180E as a blank, its versions do not
- * agree about \w, and its scripts include characters that several scripts use. */
+/* Oniguruma's sets for parts of a class. PCRE2 differs: U+180E is a blank, \w depends on its
+ * version, and its scripts include characters that several scripts use. */
 #define SPACES "\\p{Z}\\t-\\r\\x{85}"
 #define WORDS                                                                                      \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{"     \
@@ -45,8 +45,8 @@ static void put(struct text_parts *to, const char *text)
     text_parts_add(to, text, strlen(text));
 }
 
-/* Writes the set that begins at a place of a pattern; returns its length there, 0 if there is none.
- */
+/* Writes the set that a pattern begins with; returns its length in the pattern, 0 if there is none.
+ * / */
 static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
 {
     for (size_t i = 0; i < COUNT_OF(sets); i++) {
@@ -61,10 +61,10 @@ static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
     return 0;
 }
 
-/* Translates Ruby's syntax. False if it has what PCRE2 does not: sets in sets. */
+/* Translates Ruby's syntax. False if it has sets in sets, which PCRE2 lacks. */
 static bool translate(const char *pattern, struct text_parts *to)
 {
-    size_t class_start = 0, length; /* where the text of the open class begins; 0: none is open */
+    size_t class_start = 0, length; /* the start of the open class's text; 0: none is open */
     bool in_name = false;           /* [:alpha:] */
     for (size_t i = 0; pattern[i]; i += length) {
         length = put_set(pattern + i, class_start, to);
@@ -157,8 +157,8 @@ void text_regex_free(struct text_regex *regex)
     free(regex);
 }
 
-/* The first match at or after `at`, by the interpreter where the compiled code has too little
- * stack. */
+/* Finds the first match at or after `at`. The interpreter finds it if the compiled code's stack is
+ * too small. */
 static int find(const struct text_regex *regex, const char *text, size_t size, size_t at,
                 pcre2_match_data *data)
 {
@@ -183,7 +183,7 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* An empty match advances the search by a character; right behind a match it is none. */
+        /* An empty match advances the search by a character; right after a match it is none. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

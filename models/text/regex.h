@@ -1,5 +1,5 @@
-/* Regular expressions of tokenizer.json, by PCRE2. They are written for Oniguruma with Ruby's
- * syntax; what the two libraries read differently is translated, or refused by name. Private to
+/* Regular expressions of tokenizer.json, by PCRE2. They are written for Oniguruma in Ruby's syntax;
+ * where the libraries differ, an expression is translated, or refused by name. Private to
  * models/text/. */
 #pragma once
 
@@ -16,7 +16,7 @@ enum status text_regex_create(const char *pattern, bool literal, struct text_reg
                               struct error *err) MUST_USE;
 void text_regex_free(struct text_regex *regex); /* NULL is fine */
 
-/* Calls on_segment for the matches in text[0 … size), size > 0, and for what is between them, in
+/* Calls on_segment for the matches in text[0 … size), size > 0, and for the text between them, in
  * order; the segments cover the text. STATUS_INVALID: the text takes more steps of matching than
  * are allowed; STATUS_NO_MEMORY. Any thread. */
 typedef void text_segment_fn(void *context, size_t start, size_t end, bool is_match);

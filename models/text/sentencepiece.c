@@ -1,5 +1,5 @@
-/* Models of sentencepiece: their pieces become a vocabulary, their rules a normalizer, and the
- * scores of BPE's pieces the ranks of merges. */
+/* Reads sentencepiece's models: pieces become a vocabulary, rules a normalizer, and the scores of
+ * BPE's pieces ranks of merges. */
 #include <math.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static void limited_free(void *left, void *memory)
 
 static const char blank_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
-/* The table's longest key, else a character. flags: add_dummy_prefix, remove_extra_whitespaces. */
+/* Replaces the table's longest keys. flags: add_dummy_prefix, remove_extra_whitespaces. */
 static void run_rules(const struct text_step *step, const char *text, size_t size, bool at_start,
                       struct text_parts *to)
 {
@@ -104,7 +104,7 @@ static enum status read_piece(const piece_t *piece, size_t id, struct tokenizer 
                : added_tokens_add(ret, text, (struct added_token){.is_literal = true}, err);
 }
 
-/* A number that is less where the score is more; equal scores give equal ones. */
+/* Returns a rank that falls as the score rises; equal scores have equal ranks. */
 static size_t rank_of(float score)
 {
     uint32_t bits;
@@ -112,7 +112,7 @@ static size_t rank_of(float score)
     return score < 0 ? bits : 0x7FFFFFFF - (bits & 0x7FFFFFFF);
 }
 
-/* BPE merges any two pieces whose texts together are a piece, the one with the best score first. */
+/* Reads merges: BPE merges any two pieces that join to a piece, the best score first. */
 static enum status read_merges(const piece_t *piece, struct token_model *model, struct error *err)
 {
     const struct trie *trie = &model->vocabulary.trie;

@@ -1,4 +1,4 @@
-/* Lists of steps: how they are read from tokenizer.json and run. */
+/* Reads lists of steps from tokenizer.json, and runs them. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
-/* Sequences inside of sequences. */
+/* How deep sequences nest. */
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
 /* Steps that one entry of the file makes, at most. */
@@ -93,7 +93,7 @@ enum status steps_read(const cJSON *json, const char *what, const char *list_key
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err)
 {
-    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* what follows in each open sequence */
+    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* the next entry of each open sequence */
     size_t depth = 0;
     const char *type;
     for (const cJSON *at = json; at && !cJSON_IsNull(at);) {

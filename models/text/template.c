@@ -1,4 +1,4 @@
-/* Post-processors: which special tokens stand around the text. */
+/* Reads post-processors, which put special tokens around the text. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static enum status check_id(const cJSON *id, int32_t *ret, struct error *err)
     return STATUS_OK;
 }
 
-/* {"SpecialToken": {"id": name, "type_id": 0}}: the ids are in "special_tokens". */
+/* Reads {"SpecialToken": {"id": name, "type_id": 0}}; the ids are in "special_tokens". */
 static enum status read_special(const cJSON *json, const cJSON *special, size_t type,
                                 struct tokenizer *ret, struct error *err)
 {
@@ -79,7 +79,7 @@ static enum status read_template(const cJSON *json, struct tokenizer *ret, struc
                  : json_wrong_part("single", "a template with the sequence A once", err);
 }
 
-/* BertProcessing and RobertaProcessing: "cls": [name, id], "sep": [name, id]. */
+/* Reads BertProcessing and RobertaProcessing: "cls": [name, id], "sep": [name, id]. */
 static enum status read_pair(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     int32_t ids[2];

@@ -1,4 +1,4 @@
-/* A text to ids, through the stages of a tokenizer. */
+/* Turns a text into ids, through the stages of a tokenizer. */
 #include "models/text/tokenizer.h"
 
 #include <stdio.h>
@@ -116,7 +116,7 @@ static enum status explain(enum status status, struct error *err)
     return error_no_memory(err, "for the tokens of a text");
 }
 
-/* Shortens the ids to `room`; *ret_cut is how many are gone. */
+/* Shortens the ids so that `added` more fit; *ret_cut is how many it removed. */
 static enum status fit(const struct tokenizer *tokenizer, const struct encode_options *options,
                        struct id_list *ids, size_t added, size_t *ret_cut, struct error *err)
 {
@@ -139,7 +139,7 @@ static enum status fit(const struct tokenizer *tokenizer, const struct encode_op
     return STATUS_OK;
 }
 
-/* The tokens of the template's pieces. */
+/* Writes the tokens of the template's pieces. */
 static enum status place(const struct tokenizer *tokenizer, bool has_special,
                          const struct id_list *ids, struct token_list *ret, struct error *err)
 {

@@ -13,7 +13,7 @@
 
 struct tokenizer;
 
-/* Bytes of one text at most; longer ones are STATUS_TOO_LARGE. */
+/* The most bytes of a text; longer ones are STATUS_TOO_LARGE. */
 #define TOKENIZER_TEXT_MAX ((size_t)1 << 20)
 
 /* What serving a model needs to know of its tokenizer. */
@@ -23,10 +23,10 @@ struct tokenizer_facts {
     /* Tokens of one text, special tokens included, as the folder's files say; SIZE_MAX: they set no
      * limit. */
     size_t max_length;
-    int64_t pad_id, pad_type_id; /* 0 where no file names a padding token */
+    int64_t pad_id, pad_type_id; /* 0 if no file names a padding token */
     bool has_pad;                /* a file names it */
     bool pads_left;
-    size_t added_count; /* special tokens that are added to each text ([CLS] and [SEP]: 2) */
+    size_t added_count; /* special tokens added to each text ([CLS] and [SEP]: 2) */
     size_t
         fixed_length; /* tokenizer.json pads each text to this many; 0: to the longest of a batch */
     size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
@@ -48,10 +48,10 @@ void tokenizer_free(struct tokenizer *tokenizer); /* NULL is fine */
 
 const struct tokenizer_facts *tokenizer_facts(const struct tokenizer *tokenizer);
 
-/* One line for people: "byte-level BPE, 49408 tokens, texts of up to 77". Returns `buffer`. */
+/* Writes a line for people: "byte-level BPE, 49408 tokens, texts of up to 77". Returns it. */
 const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, size_t size);
 
-/* The id of a token as the vocabulary writes it ("[SEP]", "</s>"); -1: there is none. */
+/* Returns the id of a token as the vocabulary writes it ("[SEP]", "</s>"); -1 if there is none. */
 int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
 
 /* How one text is encoded. Zeroes: as the files say, and a text that is too long is refused. */
@@ -78,9 +78,9 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              struct error *err) MUST_USE;
 void token_list_done(struct token_list *list); /* zeroes are fine */
 
-/* How long the rows of a batch are whose longest text has `longest` tokens: that or
- * facts->fixed_length, rounded up to facts->length_multiple. A model with a fixed length has its
- * own. */
+/* Returns the length of the rows of a batch whose longest text has `longest` tokens: that or
+ * facts->fixed_length, rounded up to facts->length_multiple. Not for a model with a fixed
+ * length. */
 size_t tokenizer_row_length(const struct tokenizer *tokenizer, size_t longest);
 
 /* Writes one row of a batch, padded on the tokenizer's side: `length` >= list->count ids, mask (1:

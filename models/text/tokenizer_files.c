@@ -1,5 +1,5 @@
-/* The files of a tokenizer: tokenizer.json, or vocabularies alone with the rules of the tokenizers
- * that use them; and what the configurations beside them say. */
+/* Reads a tokenizer's files: tokenizer.json, or a vocabulary alone, with the rules of the
+ * tokenizers that use it; and the configurations beside them. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 
 #define FILE_MAX ((size_t)64 << 20)
 
-/* Values of a tokenizer.json: 257,000 tokens and 580,000 merges of two texts are 2.3 million. */
+/* Values of a tokenizer.json: 257,000 tokens and 580,000 merges of two texts make 2.3 million. */
 static const struct json_limits limits = {64, 4000000};
 
-/* Reads a file of the first folder that has it; terminated. STATUS_NOT_FOUND leaves *err alone. */
+/* Reads a file, terminated, from the first folder with it. STATUS_NOT_FOUND leaves *err alone. */
 static enum status read_file(const char *const folders[], size_t count, const char *name,
                              char **ret, size_t *ret_size, struct error *err)
 {
@@ -48,7 +48,7 @@ static enum status parse(const char *text, size_t size, cJSON **ret, struct erro
     return *ret ? STATUS_OK : error_no_memory(err, "for a tokenizer");
 }
 
-/* The file as JSON; NULL where no folder has it. */
+/* Reads a file as JSON; NULL if no folder has it. */
 static enum status read_json(const char *const folders[], size_t count, const char *name,
                              cJSON **ret, struct error *err)
 {
@@ -66,8 +66,8 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* What a class of transformers adds to a vocabulary: a tokenizer.json whose model has none, and the
- * tokens around a text. */
+/* What a class of transformers adds to a vocabulary: a tokenizer.json without one, and the tokens
+ * around a text. */
 struct form {
     const char *json, *front, *behind;
 };
@@ -107,7 +107,7 @@ static const struct form roberta = {BYTES_BPE SPECIAL("<s>") "," SPECIAL("</s>")
 
 static const struct form gpt2 = {BYTES_BPE SPECIAL("<|endoftext|>") "]}", "", ""};
 
-/* Reads a tokenizer of a form, whose parts it takes over; `merges` may be NULL. */
+/* Reads a tokenizer of a form. Takes over `vocabulary` and `merges` (or NULL). */
 static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *merges,
                              struct tokenizer *ret, struct error *err)
 {
@@ -126,8 +126,8 @@ static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *
                                               (int32_t)tokenizer_id(ret, form->behind), err);
 }
 
-/* Adds the lines of a text, which it changes, without the blanks at their ends: to an object as
- * keys of their numbers, or to an array; there, empty lines and a heading are left out. */
+/* Adds the lines of a text, which it changes, without trailing blanks: to an object as keys of
+ * their line numbers, or to an array without empty lines and a heading. */
 static enum status add_lines(char *text, size_t size, cJSON *to, struct error *err)
 {
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
@@ -219,7 +219,7 @@ static enum status read_pieces(const struct sources *in, char *text, size_t size
     return sentencepiece_read(text, size, ret, err);
 }
 
-/* The forms of a vocabulary, the best first. */
+/* Tries the forms of a vocabulary, the best first. */
 static enum status read_vocabulary(const struct sources *in, struct tokenizer *ret,
                                    struct error *err)
 {
@@ -253,7 +253,7 @@ static enum status read_vocabulary(const struct sources *in, struct tokenizer *r
 
 /* ---- The configurations ---- */
 
-/* A token of a configuration: a text, or {"content": text}. TOKEN_NONE where there is none. */
+/* Returns the id of a token, a text or {"content": text}; TOKEN_NONE if there is none. */
 static int64_t configured_token(const cJSON *json, const char *key,
                                 const struct tokenizer *tokenizer)
 {
@@ -271,7 +271,7 @@ static void set_pad(struct tokenizer *ret, int64_t id)
     ret->facts.has_pad = true;
 }
 
-/* What a class of transformers adds to the ids of sentencepiece, where they are the same. */
+/* Reads the tokens that a class adds to sentencepiece's ids. Refuses classes with other ids. */
 static enum status read_class(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const struct {
@@ -316,7 +316,7 @@ static enum status read_tokenizer_config(const cJSON *json, struct tokenizer *re
     return ret->piece_count ? STATUS_OK : read_class(json, ret, err);
 }
 
-/* The model's own configuration: how many places it has, and what it pads with. */
+/* Reads the model's own configuration: its number of positions, and its padding token. */
 static enum status read_model_config(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const char *const parts[] = {NULL, "text_config", "text_cfg"};

@@ -1,4 +1,4 @@
-/* tokenizer.json: each member is read by the stage that it describes. */
+/* Reads tokenizer.json: each stage reads its own member. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- The model ---- */
 
-/* The kind of a model without a "type", as older files have it. */
+/* Guesses the kind of a model without a "type", as in older files. */
 static const char *guess_kind(const cJSON *json)
 {
     if (json_get(json, "merges"))

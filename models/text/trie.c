@@ -17,7 +17,7 @@ static struct trie_edge *find_slot(const struct trie *trie, uint32_t key)
     return &trie->edges[slot];
 }
 
-/* Twice the room, for nodes and edges. At most half of the slots are taken. */
+/* Doubles the room for nodes and edges. At most half of the slots are taken. */
 static bool grow(struct trie *trie)
 {
     const struct trie old = *trie;

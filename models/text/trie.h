@@ -1,4 +1,4 @@
-/* A map from byte strings to ids that is walked byte by byte: whole tokens, and all tokens that
+/* A map from byte strings to ids, for a walk byte by byte: finds whole tokens, and all tokens that
  * begin at a place of a text. Built by one thread, then read by any number. */
 #pragma once
 
@@ -17,12 +17,12 @@ struct trie {
     size_t nodes, room;
 };
 
-/* Adds `size` bytes with an id >= 0, replacing an older id. Zeroes are an empty trie. Returns the
- * number of nodes it has then, or 0 when memory is short or there would be more than 2^24. */
+/* Adds `size` bytes with an id >= 0; replaces an older id. Zeroes are an empty trie. Returns the
+ * new number of nodes, or 0 if memory is short or there would be more than 2^24. */
 size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id);
 void trie_done(struct trie *trie); /* zeroes are fine */
 
-/* The node that `byte` leads to; 0: none. The root is 0, so a walk begins there. */
+/* Returns the node that `byte` leads to; 0: none. A walk begins at the root, 0. */
 static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char byte)
 {
     const uint32_t key = node << 8 | (uint8_t)byte;
@@ -34,7 +34,7 @@ static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char by
             return trie->edges[slot].key == key ? trie->edges[slot].to : 0;
 }
 
-/* The node behind `size` bytes; 0: none, or no bytes. */
+/* Returns the node after `size` bytes; 0: none. Without bytes, returns `node`. */
 static inline uint32_t trie_walk(const struct trie *trie, uint32_t node, const char *text,
                                  size_t size)
 {
@@ -44,14 +44,14 @@ static inline uint32_t trie_walk(const struct trie *trie, uint32_t node, const c
     return node;
 }
 
-/* The id of exactly these bytes; -1: none. */
+/* Returns the id of exactly these bytes; -1: none. */
 static inline int32_t trie_find(const struct trie *trie, const char *text, size_t size)
 {
     const uint32_t node = trie_walk(trie, 0, text, size);
     return node ? trie->ids[node] : -1;
 }
 
-/* The longest token that begins at text[0 … size), after a walk to `node`: its id and its bytes;
- * -1: none. */
+/* Finds the longest token that begins text[0 … size), after a walk to `node`. Returns its id and
+ * its bytes; -1: none. */
 int32_t trie_longest(const struct trie *trie, uint32_t node, const char *text, size_t size,
                      size_t *ret_length);

@@ -1,4 +1,4 @@
-/* Unigram: the way through the text whose tokens have the largest sum of scores. */
+/* Finds the way through the text whose tokens have the largest sum of scores (Unigram). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,9 +19,8 @@ struct best_way {
     uint32_t start; /* of its last token; UINT32_MAX: none leads here */
 };
 
-/* `tokenizers` reads numbers with serde_json, whose result may be off in the last bit: the digits
- * as a double, divided by a power of ten. Where two ways have nearly the same score, that bit
- * decides. */
+/* Returns the score as `tokenizers` reads it with serde_json: the digits as a double, divided by a
+ * power of ten. Its last bit may be wrong, and decides between ways with nearly the same score. */
 static double as_serde_reads(double score)
 {
     char text[40], digits[24];
@@ -109,8 +108,8 @@ static bool find_ways(const struct token_model *model, const char *text, size_t 
     return true;
 }
 
-/* Appends what a token of the way stands for. Text that no token stands for may still be one:
- * unknown characters that follow each other are looked up together. */
+/* Appends the ids of a token of the way. It looks up consecutive unknown characters together,
+ * because they may still be a token. */
 static void add_token(const struct token_model *model, const char *text, size_t size, int32_t id,
                       struct id_list *to)
 {
@@ -141,11 +140,11 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         free(ways);
         return;
     }
-    /* From the end back; then forwards by the ends that were noted. */
+    /* Goes back from the end and notes the ends, then forwards by them. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = ways[end].start;
-        /* The slot of a start is read before its end is noted there. */
+        /* Each slot's start is read before an end is noted there. */
         ways[end].start = next;
     }
     for (uint32_t start = 0, end = next; start < size;) {

@@ -1,4 +1,4 @@
-/* The tokens of a model: from text to id and back. */
+/* Maps the tokens of a model to their ids. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* WordPiece: the longest token of the vocabulary, from left to right. */
+/* Takes the longest token of the vocabulary, from left to right (WordPiece). */
 #include <stdlib.h>
 #include <string.h>
 
