@@ -76,8 +76,8 @@ static inline enum status error_no_memory(struct error *err, const char *what)
     return error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
 }
 
-/* For TRY: STATUS_NO_MEMORY where `memory` is NULL. allocated(): what returned it has set the
- * error; check_memory() sets error_no_memory()'s. */
+/* For TRY: both return STATUS_NO_MEMORY if `memory` is NULL. allocated() expects that the
+ * allocating function has set the error; check_memory() sets it by error_no_memory(). */
 static inline enum status allocated(const void *memory)
 {
     return memory ? STATUS_OK : STATUS_NO_MEMORY;

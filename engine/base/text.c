@@ -1,7 +1,7 @@
-/* The name that was probably meant. */
+/* Finds the name that the user probably meant. */
 #include "engine/base/text.h"
 
-/* Computes the edit distance with swaps of neighbours; words are cut at 40 characters. */
+/* Returns the edit distance; a swap of neighbours is one edit. Cuts words at 40 characters. */
 static size_t distance(const char *a, const char *b)
 {
     enum { MAX = 40 };

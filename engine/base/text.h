@@ -27,5 +27,5 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
     return at;
 }
 
-/* Returns the name nearest to `word` among `count` (a typing error away); NULL if none is near. */
+/* Returns the name nearest to `word` among `count`; NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

@@ -141,8 +141,8 @@ const char *node_string(const struct node *node, const char *name, const char *o
 const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count);
 const float *node_floats(const struct node *node, const char *name, size_t *ret_count);
 
-/* The attribute `axis` counted from the front, for a tensor of `rank` dimensions. It may be out of
- * range where inference has not checked it. */
+/* Returns the attribute `axis` counted from the front, for a tensor of `rank` dimensions. It may be
+ * out of range if inference has not checked it. */
 static inline int64_t node_axis(const struct node *node, int64_t otherwise, int rank)
 {
     const int64_t axis = node_int(node, "axis", otherwise);

@@ -9,7 +9,7 @@
 #include "engine/op/operands.h"
 #include "engine/op/resolve.h"
 
-/* Defines the inference of an operator whose result is like its first operand, one of `dtypes`. */
+/* Defines inference for an operator whose result is like its first operand, one of `dtypes`. */
 #define INFER_LIKE(name, dtypes)                                                                   \
     static enum status name(struct node *node, struct error *err)                                  \
     {                                                                                              \

@@ -80,8 +80,8 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
  * *err set on failure: of its status the interpreter makes that of the run. */
 void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, struct error *err);
 
-/* Scratch memory for the elements of output i as numbers of `dtype`, which become the output's when
- * the kernel has succeeded. */
+/* Returns scratch memory for the elements of output i as numbers of `dtype`, whose values the
+ * output gets when the kernel has succeeded. */
 void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
                             struct error *err);
 

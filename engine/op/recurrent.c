@@ -1,4 +1,4 @@
-/* LSTM, GRU and RNN (engine/op/recurrent.h): their records, and kernels in double. */
+/* Describes LSTM, GRU and RNN (engine/op/recurrent.h), with reference kernels in double. */
 #include "engine/op/recurrent.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* By cell; f is FUNCTION_SIGMOID, but of RNN. */
+/* By cell. f is FUNCTION_SIGMOID, except for RNN. */
 static const struct {
     size_t gates, functions;
     enum recurrent_function first;
@@ -51,7 +51,7 @@ static bool find_function(const char *name, enum recurrent_function *ret)
     return false;
 }
 
-/* The next of the numbers that the node gives, or `otherwise`. */
+/* Takes the next of the node's numbers; returns `otherwise` if none is left. */
 static float next_number(const float **numbers, size_t *left, float otherwise)
 {
     if (!*left)
@@ -181,7 +181,7 @@ static enum status infer_recurrent(struct node *node, struct error *err)
     return infer_output(node, 0, dtype, &all, err);
 }
 
-/* The rows of X times two matrices, W and R. */
+/* Returns the work of multiplying the rows of X by W and R. */
 static double work_recurrent(const struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -196,7 +196,7 @@ static double work_recurrent(const struct node *node)
 
 /* ---- batches ---- */
 
-/* Where the images are in operand i that may follow them; -1: it may not. */
+/* Returns the axis of images in operand i; -1 if it must have none. */
 static int recurrent_batch_axis(const struct node *node, size_t i)
 {
     const bool is_state = i == RECURRENT_X || i == RECURRENT_H || i == RECURRENT_C;
@@ -223,7 +223,7 @@ const struct batch_rule batch_recurrent = {recurrent_axis, recurrent_beside};
 
 /* ---- reference kernels ---- */
 
-/* What one direction works on; rows are of width numbers, bias may be NULL. */
+/* The data of one direction. Rows have `width` numbers; bias may be NULL. */
 struct recurrent_run {
     struct recurrent shape;
     size_t direction;
@@ -273,13 +273,13 @@ static double clipped(const struct recurrent_run *run, double x)
     return run->shape.clips ? fmax(-clip, fmin(clip, x)) : x;
 }
 
-/* Number i of a row's biases: those of W, then those of R. */
+/* Returns bias i of a row, in which W's biases precede R's. */
 static double bias_at(const struct recurrent_run *run, size_t i)
 {
     return run->bias ? run->bias[i] : 0;
 }
 
-/* What gate number i gets before peepholes. */
+/* Returns gate number i before peepholes. */
 static double gate_sum(const struct recurrent_run *run, const double *x, const double *sums,
                        size_t i)
 {
@@ -305,7 +305,7 @@ static void lstm_row(const struct recurrent_run *run, const double *x, const dou
     }
 }
 
-/* Gates z and r stay in `sums`; r times h goes to run->reset. */
+/* Leaves gates z and r in `sums`, and writes r times h to run->reset. */
 static void gru_gates(const struct recurrent_run *run, const double *x, double *sums,
                       const double *h, double *reset)
 {
@@ -327,7 +327,7 @@ static void gru_row(const struct recurrent_run *run, const double *x, const doub
     }
 }
 
-/* sums = h times the transposes of the rows `from` … `to` of R. */
+/* Sets sums to h times the transposed rows `from` … `to` of R. */
 static void multiply_states(const struct recurrent_run *run, const double *h, size_t row,
                             size_t from, size_t to)
 {
@@ -338,7 +338,7 @@ static void multiply_states(const struct recurrent_run *run, const double *h, si
             r->hidden, run->sums + from, r->width);
 }
 
-/* Step s of all images. */
+/* Computes step s of all images. */
 static void recurrent_step(const struct recurrent_run *run, size_t s)
 {
     const struct recurrent *r = &run->shape;
@@ -372,7 +372,7 @@ static void recurrent_step(const struct recurrent_run *run, size_t s)
     }
 }
 
-/* X times W where the node has W; otherwise X. */
+/* Computes X times W if the node has W; otherwise *ret is x. */
 static enum status project(const struct kernel_args *args, const struct recurrent *r,
                            const double *x, const double *w, const double **ret, struct error *err)
 {
@@ -397,7 +397,7 @@ static enum status project(const struct kernel_args *args, const struct recurren
     return STATUS_OK;
 }
 
-/* A state that begins as operand `from`, or as zeros, and ends as output `to`. */
+/* Opens a state that begins as operand `from`, or as zeros, and ends as output `to`. */
 static enum status open_state(const struct kernel_args *args, const struct recurrent *r,
                               const double *from, size_t to, double **ret, struct error *err)
 {

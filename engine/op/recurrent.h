@@ -1,16 +1,16 @@
-/* LSTM, GRU and RNN: what inference, passes and kernels share of their operands, and
- * OP_RECURRENCE, the part of them that goes from time step to time step.
+/* LSTM, GRU and RNN, and OP_RECURRENCE, their part that goes from time step to time step: the
+ * operands as inference, passes and kernels see them.
  *
  * Operands of all four: X [steps, batch, inputs] ([batch, steps, inputs] with layout 1), W
- * [directions, gates * hidden, inputs], R [directions, gates * hidden, hidden], B [directions,
- * 2 * gates * hidden] (of W, then of R), sequence_lens [batch], initial_h and initial_c
- * [directions, batch, hidden] ([batch, directions, hidden]), P [directions, 3 * hidden]. Gates are
- * i, o, f, c of LSTM; z, r, h of GRU; i of RNN; P has i, o, f. OP_RECURRENCE has no W: its X is
- * X times the transposes of W, [steps, batch, directions * gates * hidden], without B; the
- * attribute "cell" is an enum recurrent_cell.
+ * [directions, gates * hidden, inputs], R [directions, gates * hidden, hidden], B [directions, 2 *
+ * gates * hidden] (of W, then of R), sequence_lens [batch], initial_h and initial_c [directions,
+ * batch, hidden] ([batch, directions, hidden]), P [directions, 3 * hidden]. Gates are i, o, f, c of
+ * LSTM; z, r, h of GRU; i of RNN; P has i, o, f. OP_RECURRENCE has no W: its X is X times the
+ * transposes of W, [steps, batch, directions * gates * hidden], without B; the attribute "cell" is
+ * an enum recurrent_cell.
  *
- * Source: ONNX LSTM-22, GRU-22, RNN-22. What they leave open is as ONNX Runtime has it: each
- * activation with an alpha takes the next one of activation_alpha, the same with beta. */
+ * Source: ONNX LSTM-22, GRU-22, RNN-22. Where they leave a choice, this follows ONNX Runtime: each
+ * activation with an alpha takes the next number of activation_alpha; likewise with beta. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -71,13 +71,13 @@ enum status recurrent_init(const struct node *node, const struct shape *x, const
                            const struct shape *r, struct recurrent *ret,
                            struct error *err) MUST_USE;
 
-/* Where time step t of image n is among the rows of X. */
+/* Returns the row of X for time step t of image n. */
 static inline size_t recurrent_row(const struct recurrent *r, size_t t, size_t n)
 {
     return r->batch_first ? n * r->steps + t : t * r->batch + n;
 }
 
-/* The element of Y where its hidden numbers begin; of Y_h, Y_c and the initial states. */
+/* Returns where hidden numbers begin in Y; recurrent_state(): in Y_h, Y_c and initial states. */
 static inline size_t recurrent_result(const struct recurrent *r, size_t t, size_t d, size_t n)
 {
     const size_t row = r->batch_first ? recurrent_row(r, t, n) * r->directions + d
@@ -90,18 +90,18 @@ static inline size_t recurrent_state(const struct recurrent *r, size_t d, size_t
     return (r->batch_first ? n * r->directions + d : d * r->batch + n) * r->hidden;
 }
 
-/* How many of its time steps image n has. lengths: the operand, or NULL: all. */
+/* Returns the time steps of image n. lengths: the operand; NULL: every image has all. */
 static inline size_t recurrent_length(const struct recurrent *r, const int32_t *lengths, size_t n)
 {
     return lengths ? (size_t)lengths[n] : r->steps;
 }
 
-/* The time step that a direction reads at its step s of `length`. */
+/* Returns the time step that a direction reads at its step s of `length`. */
 static inline size_t recurrent_time(const struct recurrent *r, size_t d, size_t s, size_t length)
 {
     return r->starts_reversed || d == 1 ? length - 1 - s : s;
 }
 
-/* STATUS_INVALID unless all lengths (or NULL) are 0 to the number of steps. */
+/* Returns STATUS_INVALID unless every length is 0 to the number of steps. NULL is fine. */
 enum status recurrent_check_lengths(const struct recurrent *r, const int32_t *lengths,
                                     struct error *err) MUST_USE;

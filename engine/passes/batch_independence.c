@@ -120,7 +120,7 @@ static void proof_hash_shape(const struct batch_proof *proof, const struct shape
     }
 }
 
-/* The images' axis of output i, where that of output 0 is `axis`. */
+/* Returns the axis of images in output i, if that of output 0 is `axis`. */
 static int proof_axis_of_output(const struct node *node, size_t i, int axis)
 {
     return i && axis && op_record(node->op)->batch == &batch_recurrent ? axis - 1 : axis;
@@ -221,8 +221,8 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     return true;
 }
 
-/* The span of an operand of a scatter; of a constant that has the same block for each image the
- * block, whose numbers are added to the hash. 0: it is neither. */
+/* Returns the span of a scatter's operand, or the block of a constant that has the same block for
+ * each image, whose numbers it adds to the hash. 0: it is neither. */
 static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -239,13 +239,13 @@ static size_t proof_block(const struct batch_proof *proof, const struct node *no
     return count % proof->batch == 0 ? block : 0;
 }
 
-/* Where an element lies among those of its image. */
+/* Returns the place of an element among those of its image. */
 static size_t proof_place(const struct batch_proof *proof, size_t at, size_t span)
 {
     return at / (span * proof->batch) * span + at % span;
 }
 
-/* The element that tuple t of constant indices addresses first; SIZE_MAX: none. */
+/* Returns the first element that tuple t of constant indices addresses; SIZE_MAX: none. */
 static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t t,
                               const struct shape *data)
 {
@@ -259,8 +259,8 @@ static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t 
     return at * resolve_extent(data, (int)depth, data->rank);
 }
 
-/* A ScatterND at constant places (as exporters write t[..., :2] += r): each image changes only
- * itself, and each the same places in the same order. *ret: the span of the result. */
+/* True for a ScatterND at constant places (exporters write t[..., :2] += r so) if each image
+ * changes only itself, at the same places in the same order. *ret: the span of the result. */
 static bool proof_scatter_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -295,8 +295,8 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     return true;
 }
 
-/* A Concat that puts the number of the own image before each tuple of indices: f[arange(n)[:,
- * None], i]. All images lie on axis 0. */
+/* True for a Concat that puts the number of its own image before each tuple of indices:
+ * f[arange(n)[:, None], i]. All images lie on axis 0. */
 static bool proof_joins_own(const struct batch_proof *proof, const struct node *node)
 {
     const struct value *numbers = node->inputs[0];
@@ -322,7 +322,7 @@ static bool proof_joins_own(const struct batch_proof *proof, const struct node *
     return true;
 }
 
-/* A GatherND by such tuples: each image reads rows of itself. */
+/* True for a GatherND by such tuples: each image reads its own rows. */
 static bool proof_gathers_own(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -332,7 +332,7 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Indices and constants that the rules of the operators do not follow. *ret: the span of the
+/* Follows indices and constants that the operators' rules do not cover. *ret: the span of the
  * result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)

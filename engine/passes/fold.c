@@ -485,7 +485,7 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
-/* LSTM, GRU and RNN with constant W become the product of all steps with it, and a Recurrence. */
+/* Replaces an LSTM, GRU or RNN with constant W by all steps' product with W and a Recurrence. */
 static bool split_recurrent(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

@@ -1,7 +1,7 @@
 /* Chooses the output that has a classifier's scores. Several outputs may have a row of numbers for
- * each image: a vector that the scores are made of, boxes, or the scores of another question (each
- * digit of a captcha; age and gender). Where names and values leave more than one, none is chosen:
- * the first would be as good as any. */
+ * each image: a vector that the scores are computed from, boxes, or other scores (each digit of a
+ * captcha; age and gender). If names and values leave more than one, none is chosen: any would be a
+ * guess. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +38,8 @@ struct heads {
     size_t outputs[16]; /* more are not told apart, and none of them is chosen */
 };
 
-/* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another one, such as that
- * of a detector's boxes [n, 4]. */
+/* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another, such as a
+ * detector's boxes [n, 4]. */
 static size_t classes_of(const struct model *model, const struct value *output)
 {
     const struct shape *shape = &output->shape;
@@ -80,8 +80,7 @@ static bool is_no_vector(const struct heads *heads, size_t i)
     return !contains_one(head_value(heads, i)->name, words, COUNT_OF(words));
 }
 
-/* Whether the output `from` is computed from the output `to`, by nodes that come after each other.
- */
+/* True if the output `from` is computed from the output `to` by a chain of nodes. / */
 static bool is_made_of(const struct graph *graph, const struct value *from, const struct value *to)
 {
     bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
@@ -103,8 +102,8 @@ static bool is_made_of(const struct graph *graph, const struct value *from, cons
     return is_made;
 }
 
-/* Scores are made of a vector, and probabilities of logits: the last one counts, but not the best
- * of them. */
+/* True if no other scores are computed from it: scores come from a vector, and probabilities from
+ * logits. An output of the best class alone does not count. */
 static bool is_last(const struct heads *heads, size_t i)
 {
     const struct value *own = head_value(heads, i);
@@ -141,7 +140,7 @@ static bool has_labels(const struct heads *heads, size_t i)
     return head_classes(heads, i) == heads->model->labels.count;
 }
 
-/* Leaves the outputs for which `is_wanted`, unless it is true of none. */
+/* Keeps the outputs for which `is_wanted` is true, or all if it is true for none. */
 static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct heads *, size_t))
 {
     struct heads left = *heads;
@@ -153,7 +152,7 @@ static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct hea
         *heads = left;
 }
 
-/* "'age', 'gender'": all but the output `except`. */
+/* Writes "'age', 'gender'": all outputs but `except`. */
 static void heads_names(const struct heads *heads, size_t except, char *text, size_t size)
 {
     size_t used = 0;

@@ -1,7 +1,7 @@
-/* Fills a graph's other inputs, so that a photo is all it needs: sizes that a detector scales its
- * boxes by, thresholds, and what lensd.json names. They become nodes of the graph. Boxes are wanted
- * in pixels of the model's input, as other detectors give them, so a size is that of this input,
- * whatever the size of the photo. */
+/* Fills a graph's other inputs, so that it needs only a photo: sizes by which a detector scales its
+ * boxes, thresholds, and those that lensd.json names. They become nodes of the graph. Boxes must be
+ * in pixels of the model's input, as from other detectors, so a size is always that of this
+ * input. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static const struct known_input {
     {"max_output_boxes_per_class", 1, {300}},
 };
 
-/* The shape of an input for one photo, or the batch that the file fixes. */
+/* Returns the shape of an input for one photo, or for the batch size that the file fixes. */
 static struct shape fill_shape(const struct value *input)
 {
     struct shape shape = input->shape;
@@ -63,7 +63,7 @@ static const struct input_constant *find_named(const struct input_constant *cons
     return NULL;
 }
 
-/* [rows, 2]: the sides of the photo, from the shape of the image input. */
+/* Returns [rows, 2], the sides of the photo, from the shape of the image input. */
 static struct value *fill_sides(struct edit *edit, const struct model *model,
                                 const struct known_input *known, const struct shape *shape)
 {
@@ -81,7 +81,7 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
-/* Makes an input a value that nodes compute from `numbers`. */
+/* Replaces an input by a value that nodes compute from `numbers`. */
 static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
 {
@@ -139,7 +139,7 @@ static void note_filled(struct model *model, const char *name)
     snprintf(model->filled + used, sizeof model->filled - used, "%s%.60s", used ? ", " : "", name);
 }
 
-/* Takes input i out of the graph's. */
+/* Removes input i from the graph. */
 static void drop_input(struct model *model, size_t i)
 {
     struct graph *graph = model->graph;
@@ -168,7 +168,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* Clients that send the other inputs as tensors go on sending all that are not named. */
+        /* Clients that send tensors keep sending all inputs that are not named. */
         if (i == model->image_input || (!named && (stranger || model->image_input == SIZE_MAX)))
             continue;
         if (!fill_input(&edit, model, input, find_known(input), named))
@@ -179,7 +179,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     return edit_end(&edit);
 }
 
-/* {"iou_threshold": 0.5, "sizes": [640, 640]} */
+/* Reads {"iou_threshold": 0.5, "sizes": [640, 640]}. */
 enum status input_constants_read(const cJSON *item, struct input_constant *ret, size_t *ret_count,
                                  struct error *err)
 {

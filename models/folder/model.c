@@ -395,7 +395,7 @@ enum status model_find_classes(const struct model *model, struct task_options *o
 
 /* ---- loading ---- */
 
-/* The tokenizer, and the inputs that take its tokens. */
+/* Reads the tokenizer, and finds the inputs that take its tokens. */
 static enum status read_text(const struct model_place *place, struct model *model,
                              struct error *err)
 {

@@ -93,12 +93,12 @@ enum status model_load_version(const char *path, const char *version, const char
                                const struct model_limits *limits, struct model **ret,
                                struct error *err) MUST_USE;
 
-/* A model of a folder may have two halves, each a model of its own: that of photos has the folder's
- * name, that of texts this ending after it. */
+/* A folder may have the two halves of a model, each served as a model: the half for photos has the
+ * folder's name, the half for texts also this ending. */
 #define MODEL_TEXT_ENDING ".text"
 
-/* The .onnx file with the textual half of the model in a folder, malloc'ed; *ret: NULL where it has
- * none. STATUS_NO_MEMORY. */
+/* Finds the .onnx file with the textual half of the model in a folder. *ret is malloc'ed; NULL if
+ * there is none. STATUS_NO_MEMORY. */
 enum status model_find_text(const char *folder, char **ret, struct error *err) MUST_USE;
 
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without

@@ -2,8 +2,9 @@
  *
  *     FOLDER/pipeline.json         no model, but a pipeline of those beside it (pipeline_config.h)
  *     FOLDER/visual/model.onnx     with textual/model.onnx: a model for photos and texts in two
- *                                  files, as open_clip and Immich have it; or vision_model.onnx
- * with text_model.onnx, also in onnx/, as transformers.js has it FOLDER/model.onnx
+ *                                  files (open_clip, Immich)
+ *     FOLDER/vision_model.onnx     with text_model.onnx: likewise, also in onnx/ (transformers.js)
+ *     FOLDER/model.onnx
  *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
  *     FOLDER/anything.onnx         when there is exactly one
@@ -225,7 +226,7 @@ enum status model_find_text(const char *folder, char **ret, struct error *err)
     return STATUS_OK;
 }
 
-/* `file` is half of the model in `folder`: files are looked for beside it, then there. */
+/* Sets `file`, half of the model in `folder`. Looks for other files beside it, then in `folder`. */
 static enum status set_half(struct model_place *place, const char *file, const char *folder,
                             struct error *err)
 {
@@ -245,7 +246,7 @@ static enum status set_half(struct model_place *place, const char *file, const c
     return STATUS_OK;
 }
 
-/* Chooses the half of photos, if the folder has two. */
+/* Chooses the half for photos, if the folder has two. */
 static enum status find_half(struct model_place *place, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -264,7 +265,7 @@ static enum status find_half(struct model_place *place, struct error *err)
     return status;
 }
 
-/* Whether `path` is FOLDER/`ending`; then the folder, malloc'ed (NULL: out of memory). */
+/* True if `path` is FOLDER/`ending`; then *ret_folder is malloc'ed (NULL: out of memory). */
 static bool is_half_at(const char *path, const char *ending, char **ret_folder)
 {
     const size_t size = strlen(path), tail = strlen(ending);
@@ -275,7 +276,7 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* A file that is the half of texts gets the folder's name with MODEL_TEXT_ENDING. */
+/* Names a file that is the half for texts after its folder, with MODEL_TEXT_ENDING. */
 static enum status name_text_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {

@@ -123,8 +123,8 @@ struct input_constant {
 enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
                                  size_t *ret_count, struct error *err) MUST_USE;
 
-/* Makes the inputs beside the image constants of the graph: those of `constants`, and, where no
- * other is left, known ones. Notes them in model->filled. STATUS_MODEL for a constant that fits no
+/* Turns inputs other than the image into constants of the graph: those in `constants`, and known
+ * ones if no other is left. Notes them in model->filled. STATUS_MODEL for a constant that fits no
  * input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
@@ -158,13 +158,13 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
 /* Returns the output that has a row of a classifier's scores per image, by names, by what computes
- * it and by the number of labels (models/folder/class_output.c); *ret_classes: how many. `graph`:
- * the model's, with shapes for one photo. `wanted`: its name; NULL: not said. SIZE_MAX: there is
- * none, or several may be; then `note` says which. Otherwise `note` names the outputs left out. */
+ * it and by the number of labels (models/folder/class_output.c). *ret_classes: their number.
+ * `graph`: the model's, with shapes for one photo. `wanted`: its name; NULL: not said. SIZE_MAX:
+ * there is none, or several may be; then `note` says which. Else `note` names those left out. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);
 
-/* Whether an output ends in probabilities. Looks back through operators that keep values. */
+/* True if an output has probabilities. Looks back through operators that keep values. */
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and fits the preprocessing to the

@@ -74,7 +74,7 @@ static bool align_point(const cJSON *pair, float ret[static 2])
     return true;
 }
 
-/* {"size": "112x112", "points": [[38.3, 51.7], …]}, or the name of one. */
+/* Reads {"size": "112x112", "points": [[38.3, 51.7], …]}, or the name of a template. */
 static enum status stage_align(const cJSON *item, void *object, struct error *err)
 {
     /* InsightFace's: eyes, nose, corners of the mouth. */

@@ -26,7 +26,7 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
 enum status preprocess_from_timm(const char *json, size_t size, struct preprocess *ret,
                                  struct error *err) MUST_USE;
 
-/* open_clip's preprocess_cfg.json, as Immich has it: size, resize_mode (shortest, squash),
+/* Reads open_clip's preprocess_cfg.json, as Immich has it: size, resize_mode (shortest, squash),
  * interpolation, mean, std. The crop is torchvision's. */
 enum status preprocess_from_open_clip(const char *json, size_t size, struct preprocess *ret,
                                       struct error *err) MUST_USE;

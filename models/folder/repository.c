@@ -286,7 +286,7 @@ static enum status add_model(struct repository *repository, const char *path, co
     return status == STATUS_NO_MEMORY ? no_memory(err) : STATUS_OK;
 }
 
-/* Adds the model in a folder, and its half of texts if it has two. */
+/* Adds the model in a folder, and its half for texts if it has two. */
 static enum status add_halves(struct repository *repository, const char *path, const char *name,
                               struct error *err)
 {

@@ -30,7 +30,7 @@ bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
     return false;
 }
 
-/* Whether the graph takes nothing but tokens. */
+/* True if the graph takes nothing but tokens; then *ret has its inputs. */
 static bool find_inputs(const struct graph *graph, struct text_input *ret)
 {
     bool has_ids = false;

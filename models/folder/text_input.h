@@ -1,7 +1,7 @@
 /* How texts become the inputs of a model: its tokenizer, and which inputs get the tokens.
  *
- * Every row has the same number of tokens, so texts of any length share a forward pass: that of the
- * file, else that of the tokenizer, else TEXT_LENGTH_MAX. */
+ * Every row has the same number of tokens, so texts of any length share a forward pass. The model's
+ * file sets the number, else the tokenizer, else TEXT_LENGTH_MAX. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -23,11 +23,11 @@ struct text_input {
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
 };
 
-/* Whether an input has the type and a name of tokens. Returns its kind in *ret. */
+/* True if an input has a type and a name for tokens; then *ret is its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 
 /* Finds the inputs of a graph that takes nothing but tokens, and sets their length, with the
- * tokenizer of folders[0 … count). Without these *ret is zeroed. Errors are those of
+ * tokenizer in folders[0 … count). Without them *ret is zeroed. Errors are those of
  * tokenizer_open(). */
 enum status text_input_read(struct graph *graph, const char *const folders[], size_t count,
                             struct text_input *ret, struct error *err) MUST_USE;
@@ -48,9 +48,9 @@ struct text_rows {
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is cut. STATUS_INVALID:
- * a text is empty, no UTF-8 or too long, or an id is not in the vocabulary (of several texts the
- * sentence names the one); STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret with text_rows_done(); it
- * is zeroes after a failure. Any thread. */
+ * a text is empty, not UTF-8 or too long, or an id is not in the vocabulary (the sentence says
+ * which text, if there are several); STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret with
+ * text_rows_done(); it is zeroes after a failure. Any thread. */
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret,
                            struct error *err) MUST_USE;

@@ -97,7 +97,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
     ret->scale = 100;
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
     ret->has_scale = cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
-    /* Without labels it says how those of requests are scored. */
+    /* Without labels the file says how to score those of requests. */
     if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
         !cJSON_GetObjectItemCaseSensitive(json, "labels"))
         return STATUS_OK;

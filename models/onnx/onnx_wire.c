@@ -378,7 +378,7 @@ const char *wire_recognise(const uint8_t *data, size_t size)
     return NULL;
 }
 
-/* Whether the first bytes are UTF-8 without control characters: a model rarely begins so. */
+/* True if the first bytes are UTF-8 without control characters: a model rarely begins so. */
 static bool looks_like_text(const uint8_t *data, size_t size)
 {
     size_t length = size < TEXT_WINDOW ? size : TEXT_WINDOW;

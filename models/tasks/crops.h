@@ -24,9 +24,9 @@ struct align_template {
     float points[ALIGN_POINTS_MAX][2]; /* x, y, pixels of the crop */
 };
 
-/* The crop of item `box` that the similarity transform of Umeyama (without reflection) makes of its
- * points: the sum of squared distances between them and those of `to` is the least. STATUS_INVALID
- * if the box has not as many points, or all are at one place. */
+/* Computes the crop of item `box` by Umeyama's similarity transform (without reflection), which
+ * moves its points to those of `to` with the least sum of squared distances. STATUS_INVALID if the
+ * box has another number of points, or all are at one place. */
 enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
                        struct crop *ret, struct error *err) MUST_USE;
 

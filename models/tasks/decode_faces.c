@@ -1,4 +1,4 @@
-/* Decodes faces with five points: YuNet's, as OpenCV's FaceDetectorYN, and SCRFD's, as InsightFace.
+/* Decodes faces with five points: YuNet's as OpenCV's FaceDetectorYN does, SCRFD's as InsightFace.
  *
  * The outputs are lists for cells of 8, 16 and 32 pixels each. YuNet: class scores, objectness,
  * boxes, points, for one anchor in each cell. SCRFD: scores, distances of a box's sides, points,
@@ -57,7 +57,7 @@ static float face_score(const struct face_grid *grid, size_t i)
                             : score;
 }
 
-/* The column and the line of an anchor's cell. */
+/* Returns the column and the row of an anchor's cell. */
 static void face_cell(const struct face_grid *grid, size_t i, float ret[static 2])
 {
     const size_t cell = grid->objectness ? i : i / 2;

@@ -55,7 +55,7 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
-/* A point that may lie outside: by the photo's side at most. */
+/* Converts a coordinate of a point, which may lie outside by at most the photo's side. */
 static float place_point(float at, float begin, float gain, float side, bool may_be_outside)
 {
     const float moved = (at - begin) / gain;

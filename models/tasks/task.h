@@ -151,7 +151,7 @@ struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
     size_t class_output;  /* the output whose shape is one score per class; SIZE_MAX: none */
-    char class_note[200]; /* why none; or "; …" after what is said of it; "": nothing to say */
+    char class_note[200]; /* why there is none, or "; …" to append to its description; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp; /* the graph has an Exp */
@@ -199,11 +199,11 @@ static inline bool task_layout_is_masks(enum task_layout layout)
     return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;
 }
 
-/* Whether the layout's boxes are faces with FACE_POINTS points. */
+/* True if the layout's boxes are faces with FACE_POINTS points. */
 static inline bool task_layout_is_faces(enum task_layout layout)
 {
     return layout == LAYOUT_YUNET || layout == LAYOUT_SCRFD || layout == LAYOUT_SCRFD_FLAT;
 }
 
-/* Whether the layout's outputs have one row per image. If not, a run can have one image only. */
+/* True if the layout's outputs have one row per image. If not, a run can have one image only. */
 bool task_layout_has_rows(enum task_layout layout);

@@ -359,8 +359,8 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
     return true;
 }
 
-/* InsightFace's detectors, whose output names are arbitrary: nine outputs [batch, anchors,
- * columns], or without a batch, in any order. */
+/* Recognises InsightFace's detectors, whose output names are arbitrary: nine outputs [batch,
+ * anchors, columns], or without a batch, in any order. */
 static bool take_scrfd(const struct task_facts *facts, struct task *task)
 {
     static const int64_t columns[] = {1, 4, 2 * FACE_POINTS};
@@ -388,7 +388,7 @@ static bool take_scrfd(const struct task_facts *facts, struct task *task)
     return true;
 }
 
-/* YOLO-NAS as SuperGradients exports it: the flat list by its name, boxes and scores by shapes. */
+/* Recognises SuperGradients' YOLO-NAS: the flat list by its name, boxes and scores by shapes. */
 static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
 {
     const struct task_output *boxes = facts->outputs, *scores = boxes + 1;
@@ -410,7 +410,7 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     return true;
 }
 
-/* anomalib's exports since version 2. */
+/* Recognises anomalib's exports since version 2. */
 static bool take_anomaly(const struct task_facts *facts, struct task *task)
 {
     static const char *const names[] = {[ANOMALY_SCORE] = "pred_score",
@@ -518,7 +518,7 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* A model of texts, or one half of a model for photos and texts: its vector is one row. */
+/* Decides the task of a text model, or of half of a model for photos and texts: a row's vector. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;

@@ -17,8 +17,8 @@ struct zero_shot {
 
 void zero_shot_done(struct zero_shot *texts);
 
-/* The probability of each text for a photo's vector: a softmax of all scores, or the sigmoid of its
- * own. The caller frees *ret, texts->count floats. STATUS_MODEL if the vectors have other sizes;
- * STATUS_NUMERIC if the photo's is all zeros; STATUS_NO_MEMORY. */
+/* Computes the probability of each text for a photo's vector: the softmax of all scores, or the
+ * sigmoid of its own. The caller frees *ret, texts->count floats. STATUS_MODEL if the vectors have
+ * other sizes; STATUS_NUMERIC if the photo's is all zeros; STATUS_NO_MEMORY. */
 enum status zero_shot_scores(const struct zero_shot *texts, const struct embedding *photo,
                              float **ret, struct error *err) MUST_USE;

@@ -1,7 +1,7 @@
-/* Rows of one tensor and of its parts: Concat, Split, QLinearConcat, whose parts of other scales go
- * through a table each, and ScaleShift of an image or of the parts of one (pass_joins), which are
- * then never written as a whole. Parts and result of a ScaleShift are bfloat16, or any of float32
- * and 8-bit integers. */
+/* Joins and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift. QLinearConcat has
+ * a table for each part with another scale. A ScaleShift may read the parts of an image
+ * (pass_joins), which is then never written as a whole; its parts and result are bfloat16, or any
+ * of float32 and 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ struct concat_step {
     const float *scale, *shift;
 };
 
-/* Rows of a bfloat16 image whose activation is no clamp: rounded once, at the end. */
+/* Scales rows of a bfloat16 image whose activation is no clamp, and rounds once, at the end. */
 static void scale_wide(const struct concat_step *s, const struct scale_rows *r, const uint16_t *x,
                        uint16_t *y, size_t rows, size_t n)
 {
@@ -99,7 +99,7 @@ static void concat_part(const struct concat_step *s, const struct concat_part *p
     }
 }
 
-/* All parts of some rows after another, so that what is written lies together. */
+/* Writes all parts of some rows in order, so that the writes are contiguous. */
 static void concat_rows(void *context, size_t begin, size_t end)
 {
     const struct concat_step *s = context;
@@ -132,7 +132,7 @@ static void concat_free(struct step *base)
 
 /* ---- compile ---- */
 
-/* The whole's bytes for each of a part's: dequantized, divided, rounded half to even. */
+/* Maps each byte of a part to one of the whole: dequantizes, divides, rounds half to even. */
 static void fill_requantize_table(const struct scale_zero *from, const struct scale_zero *to,
                                   bool is_signed, uint8_t *table)
 {
@@ -143,7 +143,7 @@ static void fill_requantize_table(const struct scale_zero *from, const struct sc
     }
 }
 
-/* Part p; NULL: an output of Split that nobody reads. */
+/* Returns part p; NULL for an output of Split that nobody reads. */
 static const struct value *part_of(const struct node *node, size_t p)
 {
     return node->op == OP_SPLIT         ? node->outputs[p]
@@ -241,7 +241,7 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
     return STATUS_OK;
 }
 
-/* Split may leave its first part out. */
+/* True if these kernels run the node. Split may leave its first part out. */
 static bool concat_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -263,7 +263,7 @@ static bool quantized_concat_claim(const struct node *node, struct kernel_caps *
     return true;
 }
 
-/* Can a part of this type be made one of that type? */
+/* True if a part of one type can become the other. */
 static bool joins_types(enum dtype part, enum dtype whole)
 {
     return part == whole ||

@@ -1,8 +1,8 @@
-/* OP_RECURRENCE (engine/op/recurrent.h): what an LSTM, GRU or RNN computes from step to step. The
+/* Runs OP_RECURRENCE (engine/op/recurrent.h), which an LSTM, GRU or RNN computes step by step. The
  * product of all steps with W comes before it, as a MatMul.
  *
- * Each step adds the states times R to the gates. The work is cut into units: directions, then
- * images, and where those are too few for the threads, also hidden numbers. Units of whole rows of
+ * Each step adds the states times R to the gates. The work is cut into units: by direction, then by
+ * image and, if those are too few for the threads, also by hidden numbers. Units of whole rows of
  * hidden numbers run through all steps by themselves. The others wait for each other after each
  * step, because the next one reads all of the state. */
 #include "engine/cpu/kernels/simd.h"
@@ -107,7 +107,7 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
     simd->binary(BINARY_MUL, out, 1, spare, 1, h, n);
 }
 
-/* z and r are done; `candidate` has x's part, the third gate of v the product where it is reset. */
+/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate a reset product. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {
@@ -125,7 +125,7 @@ static void gru_cells(const struct recurrent_step *s, const struct recurrent_uni
     simd->binary(BINARY_ADD, candidate, 1, spare, 1, h, n);
 }
 
-/* Gate `gate` of the unit's rows += a, rows of hidden numbers, times its part of R. */
+/* Adds `a`, rows of hidden numbers, times its part of R to gate `gate` of the unit's rows. */
 static void unit_multiply(const struct recurrent_step *s, const struct recurrent_unit *u,
                           size_t gate, const float *a)
 {
@@ -147,7 +147,7 @@ static void unit_multiply(const struct recurrent_step *s, const struct recurrent
     s->simd->gemm(&g, u->last - u->first);
 }
 
-/* Where image n of the unit is in X at this step; NULL: it has ended. *ret_t: the time. */
+/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL if it has ended. */
 static const float *unit_source(const struct recurrent_step *s, const struct recurrent_unit *u,
                                 size_t step, size_t n, size_t *ret_t)
 {
@@ -159,7 +159,7 @@ static const float *unit_source(const struct recurrent_step *s, const struct rec
     return s->x + (recurrent_row(r, *ret_t, n) * r->directions + u->d) * r->width + u->left;
 }
 
-/* The gates begin as what X gives. */
+/* Sets the gates to X's part. */
 static void unit_load(const struct recurrent_step *s, const struct recurrent_unit *u, size_t step)
 {
     const struct recurrent *r = &s->shape;
@@ -176,7 +176,7 @@ static void unit_load(const struct recurrent_step *s, const struct recurrent_uni
     }
 }
 
-/* GRU's gates z and r; the state times r, which the product of the third gate reads. */
+/* Computes GRU's gates z and r, and the state times r, which the third gate's product reads. */
 static void unit_reset(const struct recurrent_step *s, const struct recurrent_unit *u,
                        const float *before)
 {
@@ -245,7 +245,7 @@ static void recurrent_units(void *context, size_t begin, size_t end)
     }
 }
 
-/* The states of operand `from` (or zeros) as [direction][image][hidden], or `to` an output. */
+/* Copies the states of operand `from`, or zeros, to `to` as [direction][image][hidden]. */
 static void begin_state(const struct recurrent_step *s, const float *from, float *to)
 {
     const struct recurrent *r = &s->shape;
@@ -346,7 +346,7 @@ static bool pack_gates(const void *context, const struct tensor *constant, float
     return true;
 }
 
-/* B's two halves as one, but for what GRU's reset gate multiplies. */
+/* Adds B's two halves, except the part that GRU's reset gate multiplies. */
 static bool add_biases(struct recurrent_step *s, const struct value *bias)
 {
     const struct recurrent *r = &s->shape;
@@ -367,8 +367,8 @@ static bool add_biases(struct recurrent_step *s, const struct value *bias)
     return true;
 }
 
-/* Where a step is short, threads would wait for each other longer than they compute. GRU multiplies
- * all of a row by its reset gate before the last product. */
+/* Chooses the units. In short steps, threads would wait for each other longer than they compute.
+ * GRU multiplies the whole row by its reset gate before the last product. */
 static void divide_units(struct recurrent_step *s, size_t threads)
 {
     enum { FEWEST_ROWS = 4, LEAST_WORK = 128 * 1024 };

@@ -91,7 +91,7 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
 
 void step_free(struct step *step); /* NULL is fine */
 
-/* Runs a step of the program, whose operands have places. */
+/* Runs a step of the program. Its operands must have places. */
 enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 
 /* Keeps a reference to a constant and makes it readable through program->data. */

@@ -45,7 +45,7 @@ struct cuda_along {
     int64_t extent, axis_step;
 };
 /* to[…] = from[…, indices[…], …]; or with `scatters` to[…, indices[…], …] = from[…], where no two
- * may go to the same place. */
+ * places may be the same. */
 void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
                       const void *indices, void *to, const struct cuda_along *along);
 

@@ -145,7 +145,7 @@ static bool of_extent(const struct node *node, int64_t otherwise, struct bounds 
     return true;
 }
 
-/* Do all of them fit the dtype, of up to 64 bits with a sign? A number that does not would wrap. */
+/* True if all fit the dtype, of up to 64 bits with a sign; others would wrap. */
 static bool fits(const struct bounds *bounds, enum dtype dtype)
 {
     const bool has_sign = dtype != DTYPE_U8 && dtype != DTYPE_U16 && dtype != DTYPE_U32;
