@@ -50,7 +50,7 @@ static char *deepstack_error(int http, const char *sentence, const char *code, s
 
 /* ---- pictures ---- */
 
-/* "Found person, car". */
+/* Writes "Found person, car". */
 static void write_found(struct writer *w, json_node *root, const struct answer_image *image)
 {
     char text[200] = "No objects found", number[24];
@@ -111,7 +111,7 @@ static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_si
 
 /* ---- text ---- */
 
-/* The boxes of a picture that have been read, and where they are in it. */
+/* The texts of a picture's boxes, and their places in it. */
 struct read_text {
     char text[128];
     float score, box[4];
@@ -122,7 +122,7 @@ struct read_texts {
     size_t count, capacity;
 };
 
-/* Copies letters and digits, as capital letters; of other texts all but control bytes. */
+/* Copies a text without control bytes; of a plate only letters, as capitals, and digits. */
 static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
 {
     size_t used = 0;
@@ -132,8 +132,8 @@ static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
     ret[used] = '\0';
 }
 
-/* Adds the texts of a picture's crops, which lie in the photo from (x, y) on; a crop that has boxes
- * itself (a car with a plate) is one level deeper, as deep as pipelines have stages. */
+/* Adds the texts of a picture's crops; the picture begins at (x, y) of the photo. Recurs for a crop
+ * with boxes of its own (a car with a plate), as deep as pipelines have stages. */
 static bool collect_texts(const struct answer_image *image, bool is_plate, float x, float y,
                           struct read_texts *ret)
 {

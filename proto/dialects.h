@@ -19,7 +19,7 @@ struct dialect_default {
     const char *name, *value; /* of /predict */
 };
 
-/* The images that a JSON body holds as text, or the texts. */
+/* The images that a JSON body holds as text, or its texts. */
 struct dialect_pictures {
     struct cJSON **texts; /* with room for `capacity` */
     size_t count, capacity;
@@ -80,25 +80,25 @@ struct deepstack_call {
     time_t when;
 };
 
-/* A face of POST /v1/vision/face/recognize. */
+/* A face in the answer to POST /v1/vision/face/recognize. */
 struct deepstack_face {
     const char *name; /* or "unknown" */
     float confidence; /* 0: unknown */
     float box[4];
 };
 
-/* {"success", KEY: [name …]} of POST /v1/vision/custom/list and face/list. */
+/* Returns {"success", KEY: [name …]} for POST /v1/vision/custom/list and face/list. */
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
                            const char *const *names, size_t count, size_t *ret_size);
-/* {"success", "message" (NULL: none), "similarity" (negative: none)}. */
+/* Returns {"success", "message" (NULL: none), "similarity" (negative: none)}. */
 char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
                           size_t *ret_size);
-/* {"success": false, "error"}: the request was fine, but its picture has no face. */
+/* Returns {"success": false, "error"} for a valid request whose picture has no face. */
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
                              size_t *ret_size);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
                            size_t count, size_t *ret_size);
-/* GET /v1/status/updateavailable: never. */
+/* Returns the answer to GET /v1/status/updateavailable: no update. */
 char *deepstack_update_json(size_t *ret_size);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);

@@ -1,4 +1,4 @@
-/* What the API of Hugging Face's hub says of a repository: GET
+/* Reads what the API of Hugging Face's hub says about a repository: GET
  * /api/models/REPOSITORY/revision/REVISION. Source: huggingface.co/docs/hub/api. */
 #pragma once
 
@@ -14,8 +14,8 @@ struct hub_list {
     size_t count;
 };
 
-/* STATUS_CONFIG for a text that is not the hub's, STATUS_NO_MEMORY. The caller frees *ret with
- * hub_list_done() in every case. */
+/* Reads the answer. STATUS_CONFIG if it is not the hub's; STATUS_NO_MEMORY. The caller always frees
+ * *ret with hub_list_done(). */
 enum status hub_list_read(const char *text, size_t size, struct hub_list *ret,
                           struct error *err) MUST_USE;
 void hub_list_done(struct hub_list *list);

@@ -57,7 +57,7 @@ static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct er
     return STATUS_OK;
 }
 
-/* An image, or a list of them: anything with an address first, or an object. */
+/* Reads "input" or "messages". Input is images if an address or an object is first in it. */
 static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
 {
     cJSON *input = cJSON_GetObjectItemCaseSensitive(root, "input");

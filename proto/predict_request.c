@@ -210,7 +210,7 @@ enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, st
     return STATUS_OK;
 }
 
-/* A text, or a list of its tokens. */
+/* Reads a text, or a list of its tokens. */
 static enum status read_text(cJSON *item, struct predict_json_image *ret, struct error *err)
 {
     if (cJSON_IsString(item)) {

@@ -51,5 +51,5 @@ struct v1_version {
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
                     size_t *ret_size);
 
-/* {"models": [name …]}, and OpenAI's "object" and "data". */
+/* Returns {"models": [name …]}, with OpenAI's "object" and "data". */
 char *v1_models_json(const char *const *names, size_t count, size_t *ret_size);

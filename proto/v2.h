@@ -153,7 +153,7 @@ struct v2_model {
     size_t label_output;
     size_t instance_count;
     const char *instance_kind; /* "KIND_CPU" */
-    const char *const *labels; /* of the classes; "" where there is none */
+    const char *const *labels; /* of the classes; "" if a class has none */
     size_t label_count;
 };
 
@@ -184,7 +184,7 @@ struct v2_index_entry {
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size);
 char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size);
 char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size);
-/* {"model", "version", "labels": ["cat" …]}; is_message is false. */
+/* Returns {"model", "version", "labels": ["cat" …]}; is_message is false. */
 char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *ret_size);
 char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
                         size_t *ret_size);

@@ -229,7 +229,7 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
-/* The score is the prediction's. False: out of memory. */
+/* Describes an anomaly: a prediction with the score, map and mask. False: out of memory. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {

@@ -40,5 +40,5 @@ struct describe_how {
 char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
                               size_t *ret_size);
 
-/* What the answers to a request are. */
+/* Returns the kind of the answers to a request. */
 enum answer_kind describe_kind(const struct predict_request *request);

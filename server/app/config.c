@@ -365,7 +365,7 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
     return STATUS_OK;
 }
 
-/* Whether `name` is a device's name such as "cpu" or "cuda:0", even if this machine lacks it. */
+/* True if `name` is a device's name such as "cpu" or "cuda:0", even if this machine lacks it. */
 static bool names_device(const char *name, size_t length)
 {
     if (length == 3 && !memcmp(name, "cpu", 3))

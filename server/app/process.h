@@ -17,7 +17,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
 
 /* Writes `number` and a line end to `path`, atomically for processes that wait for it. The file
  * belongs to `owner` (NULL: the current user), so that this user can empty it at the end even in a
- * folder of another. `option` is for the error: "--port-file". STATUS_CONFIG: no file remains. */
+ * folder of another. The error names `option`: "--port-file". STATUS_CONFIG: no file remains. */
 struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Adds what the user does not set to the options of the model host and the HTTP server. */
+/* Completes the options of the model host and the HTTP server. */
 #include "server/app/settings.h"
 
 #include <stdlib.h>

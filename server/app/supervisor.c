@@ -167,7 +167,7 @@ static bool grow_pulses(struct supervisor *supervisor, size_t count)
     return true;
 }
 
-/* Whether a pass is stuck, or a model has images waiting and answered none for the whole span. */
+/* True if a pass is stuck, or a model has waiting images and answered none for the whole span. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count;
@@ -205,7 +205,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     return !stuck;
 }
 
-/* False: the thread shall end. */
+/* Returns false if the thread must end. */
 static bool sleep_until(struct supervisor *supervisor, int64_t until)
 {
     LOCK(&supervisor->lock);

@@ -18,14 +18,14 @@ int command_quantize(const struct config *config);
 int command_pull(const struct config *config);
 int command_key(const struct config *config);
 
-/* Options of a session of the model on the CPU, without batches. */
+/* Returns options for a session of the model on the CPU, without batches. */
 struct session_options command_session_options(const struct model *model);
 
 /* Prints the notes that the settings gave rise to on standard error. */
 void command_notes(const struct config *config);
 
-/* A progress bar on standard error, where that is a terminal; else, for what may take minutes
- * (`in_log`), a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
+/* Shows a progress bar on standard error, if that is a terminal; else, with `in_log` (for minutes
+ * of work), a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
 void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 

@@ -109,7 +109,7 @@ static int finish_output(int result)
 }
 
 /* Each thread that allocates gets an arena of its own, for which glibc reserves 64 MB of address
- * space. Where address space is limited (ulimit -v), threads share one, or it would run out. */
+ * space. If address space is limited (ulimit -v), threads share one, or it would run out. */
 static void save_address_space(void)
 {
     struct rlimit limit;

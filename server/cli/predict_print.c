@@ -63,7 +63,7 @@ static void print_counts(const struct predict_image *image)
 
 static void print_answer(const struct predict_image *image);
 
-/* "cat  (class 3)", or "class 3" without a label, and the end of the line. */
+/* Prints "cat (class 3)", or "class 3" without a label, and ends the line. */
 static void print_class(const char *label, size_t index)
 {
     char shown[1024];

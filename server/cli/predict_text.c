@@ -1,4 +1,4 @@
-/* lensd predict --text: the vector of a text, through the same model host as the server's. */
+/* lensd predict --text: prints the vector of a text, from the same model host as the server. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void text_on_done(struct predict_request *request)
     sem_post(request->context);
 }
 
-/* The model itself, or its half of texts. */
+/* Opens the model itself, or its half for texts. */
 static enum status open_text_model(const struct config *config, struct model **ret,
                                    struct error *err)
 {

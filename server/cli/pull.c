@@ -1,9 +1,9 @@
-/* lensd pull: a model of Hugging Face's hub becomes a folder that lensd serves. Nothing else in
+/* lensd pull: makes a folder that lensd serves from a model of Hugging Face's hub. Nothing else in
  * lensd downloads anything.
  *
- * The files grow in a hidden folder beside the new one, so that the next pull goes on where this
- * one was stopped. All are of one commit, and each must have the hash that the hub's headers say:
- * SHA-256, or for small files the SHA-1 of git. Redirects are followed here, not by libcurl: the
+ * It downloads into a hidden folder beside the new one, so that the next pull continues where this
+ * one stopped. All files are of one commit, and each must have the hash in the hub's headers:
+ * SHA-256, or for small files git's SHA-1. This file follows redirects, not libcurl, so that the
  * token goes to the hub's own address only. */
 #include <ctype.h>
 #include <errno.h>
@@ -44,11 +44,11 @@ struct pull {
     int folder;          /* `growing`, open and locked */
 };
 
-/* What one answer is written to, and what its headers say. */
+/* The file for one answer, and what the answer's headers say. */
 struct hub_answer {
     void *handle;
     FILE *file;
-    size_t have, most; /* bytes in `file`; that it may hold */
+    size_t have, most; /* bytes in `file`, and the most it may hold */
     size_t began;      /* of them before this answer */
     const char *shown; /* for the progress; NULL: none */
     bool is_hub;       /* not the host that a redirect names */
@@ -127,7 +127,7 @@ static enum status no_success(long status, const struct pull *p, const struct hu
                                 "gated one needs a token that may read it in HF_TOKEN");
 }
 
-/* Gets a document or the rest of a file. STATUS_NOT_READY: trying again may help. */
+/* Gets a document or the rest of a file. STATUS_NOT_READY: a new attempt may succeed. */
 static enum status hub_get(struct pull *p, const char *first, struct hub_answer *to,
                            struct error *err)
 {
@@ -140,7 +140,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
     curl.setopt(p->handle, OPT_HEADERDATA, to);
     curl.setopt(p->handle, OPT_RANGE, to->have ? range : NULL);
     for (int hop = 0; hop < HOPS && next; hop++) {
-        if (strlen(next) >= sizeof url || /* without TLS only if HF_ENDPOINT is so */
+        if (strlen(next) >= sizeof url || /* without TLS only if HF_ENDPOINT has none */
             (strncmp(next, "https://", 8) != 0 &&
              (strncmp(next, "http://", 7) != 0 || strncmp(p->endpoint, "http://", 7) != 0)))
             return error_set(err, STATUS_CONFIG, "the hub leads to '%.200s', not to https://",
@@ -211,7 +211,7 @@ static bool has_ending(const char *path, const char *ending)
     return length > size && !strcmp(path + length - size, ending);
 }
 
-/* Finds the .onnx file: the one asked for, model.onnx, onnx/model.onnx, or the only one. */
+/* Finds the .onnx file: the one the user named, model.onnx, onnx/model.onnx, or the only one. */
 static enum status choose_model(const struct pull *p, const char **ret, struct error *err)
 {
     const char *const usual[] = {p->wanted, "model.onnx", "onnx/model.onnx"};
@@ -238,7 +238,7 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
                      p->repo, p->wanted[0] ? p->wanted : "model.onnx", p->repo, found);
 }
 
-/* The model, its external data, and texts at the top, which may be labels, preprocessing … */
+/* True for the model, its external data, and text files at the top (labels, preprocessing …). */
 static bool is_needed(const char *path, const char *model)
 {
     const char *name = hub_base(path);
@@ -254,7 +254,7 @@ static bool is_needed(const char *path, const char *model)
 
 /* ---- the files ---- */
 
-/* Whether the file's bytes have the hash; git puts "blob SIZE\0" before them. */
+/* True if the file's bytes have the hash; git puts "blob SIZE\0" before them. */
 static bool has_hash(FILE *file, size_t size, const char *wanted)
 {
     unsigned char bytes[65536], digest[32];
@@ -275,7 +275,7 @@ static bool has_hash(FILE *file, size_t size, const char *wanted)
     return ok && !strcasecmp(text, wanted);
 }
 
-/* Goes on with what is in `file`, and checks the whole. */
+/* Downloads the rest of `file`, and checks the whole. */
 static enum status complete_file(struct pull *p, const char *path, FILE *file, struct error *err)
 {
     char url[URL_MAX];
@@ -316,7 +316,7 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
     return status;
 }
 
-/* Where the folder grows; another model of the repository grows elsewhere. */
+/* Opens and locks the hidden folder, which each model of a repository has for itself. */
 static enum status open_growing(struct pull *p, const char *model, struct error *err)
 {
     struct stat info;
@@ -346,7 +346,7 @@ static enum status open_growing(struct pull *p, const char *model, struct error 
 
 /* ---- the command ---- */
 
-/* hf:ORG/REPO[@REVISION][:FILE.onnx] */
+/* Reads hf:ORG/REPO[@REVISION][:FILE.onnx]. */
 static enum status read_source(struct pull *p, const char *source, struct error *err)
 {
     int end = 0;
@@ -408,7 +408,7 @@ static enum status open_hub(struct pull *p, struct error *err)
     curl.setopt(p->handle, OPT_WRITEFUNCTION, on_pulled);
     curl.setopt(p->handle, OPT_HEADERFUNCTION, on_hub_header);
     curl.setopt(p->handle, OPT_CONNECTTIMEOUT_MS, 20000L);
-    curl.setopt(p->handle, OPT_LOW_SPEED_LIMIT, 1L); /* bytes a second */
+    curl.setopt(p->handle, OPT_LOW_SPEED_LIMIT, 1L); /* bytes per second */
     curl.setopt(p->handle, OPT_LOW_SPEED_TIME, 30L);
     if (trusted && trusted[0])
         curl.setopt(p->handle, OPT_CAINFO, trusted);

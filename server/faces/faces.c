@@ -1,6 +1,6 @@
-/* SQLite with a rollback journal, which is complete on the disk before the file changes. Afterwards
- * it is cut to nothing: with an exclusive lock SQLite would only mark a deleted one as over, and it
- * has what was in the file before. */
+/* Keeps faces in SQLite with a rollback journal, which is complete on the disk before the file
+ * changes. Afterwards SQLite truncates it to zero bytes: under an exclusive lock, journal_mode
+ * DELETE would only mark it as finished, and old data would stay in it. */
 #include "server/faces/faces.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "engine/base/utf8.h"
 
-/* "lens": of a registry that lensd has made; and the version of its table. */
+/* "lens", which marks lensd's registries, and the version of the table. */
 #define APPLICATION     1818586739
 #define VERSION         1
 #define FACES_TEXT(x)   #x
@@ -27,7 +27,7 @@ struct faces {
 
 /* ---- statements ---- */
 
-/* SQLite's own words, which name no data. */
+/* Sets SQLite's own message, which names no data. */
 static enum status failed(const struct faces *faces, struct error *err)
 {
     return error_set(err, STATUS_IO, "the registry of faces '%.200s' (--faces): %s", faces->path,
@@ -40,7 +40,7 @@ static enum status run_all(struct faces *faces, const char *sql, struct error *e
                                                                        : failed(faces, err);
 }
 
-/* Takes the lock, and prepares a statement; end() gives both back, whatever begin() returned. */
+/* Takes the lock, and prepares a statement. end() releases both, whatever begin() returned. */
 static enum status begin(struct faces *faces, const char *sql, sqlite3_stmt **ret,
                          struct error *err)
 {
@@ -68,7 +68,7 @@ static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_
     return *ret_row || code == SQLITE_DONE ? STATUS_OK : failed(faces, err);
 }
 
-/* A number that a statement without parameters answers. The lock is held. */
+/* Gets the number that a statement without parameters returns. The caller holds the lock. */
 static enum status ask_number(struct faces *faces, const char *sql, int64_t *ret, struct error *err)
 {
     sqlite3_stmt *statement = NULL;
@@ -140,7 +140,7 @@ static enum status check_form(struct faces *faces, struct error *err)
 
 enum status faces_open(struct faces *faces, struct error *err)
 {
-    /* SQLite's journal gets the permissions of the file. */
+    /* SQLite gives the journal the permissions of the file. */
     const int fd = open(faces->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return error_set(err, STATUS_CONFIG,
@@ -180,7 +180,7 @@ enum status faces_open(struct faces *faces, struct error *err)
 
 /* ---- people ---- */
 
-/* All vectors are of one model: one of another is not compared. The lock is held. */
+/* Refuses a vector of another model than the stored ones. The caller holds the lock. */
 static enum status check_vector(struct faces *faces, const struct face_vector *vector,
                                 struct error *err)
 {

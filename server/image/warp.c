@@ -115,7 +115,7 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
         }
 }
 
-/* A position in 1024ths of a pixel, as OpenCV rounds it. */
+/* Returns a position in 1024ths of a pixel, rounded as by OpenCV. */
 static int64_t fine_place(double at)
 {
     return llrint(fmin(fmax(at * 1024, INT32_MIN), INT32_MAX));

@@ -13,7 +13,7 @@
 void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
                         uint32_t height, uint8_t *ret);
 
-/* Fills `width` x `height` pixels (contiguous RGB): (x, y) is the picture's pixel at (map[0] x +
+/* Fills `width` x `height` pixels (contiguous RGB); (x, y) gets the picture's pixel at (map[0] x +
  * map[1] y + map[2], map[3] x + map[4] y + map[5]), black outside. The pixels equal
  * cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP) of OpenCV 4.
  * Any thread. */

@@ -1,5 +1,5 @@
-/* The few functions of libcurl in use, loaded on demand: neither lensd nor its build depends on
- * libcurl. The values below have been part of its binary interface since version 4 of the library.
+/* Loads the few functions of libcurl that lensd uses, on demand: neither lensd nor its build
+ * depends on libcurl. The values below have been part of its binary interface since libcurl.so.4.
  * Source: curl/curl.h. */
 #pragma once
 
@@ -47,5 +47,5 @@ extern struct curl_functions {
     void (*free_list)(struct curl_list *list);
 } curl;
 
-/* STATUS_CONFIG if libcurl is not installed; the sentence begins with `user`, what needs it. */
+/* Loads libcurl for `user`, which begins the sentence. STATUS_CONFIG if it is not installed. */
 enum status curl_load(const char *user, struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* The queue, the thread and the retries. */
+/* Keeps the queue of spans, and sends it from a thread, with retries. */
 #include "server/observe/trace_exporter.h"
 
 #include <ctype.h>

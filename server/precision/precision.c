@@ -172,9 +172,8 @@ static void add_candidate(struct question *question, bool is_one, enum precision
 }
 
 /* Lists the precisions besides fp32 whose instructions on this device beat it. On a GPU float16 is
- * first, and no trial is needed after the first that passes: float16 has three bits more than
- * bfloat16 at the same speed, so that bfloat16 is for models whose numbers leave float16's range.
- */
+ * first, and the first that passes ends the trials: float16 has three bits more than bfloat16 at
+ * the same speed, so bfloat16 is only for models whose numbers exceed float16's range. / */
 static void find_candidates(struct question *question)
 {
     struct device_info devices[DEVICE_MAX];

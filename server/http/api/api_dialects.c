@@ -1,5 +1,5 @@
-/* The lists of models, and the status, that clients of DeepStack and Roboflow Inference ask for.
- * Photos are api_predict.c's. */
+/* Answers requests of DeepStack's and Roboflow Inference's clients for lists of models and the
+ * status. api_predict.c answers photos. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"

@@ -1,4 +1,4 @@
-/* Faces of DeepStack's API. Similarity is (cosine + 1) / 2, as there. */
+/* Answers DeepStack's requests about faces. Similarity is (cosine + 1) / 2, as in DeepStack. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* The vector of a box; NULL: it has none, *ret_failed says why if it should have one. */
+/* Returns the crop with a box's vector, or NULL; *ret_failed is the crop if that failed. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {
@@ -50,7 +50,7 @@ static const struct predict_image *face_of(const struct predict_image *image, si
     return crop && crop->status == STATUS_OK && crop->answer.embedding.count ? crop : NULL;
 }
 
-/* Of the picture's best box that has a vector. */
+/* Returns the crop of the picture's best box that has a vector. */
 static const struct predict_image *best_face(const struct predict_image *image,
                                              const struct predict_image **ret_failed)
 {
@@ -72,7 +72,7 @@ static void add_face(const struct predict_image *face, float *sum)
         sum[i] += (float)((double)own->values[i] * scale);
 }
 
-/* The vector of length 1 in the direction of the sum of `faces`. The caller frees ret->values. */
+/* Computes the sum of `faces`, scaled to length 1. The caller frees ret->values. */
 static enum status vector_of(const struct predict_image *const *faces, size_t count,
                              struct face_vector *ret, struct error *err)
 {
@@ -176,7 +176,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     return status;
 }
 
-/* One face of a picture: its name, if there is one near enough. */
+/* Recognizes a face of a picture, if a stored one is near enough. */
 static enum status recognize_face(struct faces *registry, const struct predict_image *face,
                                   float least, char *name, struct deepstack_face *ret,
                                   struct error *err)
@@ -287,7 +287,7 @@ static void add_name(void *context, const char *name)
         list->is_out_of_memory = true;
 }
 
-/* Runs on an offload thread, as the next. */
+/* Runs on an offload thread, as does the next function. */
 static void list_faces(struct exchange *x)
 {
     const struct deepstack_call call = face_call(x, "list");
@@ -310,7 +310,7 @@ static void list_faces(struct exchange *x)
     exchange_resume(x);
 }
 
-/* The userid of a form of "userid=Jane", as deepstack-sdk sends it. */
+/* Reads the userid of a body "userid=Jane", as deepstack-sdk sends it. */
 static enum status read_urlencoded(const struct exchange *x, struct face_question *ret,
                                    struct error *err)
 {
@@ -326,7 +326,7 @@ static enum status read_urlencoded(const struct exchange *x, struct face_questio
     return status;
 }
 
-/* The userid of a form. */
+/* Reads the userid of a form. */
 static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
 {
     struct multipart form = {0};

@@ -272,7 +272,7 @@ static bool is_never_bare(const uint8_t *data, size_t size)
     return false;
 }
 
-/* Texts go to all inputs: the tokenizer makes ids, mask and types. */
+/* Makes rows for all inputs from texts: the tokenizer makes ids, mask and types. */
 static enum status take_texts(struct exchange *x, struct infer_work *work,
                               const struct deployment *deployment, const struct v2_input *input,
                               struct error *err)

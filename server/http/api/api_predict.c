@@ -410,7 +410,7 @@ static enum status read_multipart(const struct exchange *x, struct predict_work 
     return STATUS_OK;
 }
 
-/* The images of the request stand for texts: the model's other half answers. */
+/* Takes the request's "images" as texts, for the half of the model that takes them. */
 static enum status predict_read_texts(struct predict_work *work, struct error *err)
 {
     const struct predict_json *json = work->json;
@@ -730,7 +730,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* The labels have their vectors, if there are any. */
+/* Submits the photos, once the labels, if any, have vectors. */
 static void predict_submit_photos(struct exchange *x)
 {
     struct error err;

@@ -1,4 +1,4 @@
-/* Encodes the labels of a request: those that are not kept go through the half of texts. */
+/* Encodes the labels of a request. The half for texts encodes those that are not cached. */
 #include "server/http/api/labels.h"
 
 #include <stddef.h>
@@ -12,10 +12,10 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/text_cache.h"
 
-/* That of transformers' zero-shot pipeline. */
+/* The prompt of transformers' zero-shot pipeline. */
 #define DEFAULT_PROMPT "This is a photo of {}."
 
-/* Cuts blanks at both ends off. */
+/* Removes blanks at both ends. */
 static char *trim(char *text)
 {
     text += strspn(text, " \t\r\n");
@@ -63,7 +63,7 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
     return STATUS_OK;
 }
 
-/* How the model scores labels. */
+/* Reads how the model scores labels. */
 static enum status read_scores(struct exchange *x, struct request_labels *labels,
                                const struct predict_request *request, struct error *err)
 {
@@ -127,7 +127,7 @@ static char *write_prompts(const struct request_labels *labels)
     return NULL;
 }
 
-/* Takes the vectors that are kept; the others become texts of labels->request. */
+/* Takes cached vectors; makes texts of labels->request from the other labels. */
 static enum status find_vectors(struct exchange *x, const struct deployment *deployment,
                                 struct error *err)
 {
@@ -156,7 +156,7 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
     return STATUS_OK;
 }
 
-/* Runs on an offload thread: takes the new vectors. */
+/* Takes the new vectors. Runs on an offload thread. */
 static void take_vectors(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
@@ -188,7 +188,7 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* The half of texts is loaded. */
+/* Encodes the labels, when the half for texts is loaded. */
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);

@@ -15,7 +15,7 @@ struct request_labels {
     struct zero_shot scores;               /* a vector for each label */
     void (*run)(struct exchange *exchange);
 
-    /* Of labels whose vectors are not kept. */
+    /* For labels whose vectors are not cached. */
     struct request_texts texts;
     struct predict_request request;
     struct task_options options;
@@ -30,9 +30,9 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
 enum status request_labels_set_prompt(struct request_labels *labels, const char *text,
                                       struct error *err) MUST_USE;
 
-/* Makes the vectors for photos of the model that `request` names, then calls `run`, perhaps on
- * another thread, which submits the request, exchange->work; or answers with the error. The
- * exchange must not be touched afterwards. */
+/* Makes the labels' vectors for the model that `request` names, then calls `run`, perhaps on
+ * another thread, which submits the request, exchange->work; or answers with the error. The caller
+ * must not touch the exchange afterwards. */
 void request_labels_begin(struct exchange *x, struct request_labels *labels,
                           struct predict_request *request, void (*run)(struct exchange *exchange));
 

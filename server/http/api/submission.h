@@ -58,7 +58,7 @@ enum status submission_in_parts(struct exchange *exchange, struct predict_reques
 /* Hands exchange->work to the model host, after which `finish` answers; answers a refusal itself.
  * The exchange must not be touched afterwards. */
 void submit_work(struct exchange *exchange);
-/* The same of another request of the exchange, whose context it is. */
+/* Does the same for another request, whose context is the exchange. */
 void submission_submit(struct exchange *exchange, struct predict_request *request);
 
 /* Submits, or answers with the error. Every `start` ends with it. */

@@ -1,4 +1,4 @@
-/* Texts of a request: tokens for the model that takes them. */
+/* Turns the texts of a request into tokens for their model. */
 #pragma once
 
 #include "models/folder/text_input.h"
@@ -9,23 +9,23 @@
 struct request_texts {
     struct text_item *items; /* owned; what they point to is borrowed */
     size_t count;
-    bool truncate;   /* a text that is too long is cut, else refused */
+    bool truncate;   /* cut a text that is too long, else refuse it */
     char model[128]; /* the model that takes them */
     struct text_rows rows;
 };
 
-/* Room for `count` texts. STATUS_NO_MEMORY. */
+/* Makes room for `count` texts. STATUS_NO_MEMORY. */
 enum status texts_begin(struct request_texts *texts, size_t count, struct error *err) MUST_USE;
 void texts_done(struct request_texts *texts);
 
-/* Makes the rows of the texts for a deployment; their memory counts as the body's. Errors: those of
- * text_rows_make(), upload_charge(); STATUS_INVALID if the model takes no texts. */
+/* Makes the rows of the texts for a deployment; charges their memory as part of the body. Errors:
+ * those of text_rows_make(), upload_charge(); STATUS_INVALID if the model takes no texts. */
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
 
-/* Submits `request` with the rows of the texts, one image for each, to the model that it names,
- * whose answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
+/* Submits `request` with the rows of the texts, one image for each, to the model that it names.
+ * Answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
  * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
- */
+ * / */
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err) MUST_USE;

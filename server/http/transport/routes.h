@@ -48,7 +48,7 @@ struct route {
     enum route_access access;
     const char *advice;            /* what to do, for a client that used another method; or NULL */
     const struct dialect *dialect; /* of its requests, answers and errors; NULL: lensd's own */
-    const char *model;             /* that it asks, whatever the request says; NULL: no such */
+    const char *model;             /* the only model that it asks; NULL: any */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
 };

@@ -380,9 +380,9 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* A batch is full when more images would gain nothing on any lane; but so large that each worker
- * can hold a ticket while all lanes run and one buffer waits. It shrinks only when all tickets keep
- * their slots. */
+/* Sets the images of a full batch: the number from which more gain nothing on any lane, but enough
+ * that each worker can hold a ticket while all lanes run and one buffer waits. Shrinks it only if
+ * all tickets keep their slots. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;

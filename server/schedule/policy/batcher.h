@@ -45,7 +45,7 @@
 /* Why a batch was closed. */
 enum batch_close {
     BATCH_OPEN,        /* it is not */
-    BATCH_FULL,        /* as many slots are reserved as gain something by L(b) */
+    BATCH_FULL,        /* more slots would gain nothing by L(b) */
     BATCH_IDLE_DEVICE, /* a device had nothing else to do */
 };
 

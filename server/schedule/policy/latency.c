@@ -10,11 +10,11 @@
 
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
 #define OUTLIER 4.0 /* a slower pass counts as this many times the expected time */
-#define OLD     16  /* passes of other sizes after which a size follows their trend alone */
+#define OLD     16  /* after so many passes of other sizes, a size follows only their trend */
 /* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
  * passes. */
 #define SPLIT_GAIN 0.95
-/* A batch is full at this share of the best rate: what waits for more images delays other clients'
+/* A batch is full at this share of the best rate: waiting for more images would delay other clients
  * by more than it gains. */
 #define FULL_RATE 0.95
 

@@ -30,7 +30,7 @@ struct latency {
      * and the images of the first pass. */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
-    int best; /* images of the pass with the most of them per second */
+    int best; /* images of the pass with the most images per second */
     int full; /* images of the smallest pass that is nearly as good */
 };
 

@@ -1,5 +1,5 @@
-/* The accounts of devices, which one lock guards, and the queue of models that wait to be loaded.
- */
+/* Keeps the accounts of devices, which one lock guards, and the queue of models that wait to load.
+ * / */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>

@@ -99,7 +99,7 @@ bool deployment_may_batch(const struct model *model);
 /* Whether photos are answered with classes. */
 bool deployment_is_classifier(const struct deployment *deployment);
 
-/* Whether texts are answered with vectors. */
+/* True if the model answers texts with vectors. */
 bool deployment_takes_texts(const struct model *model);
 
 /* The input that photos are fed to in the session (session_options.image_input): the model's image

@@ -326,7 +326,7 @@ struct kernel_measuring {
 };
 
 /* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 wants, too, and at 19
- * a seventieth: on a busy server batches, which wait for the kernels, would take minutes. */
+ * a seventieth: on a busy server, batches would wait minutes for the kernels. */
 enum { MEASURING_NICE = 10 };
 
 static void *measure_kernels(void *context)

@@ -95,7 +95,7 @@ struct request_times {
     double total, queue, input, infer, output;
 };
 
-/* Counts a request before its on_done; `status`: of its first image that failed. */
+/* Counts a request before its on_done. `status`: that of its first image that failed. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
 /* A request was answered from the response cache, `ms` after its first byte. */

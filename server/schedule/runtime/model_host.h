@@ -64,7 +64,7 @@ enum unload_cause {
     UNLOAD_NOT_YET,  /* no request has asked for it yet */
     UNLOAD_ASKED,    /* by POST /v2/repository/models/M/unload: no request loads it */
     UNLOAD_IDLE,     /* no request for options.idle_unload_ms */
-    UNLOAD_MEMORY,   /* another one needed its memory */
+    UNLOAD_MEMORY,   /* another model needed its memory */
     UNLOAD_REPLACED, /* loaded again from new files; the state stays MODEL_READY */
     UNLOAD_CAUSES
 };
@@ -167,9 +167,8 @@ struct predict_request {
      * its order, to image_count rows as deployment->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
-    /* A photo's vector is compared with those of these texts, which are the classes: instead of the
-     * model's. Borrowed until predict_request_free_results; `texts` is filled before submit. NULL:
-     * none. */
+    /* Texts that are the classes, instead of the model's: a photo's vector is compared with theirs.
+     * Borrowed until predict_request_free_results; must be filled before submit. NULL: none. */
     struct zero_shot *texts;
     const char *const *text_names;
     struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
@@ -262,9 +261,9 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
                                      char ret_name[static 128], struct pipeline_config **ret,
                                      struct error *err) MUST_USE;
 
-/* The name of the model that takes the texts of a request for model `name` (NULL: the default):
- * that model itself, or its half. STATUS_INVALID: it takes none. A name that is not there is
- * returned as it is: submitting tells. */
+/* Finds the model that takes the texts of a request for model `name` (NULL: the default): that
+ * model, or its other half. STATUS_INVALID: it takes none. Returns an unknown name unchanged; the
+ * submission then fails. */
 enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
                                  struct error *err) MUST_USE;
 
@@ -338,8 +337,8 @@ struct model_host_source {
 /* Call this before requests are submitted. The struct is copied. */
 void model_host_set_source(struct model_host *host, const struct model_host_source *source);
 
-/* Sizes that pipelines name and that are not compiled yet; one that several name counts for each.
- */
+/* Returns the number of sizes that pipelines name and that are not compiled yet; counts a size for
+ * each pipeline that names it. / */
 size_t model_host_sizes_left(struct model_host *host);
 
 /* Writes the model, version and size of the next one to be compiled, those of pipelines first;
@@ -418,12 +417,12 @@ int model_host_retry_after(struct model_host *host);
 /* Admits or refuses, never blocks. The caller has set the input fields and zeroed the rest. Errors:
  * STATUS_INVALID (no image, top_k or priority out of range, photos for a model that takes none,
  * labels of one that is no classifier, rows that do not go together, no model where several could
- * be meant), STATUS_NOT_FOUND (no such model: names those there are), STATUS_TOO_LARGE (more images
- * than the queue's bound), STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a bound of the
- * queue is reached, or the deadline could not be met); with the last three *ret_retry_after_s is
- * set to 1 or more. STATUS_TIMEOUT (the deadline is over). On success on_done will be called
- * exactly once, possibly before this returns, and the request must stay alive until then. On
- * failure on_done is not called. */
+ * be meant), STATUS_NOT_FOUND (no such model; the sentence names the models), STATUS_TOO_LARGE
+ * (more images than the queue's bound), STATUS_NOT_READY, STATUS_DRAINING, STATUS_OVERLOADED (a
+ * bound of the queue is reached, or the deadline could not be met); with the last three
+ * *ret_retry_after_s is set to 1 or more. STATUS_TIMEOUT (the deadline is over). On success on_done
+ * will be called exactly once, possibly before this returns, and the request must stay alive until
+ * then. On failure on_done is not called. */
 enum status model_host_submit(struct model_host *host, struct predict_request *request,
                               int *ret_retry_after_s, struct error *err) MUST_USE;
 

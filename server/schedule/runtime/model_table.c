@@ -104,7 +104,7 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* Whether every other name of the table is a stage of this one, or its half of texts. */
+/* True if every other name of the table is a stage of this one, or its half for texts. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry)
 {
     const size_t stages = entry->stages ? entry->stages->stage_count : 0;
