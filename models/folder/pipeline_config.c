@@ -138,10 +138,8 @@ static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_
     }
     TRY(json_members(json, "a stage", stage_members, COUNT_OF(stage_members), ret, err));
     if (ret->align.count && ret->margin > 0)
-        return error_set(
-            err, STATUS_MODEL,
-            "\"align\" puts points of a box at places in the crop, so \"margin\" means "
-            "nothing; write one of them");
+        return error_set(err, STATUS_MODEL,
+                         "\"align\" and \"margin\" cannot be combined; remove one of them");
     if (!ret->model[0])
         return error_set(err, STATUS_MODEL,
                          "\"model\" is missing: the name of a model in the same repository");

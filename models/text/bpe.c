@@ -118,8 +118,8 @@ enum status bpe_read(const cJSON *json, struct token_model *model, struct error 
     const cJSON *dropout = json_get(json, "dropout");
     if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble <= 0))
         return error_set(err, STATUS_UNSUPPORTED,
-                         "the model's \"dropout\" makes ids at random, which "
-                         "lensd does not do; set it to null");
+                         "the model's \"dropout\" makes ids random, which "
+                         "lensd does not support; set it to null");
     TRY(json_flag(json, "fuse_unk", false, &model->fuses_unknown, err));
     TRY(json_flag(json, "ignore_merges", false, &model->ignores_merges, err));
     TRY(vocabulary_read(&model->vocabulary, json_get(json, "vocab"), err));

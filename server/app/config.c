@@ -176,7 +176,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              reading->config->model);
         if (reading->config->text && count > 0)
             return error_set(err, STATUS_CONFIG,
-                             "--text is instead of photos, but '%.80s' was given", words[0]);
+                             "--text cannot be combined with a photo ('%.80s'); give one of them", words[0]);
         if (count == 0 && !reading->config->text)
             return error_set(err, STATUS_CONFIG, "no photo given; use: lensd predict MODEL PHOTO…");
         return STATUS_OK;
@@ -381,7 +381,7 @@ static void note_memory(struct config *config, const char *option, const char *n
     if (!config->memory_note[0])
         snprintf(
             config->memory_note, sizeof config->memory_note,
-            "%s has a limit for %.*s, which is not in use here (--device %.80s); it limits nothing",
+            "%s sets a limit for %.*s, which --device %.80s does not use; it has no effect",
             option, (int)length, names, config->device);
 }
 

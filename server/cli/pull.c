@@ -162,7 +162,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
             curl.getinfo(p->handle, INFO_REDIRECT_URL, &next);
     }
     if (next)
-        return error_set(err, STATUS_CONFIG, "'%.200s' is redirected without end", first);
+        return error_set(err, STATUS_CONFIG, "too many redirects from '%.200s'", first);
     const long status = http_status(p->handle);
     return status == 200 || status == 206 || (status == 416 && to->began)
                ? STATUS_OK

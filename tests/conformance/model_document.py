@@ -52,6 +52,23 @@ in a virtual environment with {packages}.
 Measured on:
 
 {machine}
+
+## From Hugging Face's hub
+
+    lensd pull hf:ORG/REPO                        # model.onnx, onnx/model.onnx or the only .onnx file
+    lensd pull hf:ORG/REPO:onnx/model_int8.onnx   # this file
+    lensd pull hf:ORG/REPO@REVISION --models models -o models/name
+
+creates the folder `REPO` in `--models` (default: the current folder): the `.onnx` file with its external data, and the `.json` and `.txt`
+files at the top of the repository, which hold labels, preprocessing and tokenizers. A repository without an ONNX file must be exported
+first. All files are of one commit; lensd checks each against the hub's hash. It downloads into `.REPO.FILE.pull`; a repeated pull continues
+where the last one stopped. The folder gets its name when it is complete, so a server with `--watch` never sees a part of it. lensd does not
+replace an existing folder.
+
+`HF_ENDPOINT` names another hub or a mirror. lensd sends `HF_TOKEN` to its address only, never to the host of a redirect and never
+without TLS. With `HF_HUB_OFFLINE=1` it fetches nothing. `SSL_CERT_FILE` names certificates to trust. lensd uses proxies (`https_proxy`). It needs
+libcurl (Debian 12: `libcurl3-gnutls`, Debian 13: `libcurl3t64-gnutls`), which the container images and the archive of `./dev tarball` do
+not contain.
 """
 
 

@@ -371,11 +371,11 @@ class Check(FolderCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_limits_of_devices_that_are_not_served(self):
-        for arguments, words in ((("--gpu-memory", "1G"), "--gpu-memory has a limit for GPUs,"),
-                                 (("--memory", "cpu=2G,cuda:0=12G"), "--memory has a limit for cuda:0,")):
+        for arguments, words in ((("--gpu-memory", "1G"), "--gpu-memory sets a limit for GPUs,"),
+                                 (("--memory", "cpu=2G,cuda:0=12G"), "--memory sets a limit for cuda:0,")):
             done = check("--device", "cpu", *arguments)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(words + " which is not in use here (--device cpu)", done.stderr)
+            self.assertIn(words + " which --device cpu does not use", done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             seven = os.path.join(harness.DIGITS, "drawn", "7_canvas.png")
             done = run_lensd("predict", "digits", seven, "--device", "cpu", *arguments)

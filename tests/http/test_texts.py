@@ -278,7 +278,7 @@ class Commands(unittest.TestCase):
                 self.assertAlmostEqual(found, wanted, delta=1e-3)
         for arguments, words in ((["digits", "--text", "a"], "takes no texts"), ([os.path.join(DATA, "clip"), "--text", ""], "empty"),
                                  ([os.path.join(DATA, "clip"), "--text", "dog " * 60], "24"),
-                                 ([os.path.join(DATA, "clip"), "a.jpg", "--text", "a"], "instead of photos")):
+                                 ([os.path.join(DATA, "clip"), "a.jpg", "--text", "a"], "cannot be combined with a photo")):
             made = run_lensd("predict", *arguments)
             self.assertNotEqual(made.returncode, 0)
             self.assertIn(words, made.stderr)

@@ -77,7 +77,7 @@ Test(pipeline_config, what_is_wrong)
         {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2], [3, 1e9]]}"),
          "2 to 16 points"},
         {SECOND("\"align\": {\"size\": \"9x0\", \"points\": [[1, 2], [3, 4]]}"), "2 to 16 points"},
-        {SECOND("\"align\": \"arcface\", \"margin\": 0.1"), "write one of them"},
+        {SECOND("\"align\": \"arcface\", \"margin\": 0.1"), "cannot be combined; remove one of them"},
         {SECOND("\"margin\": 1.5"), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"margin\": \"1\""), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"min_score\": -0.1"), "\"min_score\" is not a number from 0 to 1"},
