@@ -20,8 +20,8 @@ static enum status read_list(const cJSON *root, struct hub_list *ret, struct err
     if (!commit || strlen(commit) != 40 || strspn(commit, "0123456789abcdef") != 40)
         return error_set(err, STATUS_CONFIG, "\"sha\" is not the hash of a commit");
     if (!cJSON_IsArray(files) || cJSON_GetArraySize(files) > HUB_FILES_MAX)
-        return error_set(err, STATUS_CONFIG, "\"siblings\" is not a list, or lists more than %d files",
-                         HUB_FILES_MAX);
+        return error_set(err, STATUS_CONFIG,
+                         "\"siblings\" is not a list, or lists more than %d files", HUB_FILES_MAX);
     memcpy(ret->commit, commit, sizeof ret->commit);
     ret->paths = alloc_array((size_t)cJSON_GetArraySize(files), sizeof *ret->paths);
     if (!ret->paths)

@@ -105,14 +105,10 @@ static enum status take_ids(const struct text_input *text, const struct text_ite
             return error_set(err, STATUS_INVALID,
                              "token %lld is not in the model's vocabulary of %zu",
                              (long long)item->ids[i], vocabulary);
-    *ret = (struct token_list){.ids = alloc_array(count, sizeof *ret->ids),
-                               .types = alloc_array(count, sizeof *ret->types),
-                               .count = count,
-                               .cut = item->id_count - count};
-    if (!ret->ids || !ret->types) {
-        token_list_done(ret);
+    int64_t *ids = alloc_array(2 * count, sizeof *ids);
+    if (!ids)
         return error_no_memory(err, "for the tokens of a text");
-    }
+    *ret = (struct token_list){ids, ids + count, count, item->id_count - count};
     memcpy(ret->ids, item->ids, count * sizeof *ret->ids);
     return STATUS_OK;
 }

@@ -63,7 +63,7 @@ struct encode_options {
 
 /* Tokens of one text, without padding. */
 struct token_list {
-    int64_t *ids, *types; /* `count` each, types of 0 or 1; malloc'ed */
+    int64_t *ids, *types; /* `count` each, types of 0 or 1; one malloc'ed block */
     size_t count;         /* real tokens: with special ones, after truncation */
     size_t cut;           /* how many truncation removed */
 };

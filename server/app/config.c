@@ -176,7 +176,8 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              reading->config->model);
         if (reading->config->text && count > 0)
             return error_set(err, STATUS_CONFIG,
-                             "--text cannot be combined with a photo ('%.80s'); give one of them", words[0]);
+                             "--text cannot be combined with a photo ('%.80s'); give one of them",
+                             words[0]);
         if (count == 0 && !reading->config->text)
             return error_set(err, STATUS_CONFIG, "no photo given; use: lensd predict MODEL PHOTO…");
         return STATUS_OK;
@@ -379,10 +380,9 @@ static bool names_device(const char *name, size_t length)
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
     if (!config->memory_note[0])
-        snprintf(
-            config->memory_note, sizeof config->memory_note,
-            "%s sets a limit for %.*s, which --device %.80s does not use; it has no effect",
-            option, (int)length, names, config->device);
+        snprintf(config->memory_note, sizeof config->memory_note,
+                 "%s sets a limit for %.*s, which --device %.80s does not use; it has no effect",
+                 option, (int)length, names, config->device);
 }
 
 /* Reads one "BYTES" or "DEVICE=BYTES" of --memory. */

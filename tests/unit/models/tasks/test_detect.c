@@ -508,8 +508,9 @@ static void expect_decoded(const struct detections *found, const char *name, siz
         const struct detection *box = &found->items[i];
         const float own[] = {(float)box->index, box->score, box->x1, box->y1, box->x2, box->y2};
         for (size_t k = 0; k < size; k++) {
-            const struct task_point *point = &found->points[i * found->point_count + (k - 6) / 2];
-            const float number = k < 6 ? own[k] : k % 2 ? point->y : point->x;
+            const struct task_point *point =
+                k < 6 ? NULL : &found->points[i * found->point_count + (k - 6) / 2];
+            const float number = !point ? own[k] : k % 2 ? point->y : point->x;
             cr_expect_float_eq(number, wanted[k], 2e-3f, "%s: number %zu of box %zu is %g, not %g",
                                name, k, i, (double)number, (double)wanted[k]);
         }
