@@ -113,7 +113,7 @@ static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_si
 
 /* The texts of a picture's boxes, and their places in it. */
 struct read_text {
-    char text[128];
+    char text[1024];
     float score, box[4];
 };
 

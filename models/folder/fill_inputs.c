@@ -146,7 +146,8 @@ static void drop_input(struct model *model, size_t i)
     graph->input_count--;
     memmove(&graph->inputs[i], &graph->inputs[i + 1],
             (graph->input_count - i) * sizeof(struct value *));
-    model->image_input -= model->image_input > i;
+    if (model->image_input != SIZE_MAX)
+        model->image_input -= model->image_input > i;
 }
 
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
@@ -156,6 +157,10 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     struct edit edit = {.graph = graph, .err = err};
     const struct value *stranger = NULL;
     TRY(check_named(model, constants, count, err));
+    if (count && model->image_input == SIZE_MAX)
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: \"inputs\" fills inputs beside a photo, and this model takes "
+                         "none; remove it");
     for (size_t i = 0; i < graph->input_count; i++)
         if (i != model->image_input && !find_known(graph->inputs[i]) &&
             !find_named(constants, count, graph->inputs[i]->name))

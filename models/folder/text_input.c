@@ -54,6 +54,8 @@ static void set_length(struct graph *graph, struct text_input *text)
     text->length = facts->fixed_length                    ? facts->fixed_length
                    : facts->max_length <= TEXT_LENGTH_MAX ? facts->max_length
                                                           : TEXT_LENGTH_MAX;
+    if (text->length > TEXT_FILE_LENGTH_MAX) /* of a fixed padding */
+        text->length = TEXT_FILE_LENGTH_MAX;
     for (size_t i = 0; i < text->input_count; i++)
         if (graph->inputs[i]->shape.dims[1] != DIM_UNKNOWN)
             text->length = (size_t)graph->inputs[i]->shape.dims[1];

@@ -22,7 +22,8 @@
 struct faces {
     const char *path;
     pthread_mutex_t lock;
-    sqlite3 *db; /* NULL: not open */
+    sqlite3 *db;       /* NULL: not open */
+    bool needs_vacuum; /* a person was deleted, and the file is not rewritten yet */
 };
 
 /* ---- statements ---- */
@@ -268,7 +269,11 @@ enum status faces_delete(struct faces *faces, const char *name, struct error *er
         sqlite3_reset(statement);
     }
     if (status == STATUS_OK && sqlite3_changes(faces->db) > 0)
+        faces->needs_vacuum = true;
+    if (status == STATUS_OK && faces->needs_vacuum) {
         status = run_all(faces, "VACUUM", err);
+        faces->needs_vacuum = status != STATUS_OK;
+    }
     return end(faces, statement, status);
 }
 

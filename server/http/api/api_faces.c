@@ -72,6 +72,12 @@ static void add_face(const struct predict_image *face, float *sum)
         sum[i] += (float)((double)own->values[i] * scale);
 }
 
+/* False if the model was replaced while the faces were computed. */
+static bool is_of_model(const struct predict_image *face, const uint64_t *words)
+{
+    return memcmp(face->request->used_model->fingerprint.words, words, 2 * sizeof *words) == 0;
+}
+
 /* Computes the sum of `faces`, scaled to length 1. The caller frees ret->values. */
 static enum status vector_of(const struct predict_image *const *faces, size_t count,
                              struct face_vector *ret, struct error *err)
@@ -83,7 +89,8 @@ static enum status vector_of(const struct predict_image *const *faces, size_t co
     if (!sum)
         return error_no_memory(err, "for the vector of a face");
     for (size_t i = 0; i < count; i++)
-        if (faces[i]->answer.embedding.count == numbers)
+        if (faces[i]->answer.embedding.count == numbers &&
+            is_of_model(faces[i], model->fingerprint.words))
             add_face(faces[i], sum);
     for (size_t i = 0; i < numbers; i++)
         square += (double)sum[i] * (double)sum[i];
@@ -164,6 +171,10 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     enum status status = STATUS_OK;
     for (size_t i = 0; count == 2 && status == STATUS_OK && i < 2; i++)
         status = vector_of(&faces[i], 1, &vectors[i], err);
+    if (status == STATUS_OK && count == 2 &&
+        (vectors[0].count != vectors[1].count || !is_of_model(faces[1], vectors[0].model)))
+        status = error_set(err, STATUS_NOT_READY,
+                           "the model of faces was replaced meanwhile; send the pictures again");
     for (size_t i = 0; status == STATUS_OK && count == 2 && i < vectors[0].count; i++)
         cosine += vectors[0].values[i] * vectors[1].values[i];
     for (size_t i = 0; i < 2; i++)
@@ -208,6 +219,11 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
         const struct detection *box = &found->items[i];
         if (!face)
             continue;
+        if (request->deadline && clock_now() > request->deadline) {
+            status = error_set(err, STATUS_TIMEOUT,
+                               "the request's time limit was over while faces were compared");
+            break;
+        }
         faces[count].box[0] = box->x1;
         faces[count].box[1] = box->y1;
         faces[count].box[2] = box->x2;
@@ -372,7 +388,7 @@ static void delete_face(struct exchange *x)
 static void face_wait(struct exchange *x, void (*run)(struct exchange *exchange))
 {
     exchange_wait(x, NULL, NULL);
-    exchange_offload(x, x->body.size, run);
+    exchange_offload(x, SIZE_MAX, run); /* a long job: it waits for the disk */
 }
 
 void face_list_handle(struct exchange *x)

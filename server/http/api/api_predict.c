@@ -738,7 +738,8 @@ static void predict_submit_photos(struct exchange *x)
     submit_or_refuse(x, status, &err);
 }
 
-static void predict_submit(struct exchange *x)
+/* On an offload thread: to encode texts takes long. */
+static void predict_submit_texts(struct exchange *x)
 {
     struct predict_work *work = x->work;
     struct error err;
@@ -748,12 +749,19 @@ static void predict_submit(struct exchange *x)
             submit_or_refuse(x, status, &err);
         return;
     }
-    if (work->labels.count) {
-        work->labels.texts.truncate = work->texts.truncate;
-        request_labels_begin(x, &work->labels, &work->request, predict_submit_photos);
+    work->labels.texts.truncate = work->texts.truncate;
+    request_labels_begin(x, &work->labels, &work->request, predict_submit_photos);
+}
+
+static void predict_submit(struct exchange *x)
+{
+    const struct predict_work *work = x->work;
+    if (!work->texts.count && !work->labels.count) {
+        predict_submit_photos(x);
         return;
     }
-    predict_submit_photos(x);
+    exchange_wait(x, NULL, x->finish);
+    exchange_offload(x, SIZE_MAX, predict_submit_texts); /* a long job */
 }
 
 static void predict_start(struct exchange *x)

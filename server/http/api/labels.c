@@ -217,7 +217,7 @@ static void encode_labels(struct exchange *x)
 
 static void texts_loaded(struct predict_request *request)
 {
-    exchange_offload(request->context, request->image_count, encode_labels);
+    exchange_offload(request->context, SIZE_MAX, encode_labels); /* a long job */
 }
 
 void request_labels_begin(struct exchange *x, struct request_labels *labels,
