@@ -60,9 +60,9 @@ static float face_score(const struct face_grid *grid, size_t i)
 /* Returns the column and the row of an anchor's cell. */
 static void face_cell(const struct face_grid *grid, size_t i, float ret[static 2])
 {
-    const size_t cell = grid->objectness ? i : i / 2;
+    const size_t cell = grid->objectness ? i : i / 2, row = cell / grid->width;
     ret[0] = (float)(cell % grid->width);
-    ret[1] = (float)(cell / grid->width);
+    ret[1] = (float)row;
 }
 
 static struct detection face_box(const struct face_grid *grid, size_t i)

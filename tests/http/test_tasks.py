@@ -1050,6 +1050,17 @@ class NamedInputs(unittest.TestCase):
         self.addCleanup(server.stop)
         return server
 
+    def test_a_model_without_a_photo(self):
+        folder = tempfile.mkdtemp(prefix="lensd-tasks-")
+        self.addCleanup(shutil.rmtree, folder)
+        small_onnx.write(os.path.join(folder, "model.onnx"), [small_onnx.node("Relu", ["x"], ["y"])], [],
+                         [small_onnx.tensor_info("x", "N", 4)], [small_onnx.tensor_info("y", "N", 4)])
+        with open(os.path.join(folder, "lensd.json"), "w", encoding="utf-8") as file:
+            json.dump({"inputs": {"x": [1, 2, 3, 4]}}, file)
+        done = run_lensd("inspect", folder)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn('"inputs" fills inputs beside a photo', done.stderr)
+
     def test_numbers_of_lensd_json(self):
         for dims, numbers in ((), 0), (("N", 3), [0, 0, 0]):
             with self.subTest(dims=dims):
