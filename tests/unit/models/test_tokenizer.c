@@ -94,7 +94,7 @@ static char folder[] = "/tmp/lensd-tokenizer-XXXXXX";
 
 static void make_folder(void)
 {
-    strcpy(folder + sizeof folder - 7, "XXXXXX");
+    memcpy(folder + sizeof folder - 7, "XXXXXX", 7);
     cr_assert(mkdtemp(folder));
 }
 
