@@ -303,8 +303,8 @@ static bool proof_joins_own(const struct batch_proof *proof, const struct node *
     const int last = node->outputs[0]->shape.rank - 1;
     const int64_t axis = node_int(node, "axis", last);
     const size_t rows = (size_t)node->outputs[0]->shape.dims[0], run = rows / proof->batch;
-    if (last < 1 || (axis != last && axis != -1) || rows % proof->batch != 0 || !numbers->known ||
-        numbers->dtype != DTYPE_I64 || numbers->shape.dims[last] != 1)
+    if (last < 1 || (axis != last && axis != -1) || run == 0 || rows % proof->batch != 0 ||
+        !numbers->known || numbers->dtype != DTYPE_I64 || numbers->shape.dims[last] != 1)
         return false;
     const size_t count = shape_count(&numbers->shape), each = count / proof->batch;
     for (size_t i = 0; i < count; i++)

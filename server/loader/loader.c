@@ -349,8 +349,12 @@ static enum status load_version(struct loader *loader, const struct repository_m
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
     log_assumptions(loaded);
     if (reason == LOAD_FOUND && (was_unloaded || waits_for_request(loader, loaded)) &&
-        !model_host_is_loaded(model_host, name, version))
-        return model_host_list_model(model_host, loaded, err);
+        !model_host_is_loaded(model_host, name, version)) {
+        status = model_host_list_model(model_host, loaded, err);
+        if (status != STATUS_OK)
+            model_host_fail(model_host, name, version, err->message);
+        return status;
+    }
     TRY(model_host_add_model(model_host, loaded, &loader->cancel, err));
     log_photos_refused(model_host, name, version);
     log_event(is_running(loader) ? LOG_INFO : LOG_DEBUG, "model loaded", LOG_STR("model", name),

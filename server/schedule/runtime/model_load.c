@@ -136,7 +136,10 @@ static bool recall_times(struct model_host *host, const struct model *model,
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    const bool is_known = entry && entry->known[0].size > 0;
+    /* Other files take other times. */
+    const bool is_known = entry && entry->known[0].size > 0 &&
+                          entry->brief.file_bytes == model->file_bytes &&
+                          entry->brief.parameter_bytes == model->parameter_bytes;
     if (is_known)
         memcpy(ret, entry->known, sizeof entry->known);
     return is_known;
@@ -227,17 +230,19 @@ static enum status add_model(struct model_host *host, struct model *model,
     char name[sizeof((struct model_entry *)0)->name],
         version[sizeof((struct model_entry *)0)->version];
     struct error failure = {0};
+    snprintf(name, sizeof name, "%s", model->name);
+    snprintf(version, sizeof version, "%s", model->version);
     enum status status = prepare_model(host, model, &failure);
     if (status == STATUS_OK &&
         (status = table_begin(host, model->name, model->version, &failure)) != STATUS_OK)
         model_free(model);
     if (status != STATUS_OK) {
+        if (!choices)
+            note_failure(host, name, version, &failure);
         if (err)
             *err = failure;
         return status;
     }
-    snprintf(name, sizeof name, "%s", model->name);
-    snprintf(version, sizeof version, "%s", model->version);
     struct loading loading = {host, name, version, .completes = choices, .begun = clock_now()};
     struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     struct session_batch known[SESSION_MAX_BATCHES];
@@ -283,6 +288,7 @@ enum status model_host_list_model(struct model_host *host, struct model *model, 
     struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     if (status == STATUS_OK && entry->state == MODEL_LOADING) {
         table_describe_locked(entry, model, NULL);
+        memset(entry->known, 0, sizeof entry->known); /* of the files before */
         if (entry->wanted_at == 0) {
             entry->state = MODEL_UNLOADED;
             entry->cause = entry->loads ? entry->cause : UNLOAD_NOT_YET;
