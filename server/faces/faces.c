@@ -3,12 +3,14 @@
  * DELETE would only mark it as finished, and old data would stay in it. */
 #include "server/faces/faces.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/utf8.h"
@@ -139,18 +141,39 @@ static enum status check_form(struct faces *faces, struct error *err)
                    : STATUS_OK;
 }
 
+/* Takes the file of lensd, or an empty one, from everybody but its owner; another program's stays
+ * as it is. Returns 0, or -1 and sets errno. */
+static int make_private(int fd)
+{
+    enum { APPLICATION_AT = 68 }; /* in SQLite's header, 4 bytes, big-endian */
+    static const unsigned char own[] = {'l', 'e', 'n', 's'};
+    unsigned char found[sizeof own];
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return -1;
+    const bool is_own = pread(fd, found, sizeof found, APPLICATION_AT) == sizeof found &&
+                        memcmp(found, own, sizeof own) == 0;
+    const bool is_open = (info.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    return is_open && (is_own || info.st_size == 0) ? fchmod(fd, S_IRUSR | S_IWUSR) : 0;
+}
+
 enum status faces_open(struct faces *faces, struct error *err)
 {
-    /* SQLite gives the journal the permissions of the file. */
+    /* SQLite gives the journal the permissions of the file. The lock would be lost with any other
+     * descriptor of the file, so this one is closed before SQLite opens it. */
     const int fd = open(faces->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return error_set(err, STATUS_CONFIG,
-                         "cannot open the registry of faces '%.200s' (--faces): %m; it is a file "
-                         "that lensd makes and may write, in a folder where it may make others",
-                         faces->path);
-    close(fd);
-    sqlite3 *db = NULL;
     enum status status = STATUS_OK;
+    if (fd < 0 || make_private(fd) != 0)
+        status = error_set(err, STATUS_CONFIG,
+                           "cannot open the registry of faces '%.200s' (--faces) for its owner "
+                           "alone: %m; it is a file that lensd makes and owns, in a folder where "
+                           "it may make others",
+                           faces->path);
+    if (fd >= 0)
+        close(fd);
+    if (status != STATUS_OK)
+        return status;
+    sqlite3 *db = NULL;
     pthread_mutex_lock(&faces->lock);
     if (sqlite3_open_v2(faces->path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
         SQLITE_OK)

@@ -311,6 +311,29 @@ class Refusals(FaceCase):
         self.file = self.path("absent/faces.db")
         self.check("cannot open the registry of faces")
 
+    def test_others_may_not_read_it(self):
+        """Neither a file that was made by hand nor one from a copy. Another program's stays as it is."""
+        def mode(name=""):
+            return stat.S_IMODE(os.stat(self.file + name).st_mode)
+        for name in ("", "-journal"):
+            with open(self.file + name, "wb"):
+                os.chmod(self.file + name, 0o666)
+        for _ in range(2):
+            self.start()
+            self.register("Jane", RED)
+            self.assertEqual((mode(), mode("-journal")), (0o600, 0o600))
+            self.assertEqual(self.names(), ["Jane"])
+            self.server.stop()
+            os.chmod(self.file, 0o644)
+            os.chmod(self.file + "-journal", 0o644)
+        os.remove(self.file)
+        with sqlite3.connect(self.file) as db:
+            db.execute("CREATE TABLE people (name TEXT)")
+        db.close()
+        os.chmod(self.file, 0o644)
+        self.check("another program")
+        self.assertEqual(mode(), 0o644)
+
     def test_damage(self):
         self.start()
         for i in range(60):
