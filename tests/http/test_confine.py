@@ -2,6 +2,7 @@
 show that everything else works. tests/unit/server/app/thread_confine.c tests each rule."""
 
 import ctypes
+import errno
 import functools
 import os
 import pwd
@@ -14,6 +15,8 @@ import unittest
 import harness
 import small_onnx
 from harness import FolderCase, Server, read, seven
+
+PROBE = os.environ.get("DECODE_PROBE", os.path.join(harness.ROOT, "build", "tests", "http", "libdecode_probe.so"))
 
 # Runs the real program where a container's filter refuses landlock_* and seccomp.
 WITHOUT = """#!{python}
@@ -79,6 +82,24 @@ class Threads(ConfineCase):
         said = server.get("/health").json()["confinement"]
         self.assertRegex(said, f"^seccomp, Landlock {landlock()}$" if landlock() else "^seccomp; no Landlock: ")
         self.assertEqual(" warn  confined " in self.assert_ended(server), not landlock())
+
+    def test_decode_worker_is_stricter(self):
+        """decode_probe.c tries the calls in the thread that decodes a photo, in one that it makes, and in others."""
+        names = ("start", "http", "decode", "helper")
+        server = self.serve("--workers", "1", environment={"LD_PRELOAD": PROBE})
+        self.assertEqual(server.predict(read(os.path.join(harness.ROOT, "tests/data/images/exif_0.jpg"))).status, 200)
+        for name in names:
+            server.wait_log(f"probe {name} ")
+        rows = {row[1]: dict(call.split("=") for call in row[2:]) for row in map(str.split, self.assert_ended(server).splitlines())
+                if row[:1] == ["probe"]}
+        start, http, decode, helper = ({call: int(value) for call, value in rows[name].items()} for name in names)
+        self.assertEqual({call for call in decode if decode[call] != errno.EPERM}, set())
+        self.assertEqual(helper, decode)
+        # Neither the kernel nor a lack of rights refuses these to a thread that is not confined.
+        narrower = {call for call in decode if http[call] != errno.EPERM}
+        self.assertGreaterEqual(narrower, {"openat", "read", "newfstatat", "unlinkat", "recvfrom", "sendto", "accept4",
+                                           "epoll_ctl", "code_mmap", "code_mprotect", "seccomp"})
+        self.assertGreater(len({call for call in decode if start[call] != errno.EPERM}), len(narrower) + 12)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root has capabilities")
     def test_root_s_capabilities(self):
