@@ -50,8 +50,12 @@ static enum status infer_dequantize(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     int64_t wanted = node_int(node, "output_dtype", 0);
-    TRY(operand_dtype(node, 0, "x", DTYPES_QUANTIZED | DTYPE_BIT(I32), err));
-    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_QUANTIZED | DTYPE_BIT(I32), err));
+    /* 8-bit floats of a file are read as float32. */
+    const unsigned stored = DTYPES_QUANTIZED | DTYPE_BIT(I32) | (x->known ? DTYPE_BIT(F32) : 0);
+    TRY(operand_dtype(node, 0, "x", stored, err));
+    TRY(operand_dtype(node, 2, "x_zero_point", stored, err));
+    if (x->dtype == DTYPE_F32)
+        TRY(operand_same_dtype(node, 2, "x_zero_point", err));
     TRY(check_scale(node, err));
     if (wanted)
         TRY(check_output_dtype(wanted, DTYPES_FLOAT, err));
@@ -105,7 +109,7 @@ static void cursor_next(struct block_cursor *c)
 
 struct params {
     const double *scale;
-    int64_t *zeros; /* as many as scales; NULL: all 0 */
+    double *zeros; /* as many as scales; NULL: all 0 */
 };
 
 static enum status params_open(const struct kernel_args *args, struct params *ret,
@@ -119,11 +123,8 @@ static enum status params_open(const struct kernel_args *args, struct params *re
         return STATUS_OK;
     ret->zeros = kernel_scratch(args, count, sizeof *ret->zeros, err);
     TRY(allocated(ret->zeros));
-    if (shape_count(&zero->shape) == count)
-        load_integers(zero->data, zero->dtype, ret->zeros, count);
-    else
-        for (size_t i = 0; i < count; i++)
-            ret->zeros[i] = tensor_int(zero, 0);
+    for (size_t i = 0; i < count; i++)
+        ret->zeros[i] = tensor_number(zero, shape_count(&zero->shape) == count ? i : 0);
     return STATUS_OK;
 }
 
@@ -238,7 +239,7 @@ KERNEL(kernel_quantize)
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
             double s = params.scale[cursor.at];
-            quant.zero = params.zeros ? params.zeros[cursor.at] : 0;
+            quant.zero = params.zeros ? (int64_t)params.zeros[cursor.at] : 0;
             stored[i] = quant_round(&quant, divide(values[i], s, divides_in));
         }
         store_integers(stored, y->dtype, element_at(y->data, y->dtype, at), n);
@@ -261,15 +262,14 @@ KERNEL(kernel_dequantize)
     }
     struct block_cursor cursor = {.layout = &layout};
     for (size_t at = 0; at < count; at += BLOCK) {
-        int64_t stored[BLOCK];
-        double values[BLOCK];
+        double values[BLOCK]; /* exact: stored numbers have 32 bits */
         size_t n = count - at < BLOCK ? count - at : BLOCK;
-        load_integers(element(x->data, x->dtype, at), x->dtype, stored, n);
+        load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
             double s = params.scale[cursor.at];
-            int64_t difference = stored[i] - (params.zeros ? params.zeros[cursor.at] : 0);
-            values[i] = y->dtype == DTYPE_F64 ? (double)difference * s
-                                              : (double)((float)difference * (float)s);
+            double difference = values[i] - (params.zeros ? params.zeros[cursor.at] : 0);
+            values[i] =
+                y->dtype == DTYPE_F64 ? difference * s : (double)((float)difference * (float)s);
         }
         store_doubles(values, y->dtype, element_at(y->data, y->dtype, at), n);
     }

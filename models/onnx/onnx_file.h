@@ -80,5 +80,27 @@ enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *
 enum status onnx_external_read(const struct onnx_external *external, void *data, size_t bytes,
                                struct error *err) MUST_USE;
 
+/* A data type that lensd has no tensors of: constants of it are read as `dtype`, which has all of
+ * its numbers (4 bits become 8, floats of 8 or 4 bits float32). onnx_packed_find: NULL for any
+ * other number. A tensor that was read so may be an operand of DequantizeLinear and Cast alone:
+ * other operators would take the wider range for its own. */
+struct onnx_packed {
+    const char *name;
+    uint8_t bits;
+    enum dtype dtype;
+    uint8_t mantissa; /* bits; of floats */
+    int bias;
+    enum { /* which patterns of a float are no finite number */
+           ALL_FINITE,
+           LAST_IS_NAN,   /* FN: exponent and mantissa have all bits set */
+           AS_IEEE,       /* the last exponent is for infinities and NaN */
+           MINUS_0_IS_NAN /* FNUZ */
+    } specials;
+};
+const struct onnx_packed *onnx_packed_find(int32_t number);
+
+/* `count` elements from bytes with the first one in the lowest bits. */
+void onnx_packed_widen(const struct onnx_packed *type, const uint8_t *from, size_t count, void *to);
+
 /* ONNX's data type number as lensd's; STATUS_UNSUPPORTED / STATUS_MODEL naming the type. */
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err) MUST_USE;

@@ -124,6 +124,11 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
             return error_prefix(import->err, "graph output %zu", i);
         if (!value)
             return error_set(import->err, STATUS_MODEL, "graph output '%.100s' is left out", name);
+        if (scope_packed(value))
+            return error_set(
+                import->err, STATUS_UNSUPPORTED,
+                "graph output '%.100s' has data type %s, which lensd has no tensors of", name,
+                scope_packed(value));
         /* What the file declares serves descriptions until inference knows better. */
         if (value->producer && value->dtype == DTYPE_NONE && info->type &&
             info->type->tensor_type) {
@@ -136,11 +141,13 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
     return STATUS_OK;
 }
 
-static enum status add_constant(struct scope *scope, const char *name, struct tensor *tensor)
+static enum status add_constant(struct scope *scope, const char *name,
+                                const struct onnx_packed *packed, struct tensor *tensor)
 {
     struct value *value;
     TRY(scope_declare(scope, name, tensor->dtype, &tensor->shape, &value));
     value->known = tensor_ref(tensor);
+    value->packed = packed ? packed->name : NULL;
     return STATUS_OK;
 }
 
@@ -155,7 +162,8 @@ static enum status import_initializer(struct scope *scope, const char *name,
     enum status status = dense ? onnx_tensor_read(import->file, dense, &tensor, import->err)
                                : onnx_sparse_read(import->file, sparse, &tensor, import->err);
     if (status == STATUS_OK)
-        status = add_constant(scope, name, tensor);
+        status =
+            add_constant(scope, name, dense ? onnx_packed_find(dense->data_type) : NULL, tensor);
     tensor_unref(tensor);
     return status == STATUS_OK ? status : error_prefix(import->err, "initializer '%.100s'", name);
 }

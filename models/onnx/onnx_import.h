@@ -75,6 +75,9 @@ enum status import_work(struct import *import, size_t units) MUST_USE;
  * here. STATUS_MODEL when nothing of that name is in reach. */
 enum status scope_resolve(struct scope *scope, const char *name, struct value **ret) MUST_USE;
 
+/* The file's data type of a constant that lensd has in a wider one (onnx_packed_find); or NULL. */
+const char *scope_packed(const struct value *value);
+
 /* Makes a value for a name of this scope; STATUS_MODEL when the name is taken. */
 enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
                           const struct shape *shape, struct value **ret) MUST_USE;

@@ -189,6 +189,9 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     case ATTR_TENSOR:
         if (!proto->t)
             return error_set(import->err, STATUS_MODEL, "has no tensor");
+        if (onnx_packed_find(
+                proto->t->data_type)) /* refused with a sentence about run-time tensors */
+            return onnx_dtype(proto->t->data_type, &(enum dtype){DTYPE_NONE}, import->err);
         TRY(onnx_tensor_read(import->file, proto->t, &attr->t, import->err));
         return tensor_work(scope, attr->t);
     case ATTR_GRAPH:
@@ -389,6 +392,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
     value->known = tensor; /* the value takes the reference */
     value->dtype = tensor->dtype;
     value->shape = tensor->shape;
+    if (attribute->t && onnx_packed_find(attribute->t->data_type))
+        value->packed = onnx_packed_find(attribute->t->data_type)->name;
     return tensor_work(scope, tensor);
 }
 
@@ -401,6 +406,17 @@ static size_t trimmed(char *const *names, size_t count)
     while (count && !*names[count - 1])
         count--;
     return count;
+}
+
+static enum status check_packed(struct import *import, const struct op_info *spec, const char *name,
+                                const char *packed)
+{
+    if (!packed || spec->op == OP_DEQUANTIZE_LINEAR || spec->op == OP_CAST)
+        return STATUS_OK;
+    return error_set(import->err, STATUS_UNSUPPORTED,
+                     "operand '%.100s' has data type %s; lensd reads constants of that type in "
+                     "DequantizeLinear and Cast alone",
+                     name, packed);
 }
 
 static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
@@ -423,8 +439,10 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
         TRY(scope_resolve(scope, proto->output[i], &value));
         node_set_output(node, i, value);
     }
-    for (size_t i = 0; i < inputs; i++)
+    for (size_t i = 0; i < inputs; i++) {
         TRY(scope_resolve(scope, proto->input[i], &node->inputs[i]));
+        TRY(check_packed(import, spec, proto->input[i], scope_packed(node->inputs[i])));
+    }
     return import_attributes(scope, spec, proto, node);
 }
 

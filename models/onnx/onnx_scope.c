@@ -47,6 +47,13 @@ static enum status add_value(struct scope *scope, const char *name, enum dtype d
     return STATUS_OK;
 }
 
+const char *scope_packed(const struct value *value)
+{
+    while (value && value->outer)
+        value = value->outer;
+    return value ? value->packed : NULL;
+}
+
 enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
                           const struct shape *shape, struct value **ret)
 {

@@ -26,18 +26,19 @@
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
 {
     static const char *const others[] = {
-        [8] = "string",          [14] = "complex64",      [15] = "complex128",
-        [17] = "float8e4m3fn",   [18] = "float8e4m3fnuz", [19] = "float8e5m2",
-        [20] = "float8e5m2fnuz", [21] = "uint4",          [22] = "int4",
-        [23] = "float4e2m1",     [24] = "float8e8m0",     [25] = "uint2",
-        [26] = "int2",
-    };
+        [8] = "string", [14] = "complex64", [15] = "complex128", [24] = "float8e8m0"};
+    const struct onnx_packed *packed = onnx_packed_find(number);
     if (number == 0)
         return error_set(err, STATUS_MODEL, "the data type is not given");
     if (number > 0 && dtype_size((enum dtype)number)) {
         *ret = (enum dtype)number;
         return STATUS_OK;
     }
+    if (packed)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "data type %s is supported only in constants that DequantizeLinear or "
+                         "Cast reads, not in what a run computes",
+                         packed->name);
     if (number > 0 && (size_t)number < COUNT_OF(others) && others[number])
         return error_set(err, STATUS_UNSUPPORTED, "data type %s is not supported by lensd",
                          others[number]);
@@ -241,19 +242,12 @@ static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype
            dtype != DTYPE_BOOL;
 }
 
-enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
-                             struct tensor **ret, struct error *err)
+/* The elements as `shape` says, which is the declared one unless they are packed. */
+static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto *proto,
+                                 enum dtype dtype, const struct shape *declared,
+                                 struct tensor **ret, struct error *err)
 {
-    enum dtype dtype = DTYPE_NONE;
-    TRY(onnx_dtype(proto->data_type, &dtype, err));
-    if (proto->segment)
-        return error_set(err, STATUS_UNSUPPORTED, "tensors stored in segments are not supported");
-    if (proto->n_dims > TENSOR_MAX_RANK)
-        return error_set(err, STATUS_UNSUPPORTED, "rank %zu; lensd handles ranks 0 to %d",
-                         proto->n_dims, TENSOR_MAX_RANK);
-    struct shape shape = {.rank = (int)proto->n_dims};
-    for (size_t i = 0; i < proto->n_dims; i++)
-        shape.dims[i] = proto->dims[i];
+    const struct shape shape = *declared;
     size_t count = 0, bytes = 0, stored = 0;
     TRY(shape_check(&shape, dtype, &count, &bytes, err));
     enum storage storage = IN_NONE;
@@ -292,6 +286,49 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
     }
     *ret = tensor;
     return STATUS_OK;
+}
+
+/* The bytes as they are stored, and then each element as one of the wider type. */
+static enum status read_packed(struct onnx_file *file, const Onnx__TensorProto *proto,
+                               const struct onnx_packed *packed, const struct shape *shape,
+                               struct tensor **ret, struct error *err)
+{
+    size_t count, bytes, cost;
+    struct tensor *stored, *tensor;
+    TRY(shape_check(shape, packed->dtype, &count, &bytes, err));
+    const size_t each = 8 / packed->bits;
+    const struct shape as_bytes = SHAPE((int64_t)(count / each + (count % each != 0)));
+    TRY(read_elements(file, proto, DTYPE_U8, &as_bytes, &stored, err));
+    enum status status = size_add(bytes, TENSOR_OVERHEAD, &cost)
+                             ? onnx_charge(file, cost, err)
+                             : error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
+    if (status == STATUS_OK)
+        status = tensor_create(NULL, packed->dtype, shape, &tensor, err);
+    if (status == STATUS_OK) {
+        onnx_packed_widen(packed, stored->data, count, tensor->data);
+        *ret = tensor;
+    }
+    tensor_unref(stored);
+    return status;
+}
+
+enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *proto,
+                             struct tensor **ret, struct error *err)
+{
+    const struct onnx_packed *packed = onnx_packed_find(proto->data_type);
+    enum dtype dtype = DTYPE_NONE;
+    if (!packed)
+        TRY(onnx_dtype(proto->data_type, &dtype, err));
+    if (proto->segment)
+        return error_set(err, STATUS_UNSUPPORTED, "tensors stored in segments are not supported");
+    if (proto->n_dims > TENSOR_MAX_RANK)
+        return error_set(err, STATUS_UNSUPPORTED, "rank %zu; lensd handles ranks 0 to %d",
+                         proto->n_dims, TENSOR_MAX_RANK);
+    struct shape shape = {.rank = (int)proto->n_dims};
+    for (size_t i = 0; i < proto->n_dims; i++)
+        shape.dims[i] = proto->dims[i];
+    return packed ? read_packed(file, proto, packed, &shape, ret, err)
+                  : read_elements(file, proto, dtype, &shape, ret, err);
 }
 
 /* ---- sparse tensors ---- */
@@ -354,7 +391,10 @@ enum status onnx_sparse_read(struct onnx_file *file, const Onnx__SparseTensorPro
         shape.dims[i] = proto->dims[i];
     struct tensor *values = NULL, *indices = NULL, *dense = NULL;
     size_t bytes;
-    enum status status = onnx_tensor_read(file, proto->values, &values, err);
+    enum dtype dtype;
+    enum status status = onnx_dtype(proto->values->data_type, &dtype, err);
+    if (status == STATUS_OK)
+        status = onnx_tensor_read(file, proto->values, &values, err);
     if (status == STATUS_OK)
         status = onnx_tensor_read(file, proto->indices, &indices, err);
     if (status == STATUS_OK)

@@ -443,6 +443,48 @@ static void spoil_string_input(struct make *m)
     MAKE_INPUT(m, "w", 8, 1, 1);
 }
 
+static void add_packed(struct make *m, int dtype, const char *op)
+{
+    make_initializer(m, make_tensor(m, "w", dtype, "\x1f\xe0\x07", 3, 1, (int64_t[]){5}));
+    make_add_node(m, op, "w,w", "sum");
+}
+
+static void spoil_int4_input(struct make *m)
+{
+    MAKE_INPUT(m, "w", 22, 1, 1);
+}
+
+static void spoil_int4_operand(struct make *m)
+{
+    add_packed(m, 22, "Add");
+}
+
+static void spoil_int4_output(struct make *m)
+{
+    add_packed(m, 22, "DequantizeLinear");
+    MAKE_OUTPUT(m, "w", 22, 5);
+}
+
+static void spoil_int4_short(struct make *m)
+{
+    make_initializer(m, make_tensor(m, "w", 22, "\x1f\xe0", 2, 1, (int64_t[]){5}));
+}
+
+static void spoil_int2_overflow(struct make *m)
+{
+    make_initializer(m,
+                     make_tensor(m, "w", 26, "\x1f", 1, 3, (int64_t[]){INT64_MAX, INT64_MAX, 3}));
+}
+
+static void spoil_float8_bits(struct make *m)
+{
+    static int32_t numbers[] = {1, 256};
+    Onnx__TensorProto *tensor = make_tensor(m, "w", 17, NULL, 0, 1, (int64_t[]){2});
+    tensor->int32_data = numbers;
+    tensor->n_int32_data = 2;
+    make_initializer(m, tensor);
+}
+
 static void spoil_output_type(struct make *m)
 {
     m->graph->input[0]->type->tensor_type->shape->n_dim = 0;
@@ -584,6 +626,13 @@ Test(onnx, refuses_with_a_sentence)
         {"input of rank 9", spoil_input_rank, STATUS_UNSUPPORTED, "rank 9"},
         {"input of type 99", spoil_input_type, STATUS_MODEL, "99"},
         {"input of strings", spoil_string_input, STATUS_UNSUPPORTED, "string"},
+        {"input of int4", spoil_int4_input, STATUS_UNSUPPORTED,
+         "int4 is supported only in constants that DequantizeLinear or Cast reads"},
+        {"int4 in Add", spoil_int4_operand, STATUS_UNSUPPORTED, "operand 'w' has data type int4"},
+        {"int4 as output", spoil_int4_output, STATUS_UNSUPPORTED, "output 'w' has data type int4"},
+        {"int4 short", spoil_int4_short, STATUS_MODEL, "needs 3 bytes in raw_data, found 2"},
+        {"int2 of 2^127", spoil_int2_overflow, STATUS_SHAPE, "too large"},
+        {"float8 of 256", spoil_float8_bits, STATUS_MODEL, "256"},
         {"output of another type", spoil_output_type, STATUS_MODEL,
          "output 'y' is declared int64, but the graph makes float32"},
         {"two inputs of one name", spoil_two_inputs, STATUS_MODEL, "two inputs named 'x'"},
