@@ -1,5 +1,4 @@
 /* Answers of /predict that are not JSON: lines of text, or numbers. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

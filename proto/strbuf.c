@@ -1,7 +1,6 @@
 /* A growing buffer that writes integers, shortest exact floats and escaped strings. */
 #include "proto/strbuf.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

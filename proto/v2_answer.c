@@ -1,7 +1,6 @@
 /* Writes answers of inferences in the Open Inference Protocol's JSON into one buffer: JSON first,
  * then binary tensors. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/strbuf.h"

@@ -5,7 +5,6 @@
  * tensor. Nested and flat arrays are equivalent, as in the protocol. Decimal numbers below 2^53
  * with a small exponent are exact as an integer times a power of ten that a double holds (Clinger
  * 1990); strtod reads the others. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

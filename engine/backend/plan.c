@@ -3,7 +3,6 @@
 #include "engine/backend/plan.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/ops.h"

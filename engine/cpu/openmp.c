@@ -4,7 +4,6 @@
  *
  * Source: libgomp/libgomp_g.h (GCC 12), the functions' names and arguments; OpenMP API 5.2, 18.2.
  */
-#include <stdbool.h>
 
 #include "engine/base/forkjoin.h"
 

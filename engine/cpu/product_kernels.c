@@ -5,7 +5,6 @@
  * first that makes a step is the rule's choice. While a session is made the autotuner runs all
  * kernels that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the
  * layer's geometry, so that batch sizes, sessions, models and later starts share it. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/backend/autotune.h"

@@ -1,11 +1,9 @@
 /* Operators made by passes that read and write through access maps: Attention and StridedCopy. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/op/attention.h"
 #include "engine/op/family.h"
-#include "engine/op/nn.h"
 
 static const char *const bias_names[ATTENTION_BIASES] = {"bias0", "bias1", "bias2"};
 

@@ -3,7 +3,6 @@
 
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"
-#include "engine/op/operands.h"
 
 static enum status check_spatial_rank(const struct shape *x, struct error *err)
 {

@@ -4,7 +4,6 @@
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 
-#include <string.h>
 #include <tgmath.h>
 
 struct parameters {

@@ -5,10 +5,8 @@
  * is clamped tap by tap only (PyTorch and ONNX Runtime; ONNX's reference clamps the coordinate);
  * nearest rounds half to even. Grids come from data: NaN and infinity count as outside. */
 #include <math.h>
-#include <string.h>
 
 #include "engine/op/family.h"
-#include "engine/op/nn.h"
 
 #define INTERPOLATIONS "linear nearest cubic"
 enum interpolation { INTERPOLATE_LINEAR, INTERPOLATE_NEAREST, INTERPOLATE_CUBIC };

@@ -9,7 +9,6 @@
 #include "engine/op/interpret.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/ops.h"

@@ -1,7 +1,6 @@
 /* MatMulNBits: weights of 2, 4 or 8 bits, packed from the lowest bits of each byte on. */
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"
-#include "engine/op/operands.h"
 
 static enum status check_count(const struct node *node, size_t i, const char *name, size_t wanted,
                                struct error *err)

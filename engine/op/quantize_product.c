@@ -1,7 +1,6 @@
 /* Quantized convolutions and matrix products: operands are widened to int32 less their zero points,
  * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled, and
  * where the result is stored, rounded half to even and saturated. */
-#include <string.h>
 
 #include "engine/op/family.h"
 #include "engine/op/quant.h"

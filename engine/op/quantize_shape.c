@@ -1,5 +1,4 @@
 /* Which scale and zero point go with which element. */
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"

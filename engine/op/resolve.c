@@ -4,7 +4,6 @@
  * its factors are bounded first. */
 #include "engine/op/resolve.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"

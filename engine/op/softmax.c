@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "engine/op/family.h"
-#include "engine/op/nn.h"
 
 static enum status infer_softmax(struct node *node, struct error *err)
 {

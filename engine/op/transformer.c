@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/op/family.h"
-#include "engine/op/nn.h"
 #include "engine/op/transformer.h"
 
 /* ---- Attention ---- */

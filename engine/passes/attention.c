@@ -11,7 +11,6 @@
  * Swin adds two biases, with Reshapes between. */
 #include "engine/op/attention.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -22,7 +22,6 @@
  * data. */
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/transformer.h"

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef struct nvml_device *nvml_device; /* nvmlDevice_t */

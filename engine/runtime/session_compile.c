@@ -1,7 +1,6 @@
 /* Compiles one batch size of a session: from the session's graph to a program of its backend. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/op/ops.h"

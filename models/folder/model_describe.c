@@ -1,6 +1,5 @@
 /* Describes a graph to the server: the image input and its size, the output with the scores, the
  * number of classes and parameters. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Reads Triton's config.pbtxt: the few keys that lensd uses. Other keys are ignored. */
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

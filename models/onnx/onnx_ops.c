@@ -4,7 +4,6 @@
  * operator is the opset its domain is imported at, in the function where there is one;
  * AttributeProto.type may be missing in old files, and a value equal to the default, too. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -6,7 +6,6 @@
  * is little-endian and not aligned; bool is one byte an element. */
 #include "models/onnx/onnx_file.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,6 +1,5 @@
 /* Reads post-processors, which put special tokens around the text. */
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,7 +1,6 @@
 /* Reads a tokenizer's files: tokenizer.json, or a vocabulary alone, with the rules of the
  * tokenizers that use it; and the configurations beside them. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

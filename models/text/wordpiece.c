@@ -1,5 +1,4 @@
 /* Takes the longest token of the vocabulary, from left to right (WordPiece). */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,6 +1,5 @@
 /* Prints --help from the table of options. docs/reference.md and docs/lensd.1 are made from it
  * (tests/test_reference.py). */
-#include <ctype.h>
 #include <string.h>
 
 #include "engine/base/size.h"

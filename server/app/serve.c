@@ -14,7 +14,6 @@
 #include "server/app/serve.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>

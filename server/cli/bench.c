@@ -4,7 +4,6 @@
  * machine that changes its pace while this runs changes it for all of them alike. What is timed is
  * session_run() alone, copies to the device and back included; decoding is not part of it. A batch
  * runs in the passes that the server would run it in. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

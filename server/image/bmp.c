@@ -4,7 +4,6 @@
  *
  * Source: "Bitmap Storage", Win32 documentation. Refuses BMP with a JPEG or PNG inside (for
  * printers) and OS/2's Huffman code. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,6 +1,5 @@
 /* Reuses the decoders' pixel memory and applies the EXIF orientation. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "server/image/decode.h"

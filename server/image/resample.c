@@ -2,7 +2,6 @@
  * of every output position. Selects the pixel loops for the CPU. */
 #include "server/image/resample.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

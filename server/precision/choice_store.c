@@ -8,7 +8,6 @@
  * Whoever can write the folder decides which of two correct precisions is used, nothing more. */
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -2,13 +2,11 @@
  * is worth a trial. */
 #include "server/precision/precision.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/cpu.h"
 #include "server/observe/log.h"
 #include "server/precision/calibrated.h"
 #include "server/precision/internal.h"

@@ -1,10 +1,8 @@
 /* Reads calibration images, draws pictures, and prepares both as a client's photo. */
 #include "server/precision/probes.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/file.h"
 #include "engine/base/size.h"

@@ -3,7 +3,6 @@
  * probes is compared, until all have run or the time for trials is over. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"

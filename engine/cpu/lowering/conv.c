@@ -3,7 +3,6 @@
 #include "engine/op/families.h"
 #include "engine/op/geometry.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Describes a channels-last tensor with dims in oneDNN's order: N, C, spatial…. */

@@ -5,7 +5,6 @@
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/access_map.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Transpose: a walk over the output with the input's steps ---- */

@@ -10,7 +10,6 @@
 #include "engine/cpu/program/parallel.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 

@@ -2,7 +2,6 @@
 #include "engine/cpu/lowering/product.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Transposes the innermost two dims. */
 static void transpose(struct strided_layout *operand)

@@ -4,10 +4,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
-#include "engine/op/resolve.h"
 #include "engine/passes/edit.h"
-
-#include <stdlib.h>
 
 struct norm_step {
     struct step step;

@@ -5,7 +5,6 @@
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/product.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* Is the result float32, or of 8 bits with a scale and zero point at `result` or in the epilogue?

@@ -1,7 +1,6 @@
 /* Depthwise QLinearConv of 3x3, 5x5 or 7x7 taps and stride 1 or 2 by lensd's own kernel: with
  * VNNI two to three times as fast as oneDNN 2.6 on Zen 4. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"

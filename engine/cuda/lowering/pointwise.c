@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "engine/base/size.h"
-#include "engine/op/resolve.h"
 
 /* A step is one launch. With more than two operands, each further operand is one more launch, whose
  * left operand is y. */

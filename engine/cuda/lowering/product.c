@@ -7,7 +7,6 @@
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 

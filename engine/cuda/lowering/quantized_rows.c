@@ -3,10 +3,6 @@
  * MaxPool. One scale and zero point for each tensor; everything else runs on the host. */
 #include "engine/cuda/lowering/quantized.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/base/size.h"
 #include "engine/op/families.h"
 #include "engine/op/kernel.h"

@@ -1,7 +1,6 @@
 /* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
  * and what models there are. Instances are photos as base64, or rows of numbers for a model with
  * one input. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* POST /v2/repository/models/M/load and /unload: for admins. The loader does the work; the
  * connection sleeps until it is done. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

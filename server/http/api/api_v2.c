@@ -1,5 +1,4 @@
 /* The metadata documents of the Open Inference Protocol: server, models, statistics. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
-#include "server/observe/log.h"
 
 /* As Triton: over HTTP 400 while it is not ready, 503 while it shuts down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)

@@ -9,7 +9,6 @@
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "server/http/api/submission.h"
-#include "server/http/transport/respond.h"
 #include "server/schedule/runtime/text_cache.h"
 
 /* The prompt of transformers' zero-shot pipeline. */

@@ -11,7 +11,6 @@
  * (GRPC_CALL_WINDOW), and the window stays closed: this is the backpressure.
  *
  * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "server/http/transport/keys.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <math.h>

@@ -2,7 +2,6 @@
 #include "server/schedule/policy/layout.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 

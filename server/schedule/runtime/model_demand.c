@@ -2,7 +2,6 @@
  * models; an entry that no request holds is idle, and its model may be unloaded. */
 #include <malloc.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"

@@ -1,7 +1,6 @@
 /* The sizes of a model with free height and width: each is a deployment beside the model's own. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"

@@ -10,9 +10,7 @@
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
