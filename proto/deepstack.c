@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
@@ -153,14 +154,8 @@ static bool collect_texts(const struct answer_image *image, bool is_plate, float
         clean_text(crop->text ? crop->text : "", is_plate, read.text, sizeof read.text);
         if (!read.text[0])
             continue;
-        if (ret->count == ret->capacity) {
-            const size_t capacity = ret->capacity ? 2 * ret->capacity : 16;
-            struct read_text *items = reallocarray(ret->items, capacity, sizeof *items);
-            if (!items)
-                return false;
-            ret->items = items;
-            ret->capacity = capacity;
-        }
+        if (!array_reserve(&ret->items, &ret->capacity, ret->count + 1, sizeof *ret->items))
+            return false;
         ret->items[ret->count++] = read;
     }
     return true;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
@@ -16,19 +17,8 @@ char *strbuf_room(struct strbuf *text, size_t more)
         text->failed = true;
         return NULL;
     }
-    if (need > text->capacity) {
-        size_t capacity = text->capacity < SIZE_MAX / 2 ? 2 * text->capacity : need;
-        capacity = capacity > need ? capacity : need;
-        capacity = capacity > 256 ? capacity : 256;
-        char *grown = realloc(text->data, capacity);
-        if (!grown) {
-            text->failed = true;
-            return NULL;
-        }
-        text->data = grown;
-        text->capacity = capacity;
-    }
-    return text->data + text->size;
+    text->failed = !array_reserve(&text->data, &text->capacity, need, 1);
+    return text->failed ? NULL : text->data + text->size;
 }
 
 void strbuf_add(struct strbuf *text, const char *bytes, size_t size)

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/array.h"
 #include "engine/base/cpu.h"
 #include "engine/base/file.h"
 #include "engine/base/hex.h"
@@ -69,14 +70,8 @@ static struct tuning *add_locked(enum tuning_kind kind, const struct graph_hash 
 {
     if (table.count == ENTRIES_MOST)
         evict_locked();
-    if (table.count == table.capacity) {
-        const size_t capacity = 2 * table.capacity + 64;
-        struct tuning *bigger = reallocarray(table.entries, capacity, sizeof *bigger);
-        if (!bigger)
-            return NULL;
-        table.entries = bigger;
-        table.capacity = capacity;
-    }
+    if (!array_reserve(&table.entries, &table.capacity, table.count + 1, sizeof *table.entries))
+        return NULL;
     table.entries[table.count] = (struct tuning){*key, kind, NULL, 0};
     return &table.entries[table.count++];
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
@@ -45,16 +46,8 @@ struct builder {
 
 static bool make_room(struct builder *b, size_t count)
 {
-    if (count > b->capacity) {
-        size_t capacity = b->capacity ? b->capacity : 64;
-        while (capacity < count)
-            capacity *= 2;
-        char **bigger = realloc(b->labels.names, capacity * sizeof *bigger);
-        if (!bigger)
-            return false;
-        b->labels.names = bigger;
-        b->capacity = capacity;
-    }
+    if (!array_reserve(&b->labels.names, &b->capacity, count, sizeof *b->labels.names))
+        return false;
     while (b->labels.count < count)
         b->labels.names[b->labels.count++] = hole;
     return true;

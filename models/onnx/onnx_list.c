@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "engine/op/ops.h"
 #include "models/onnx/onnx_forms.h"
@@ -19,16 +20,9 @@ struct list {
 
 static struct onnx_op_use *add_use(struct list *list, const char *key)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 32;
-        struct onnx_op_use *bigger = realloc(list->uses, capacity * sizeof *bigger);
-        if (!bigger)
-            return NULL;
-        list->uses = bigger;
-        list->capacity = capacity;
-    }
     const char *kept = arena_copy_text(list->keys, key, strlen(key));
-    if (!kept || !name_map_put(&list->index, kept, (void *)(uintptr_t)(list->count + 1)))
+    if (!array_reserve(&list->uses, &list->capacity, list->count + 1, sizeof *list->uses) ||
+        !kept || !name_map_put(&list->index, kept, (void *)(uintptr_t)(list->count + 1)))
         return NULL;
     struct onnx_op_use *use = &list->uses[list->count++];
     *use = (struct onnx_op_use){0};

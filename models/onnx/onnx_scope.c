@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/op/ops.h"
 #include "models/onnx/onnx_import.h"
 
@@ -72,14 +73,9 @@ enum status scope_declare(struct scope *scope, const char *name, enum dtype dtyp
 
 static bool remember_capture(struct scope *scope, struct value *value)
 {
-    if (scope->captured_count == scope->captured_capacity) {
-        size_t capacity = scope->captured_capacity ? scope->captured_capacity * 2 : 8;
-        struct value **bigger = realloc(scope->captured, capacity * sizeof *bigger);
-        if (!bigger)
-            return false;
-        scope->captured = bigger;
-        scope->captured_capacity = capacity;
-    }
+    if (!array_reserve(&scope->captured, &scope->captured_capacity, scope->captured_count + 1,
+                       sizeof(struct value *)))
+        return false;
     scope->captured[scope->captured_count++] = value;
     return true;
 }

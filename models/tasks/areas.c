@@ -5,8 +5,7 @@
  * computed only between points whose best classes differ. */
 #include "models/tasks/areas.h"
 
-#include <stdlib.h>
-
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 
 bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
@@ -16,14 +15,8 @@ bool area_add(struct area_runs *runs, uint16_t index, uint32_t length)
         last->length += length;
         return true;
     }
-    if (runs->count == runs->capacity) {
-        const size_t capacity = runs->capacity ? 2 * runs->capacity : 1024;
-        struct area_run *items = realloc(runs->items, capacity * sizeof *items);
-        if (!items)
-            return false;
-        runs->items = items;
-        runs->capacity = capacity;
-    }
+    if (!array_reserve(&runs->items, &runs->capacity, runs->count + 1, sizeof *runs->items))
+        return false;
     runs->items[runs->count++] = (struct area_run){index, length};
     return true;
 }

@@ -2,6 +2,7 @@
  *
  * The numbers are torchvision's nms(): intersection over union in float32, strictly greater than
  * the threshold, in the order of the scores. */
+#include "engine/base/array.h"
 #include "models/tasks/decoders.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 
 #include "engine/base/size.h"
 
-enum { FIRST_CAPACITY = 64, KEPT_BLOCK = 16 };
+enum { KEPT_BLOCK = 16 };
 
 void detections_done(struct detections *detections)
 {
@@ -59,20 +60,6 @@ static void heap_make(struct detection *heap, size_t count, int sign)
         heap_sift(heap, count, i, sign);
 }
 
-static bool candidates_grow(struct candidates *candidates)
-{
-    struct detections *found = &candidates->found;
-    size_t capacity = found->capacity ? 2 * found->capacity : FIRST_CAPACITY;
-    struct detection *items = realloc(found->items, capacity * sizeof *items);
-    if (!items) {
-        candidates->is_out_of_memory = true;
-        return false;
-    }
-    found->items = items;
-    found->capacity = capacity;
-    return true;
-}
-
 void candidates_add(struct candidates *candidates, const struct detection *added)
 {
     struct detections *found = &candidates->found;
@@ -89,8 +76,10 @@ void candidates_add(struct candidates *candidates, const struct detection *added
         }
         return;
     }
-    if (found->count == found->capacity && !candidates_grow(candidates))
+    if (!array_reserve(&found->items, &found->capacity, found->count + 1, sizeof *found->items)) {
+        candidates->is_out_of_memory = true;
         return;
+    }
     found->items[found->count++] = *added;
     if (found->count == most)
         heap_make(found->items, found->count, -1);

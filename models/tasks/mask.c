@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 
 /* As rleFrString in COCO's maskApi.c. */
@@ -108,15 +109,9 @@ void mask_polygons_done(struct mask_polygons *polygons)
 static void outline_keep(struct outline *outline, struct corner corner)
 {
     struct mask_polygons *into = outline->into;
-    if (into->count + 2 > outline->capacity) {
-        const size_t capacity = outline->capacity ? 2 * outline->capacity : 64;
-        uint32_t *points = realloc(into->points, capacity * sizeof *points);
-        if (!points) {
-            outline->failed = true;
-            return;
-        }
-        into->points = points;
-        outline->capacity = capacity;
+    if (!array_reserve(&into->points, &outline->capacity, into->count + 2, sizeof *into->points)) {
+        outline->failed = true;
+        return;
     }
     into->points[into->count++] = (uint32_t)corner.x;
     into->points[into->count++] = (uint32_t)corner.y;
@@ -224,14 +219,8 @@ static bool add_polygon(struct mask_bitmap *bitmap, uint32_t x, uint32_t y, stru
         into->count = begin;
     if (outline->failed || area <= 0)
         return !outline->failed;
-    if (into->polygons == *ends_capacity) {
-        const size_t capacity = *ends_capacity ? 2 * *ends_capacity : 16;
-        size_t *ends = realloc(into->ends, capacity * sizeof *ends);
-        if (!ends)
-            return false;
-        into->ends = ends;
-        *ends_capacity = capacity;
-    }
+    if (!array_reserve(&into->ends, ends_capacity, into->polygons + 1, sizeof *into->ends))
+        return false;
     into->ends[into->polygons++] = into->count;
     return true;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "models/tasks/decoders.h"
 
@@ -53,7 +54,7 @@ struct text_map {
     uint32_t *ordered; /* runs, sorted by their part */
     double *sums; /* for each row: sums of the pixels left of a column; width + 1 for each row */
     struct text_point *points, *hull;
-    size_t point_capacity;
+    size_t point_capacity, hull_capacity;
 };
 
 static void text_map_done(struct text_map *map)
@@ -177,18 +178,9 @@ static enum status sort_runs(struct text_map *map, struct error *err)
 
 static bool add_end(struct text_map *map, size_t *count, uint32_t x, uint32_t y)
 {
-    if (*count == map->point_capacity) {
-        const size_t capacity = map->point_capacity ? 2 * map->point_capacity : 256;
-        struct text_point *points = realloc(map->points, capacity * sizeof *points);
-        if (!points)
-            return false;
-        map->points = points;
-        struct text_point *hull = realloc(map->hull, 2 * capacity * sizeof *hull);
-        if (!hull)
-            return false;
-        map->hull = hull;
-        map->point_capacity = capacity;
-    }
+    if (!array_reserve(&map->points, &map->point_capacity, *count + 1, sizeof *map->points) ||
+        !array_reserve(&map->hull, &map->hull_capacity, 2 * (*count + 1), sizeof *map->hull))
+        return false;
     map->points[(*count)++] = (struct text_point){(int32_t)x, (int32_t)y};
     return true;
 }

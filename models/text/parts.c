@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
+#include "engine/base/array.h"
 #include "engine/base/utf8.h"
 
 void text_parts_done(struct text_parts *parts)
@@ -14,26 +14,13 @@ void text_parts_done(struct text_parts *parts)
     memset(parts, 0, sizeof *parts);
 }
 
-/* Grows an array from *room elements of `size` bytes to at least `needed`. */
-static bool make_room(void **array, size_t *room, size_t needed, size_t size)
-{
-    const size_t wanted = needed + needed / 2 + 64;
-    void *grown = realloc(*array, wanted * size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *room = wanted;
-    return true;
-}
-
 char *text_parts_room(struct text_parts *parts, size_t more)
 {
     if (parts->failed)
         return NULL;
     if (more > PARTS_BYTES_MAX - parts->size)
         parts->failed = STATUS_TOO_LARGE;
-    else if (more > parts->room - parts->size &&
-             !make_room((void **)&parts->text, &parts->room, parts->size + more, 1))
+    else if (!array_reserve(&parts->text, &parts->room, parts->size + more, 1))
         parts->failed = STATUS_NO_MEMORY;
     return parts->failed || !parts->text ? NULL : parts->text + parts->size;
 }
@@ -60,8 +47,7 @@ void text_parts_end(struct text_parts *parts, int32_t token, bool at_start)
     const size_t start = last ? last->start + last->size : 0;
     if (parts->failed || start == parts->size)
         return;
-    if (parts->count == parts->list_room && !make_room((void **)&parts->list, &parts->list_room,
-                                                       parts->count + 1, sizeof *parts->list)) {
+    if (!array_reserve(&parts->list, &parts->list_room, parts->count + 1, sizeof *parts->list)) {
         parts->failed = STATUS_NO_MEMORY;
         return;
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
@@ -60,13 +61,8 @@ void vocabulary_bytes(const struct vocabulary *vocabulary, int32_t ret[static 25
 
 void ids_add(struct id_list *list, int32_t id)
 {
-    if (list->count == list->room && !list->failed) {
-        const size_t room = 2 * list->room + 64;
-        int32_t *ids = realloc(list->ids, room * sizeof *ids);
-        list->failed = ids ? STATUS_OK : STATUS_NO_MEMORY;
-        list->ids = ids ? ids : list->ids;
-        list->room = ids ? room : list->room;
-    }
+    if (!list->failed && !array_reserve(&list->ids, &list->room, list->count + 1, sizeof id))
+        list->failed = STATUS_NO_MEMORY;
     if (!list->failed)
         list->ids[list->count++] = id;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 
 #define FOLDERS_DEEP 16
@@ -47,15 +48,8 @@ static enum status list_images(FTS *tree, char ***names, size_t *count, struct e
         if (entry->fts_info == FTS_D || entry->fts_info == FTS_DP || is_hidden ||
             !photo_files_has_ending(entry->fts_name))
             continue;
-        if (*count == capacity) {
-            capacity = capacity * 2 + 64;
-            char **bigger = reallocarray(*names, capacity, sizeof **names);
-            if (!bigger)
-                return error_no_memory(err, "for the names of photos");
-            *names = bigger;
-        }
-        (*names)[*count] = strdup(entry->fts_path);
-        if (!(*names)[*count])
+        if (!array_reserve(names, &capacity, *count + 1, sizeof **names) ||
+            !((*names)[*count] = strdup(entry->fts_path)))
             return error_no_memory(err, "for the names of photos");
         ++*count;
     }

@@ -5,6 +5,7 @@
 
 #include <png.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "server/image/encode.h"
 
@@ -35,16 +36,10 @@ static void png_writer_warn(png_structp png, png_const_charp text)
 static void png_writer_put(png_structp png, png_bytep data, size_t size)
 {
     struct png_writer *writer = png_get_io_ptr(png);
-    if (size > writer->capacity - writer->size) {
-        size_t capacity;
-        if (!size_add(writer->size, size, &capacity) || !size_mul(capacity, 2, &capacity))
-            png_error(png, "the file is too large");
-        uint8_t *bytes = realloc(writer->bytes, capacity);
-        if (!bytes)
-            png_error(png, "out of memory");
-        writer->bytes = bytes;
-        writer->capacity = capacity;
-    }
+    size_t wanted;
+    if (!size_add(writer->size, size, &wanted) ||
+        !array_reserve(&writer->bytes, &writer->capacity, wanted, 1))
+        png_error(png, "out of memory");
     memcpy(writer->bytes + writer->size, data, size);
     writer->size += size;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 #include "engine/base/forkjoin.h"
@@ -56,14 +57,9 @@ enum status program_keep_constant(struct program *program, const struct value *v
 {
     if (program->data[value->index])
         return STATUS_OK;
-    if (program->constant_count == program->constant_capacity) {
-        size_t capacity = program->constant_capacity * 2 + 32;
-        struct tensor **bigger =
-            reallocarray(program->constants, capacity, sizeof(struct tensor *));
-        TRY(check_memory(bigger, "while compiling", err));
-        program->constants = bigger;
-        program->constant_capacity = capacity;
-    }
+    if (!array_reserve(&program->constants, &program->constant_capacity,
+                       program->constant_count + 1, sizeof(struct tensor *)))
+        return error_no_memory(err, "while compiling");
     program->constants[program->constant_count++] = tensor_ref(value->known);
     program->data[value->index] = value->known->data;
     return STATUS_OK;

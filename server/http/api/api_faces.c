@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "proto/dialects.h"
@@ -288,15 +289,9 @@ struct name_list {
 static void add_name(void *context, const char *name)
 {
     struct name_list *list = context;
-    if (list->count == list->capacity) {
-        const size_t capacity = list->capacity ? 2 * list->capacity : 64;
-        char **names = reallocarray(list->names, capacity, sizeof *names);
-        if (names) {
-            list->names = names;
-            list->capacity = capacity;
-        }
-    }
-    char *copy = list->count < list->capacity ? strdup(name) : NULL;
+    const bool fits =
+        array_reserve(&list->names, &list->capacity, list->count + 1, sizeof *list->names);
+    char *copy = fits ? strdup(name) : NULL;
     if (copy)
         list->names[list->count++] = copy;
     else

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/tasks/class_scores.h"
@@ -438,20 +439,13 @@ struct shaping {
 
 static bool add_text(struct shaping *s, char *text)
 {
-    if (s->text_count == s->text_capacity) {
-        size_t capacity = s->text_capacity ? 2 * s->text_capacity : 16;
-        char **grown = reallocarray(s->texts, capacity, sizeof *grown);
-        if (!grown || !text) {
-            s->texts = grown ? grown : s->texts;
-            free(text);
-            return false;
-        }
-        s->texts = grown;
-        s->text_capacity = capacity;
+    if (!text ||
+        !array_reserve(&s->texts, &s->text_capacity, s->text_count + 1, sizeof *s->texts)) {
+        free(text);
+        return false;
     }
-    if (text)
-        s->texts[s->text_count++] = text;
-    return text != NULL;
+    s->texts[s->text_count++] = text;
+    return true;
 }
 
 /* The `most` best classes of a row, as texts. */

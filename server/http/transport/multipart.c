@@ -17,12 +17,12 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/array.h"
 #include "engine/base/size.h"
 
 #define BOUNDARY_MAX 70 /* RFC 2046, section 5.1.1 */
 #define HEADER_MAX   4096
 #define HEADER_COUNT 16
-#define FIRST_PARTS  4
 
 bool multipart_is(const char *content_type)
 {
@@ -153,16 +153,8 @@ static enum status add_part(struct multipart *multipart, size_t *capacity, size_
     if (multipart->count == max_parts)
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu parts in one multipart request (--max-images)", max_parts);
-    if (multipart->count == *capacity) {
-        size_t grown = *capacity ? *capacity * 2 : FIRST_PARTS, bytes;
-        struct multipart_part *parts = NULL;
-        if (size_mul(grown, sizeof *parts, &bytes))
-            parts = realloc(multipart->parts, bytes);
-        if (!parts)
-            return error_set(err, STATUS_NO_MEMORY, "out of memory for %zu parts", grown);
-        multipart->parts = parts;
-        *capacity = grown;
-    }
+    if (!array_reserve(&multipart->parts, capacity, multipart->count + 1, sizeof *part))
+        return error_no_memory(err, "for the parts of a request");
     multipart->parts[multipart->count++] = *part;
     return STATUS_OK;
 }
