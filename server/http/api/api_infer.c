@@ -32,7 +32,7 @@ struct infer_work {
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
     struct request_texts rows_of_texts;
-    bool *wanted; /* of the model's outputs */
+    bool *wanted, *as_binary; /* of the model's outputs; one allocation */
     size_t rows;
 };
 
@@ -373,12 +373,21 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
                      wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
+/* The form of an output that a request does not name. */
+static struct v2_output default_output(const struct infer_work *work)
+{
+    return work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
+}
+
 static enum status check_outputs(struct infer_work *work, const struct deployment *deployment,
                                  struct error *err)
 {
-    work->wanted = alloc_array(deployment->output_count, sizeof *work->wanted);
+    const size_t count = deployment->output_count;
+    const struct v2_output all = default_output(work);
+    work->wanted = alloc_array(2 * count, sizeof *work->wanted);
     if (!work->wanted)
         return error_no_memory(err, "for a request");
+    work->as_binary = work->wanted + count;
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i = 0;
         TRY(output_index(deployment, work->v2->outputs[k].name, &i, err));
@@ -388,11 +397,14 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
         TRY(check_classes(deployment->outputs[i].name, work->v2->outputs[k].classification,
                           deployment->outputs[i].count, err));
         work->wanted[i] = true;
+        work->as_binary[i] = work->v2->outputs[k].binary && !work->v2->outputs[k].classification;
     }
-    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < deployment->output_count;
-         i++)
+    for (size_t i = 0; (!work->v2 || work->v2->output_count == 0) && i < count; i++) {
         work->wanted[i] = true;
+        work->as_binary[i] = all.binary && !all.classification;
+    }
     work->request.wanted_outputs = work->wanted;
+    work->request.binary_outputs = work->as_binary;
     return STATUS_OK;
 }
 
@@ -409,15 +421,16 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
                                   const struct deployment *deployment, struct error *err)
 {
     const struct v2_request *v2 = work->v2;
-    const struct v2_output all = v2 ? v2->default_output : (struct v2_output){.binary = true};
+    const struct v2_output all = default_output(work);
     size_t bytes = 0;
     for (size_t i = 0; i < deployment->output_count; i++) {
         const struct v2_output *asked = &all;
         for (size_t k = 0; v2 && k < v2->output_count; k++)
             if (!strcmp(v2->outputs[k].name, deployment->outputs[i].name))
                 asked = &v2->outputs[k];
-        bool as_json = !asked->binary || asked->classification > 0;
-        size_t most = submission_output_bytes(&deployment->outputs[i], work->rows, as_json), texts;
+        size_t most = submission_output_bytes(&deployment->outputs[i], work->rows,
+                                              !work->as_binary[i]),
+               texts;
         if (!size_mul(work->rows, class_bytes(asked->classification, deployment), &texts) ||
             !size_add(most, texts, &most))
             most = SIZE_MAX;
@@ -535,8 +548,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
 static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
     const struct deployment *deployment = work->request.deployment;
-    const struct v2_output all =
-        work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
+    const struct v2_output all = default_output(work);
     bool listed = work->v2 && work->v2->output_count > 0;
     size_t *text_at = alloc_array(count, sizeof *text_at);
     enum status status = text_at ? STATUS_OK : error_no_memory(s->err, "for a request");

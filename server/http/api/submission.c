@@ -114,7 +114,8 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
                                                     .shape = output->shape,
                                                     .count = shape_count(&output->shape),
                                                     .bytes = output->bytes};
-                if (!size_add(*ret_unforeseen, submission_output_bytes(&known, 1, true),
+                const bool as_json = !request->binary_outputs || !request->binary_outputs[o];
+                if (!size_add(*ret_unforeseen, submission_output_bytes(&known, 1, as_json),
                               ret_unforeseen))
                     *ret_unforeseen = SIZE_MAX;
             }

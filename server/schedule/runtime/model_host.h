@@ -175,6 +175,7 @@ struct predict_request {
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;  /* of output_count; NULL: all; borrowed until on_done */
+    const bool *binary_outputs;  /* the same, not read by the model host; NULL: all are text */
     bool wants_picture;          /* not read by the model host: answered by the annotated photo */
     int top_k;                   /* 1 … PREDICT_MAX_TOP_K */
     bool asks_top_k;             /* the client gave it: the model must have a use for it */
