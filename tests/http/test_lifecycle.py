@@ -458,7 +458,8 @@ class Drain(Lifecycle):
 
     def test_no_answer_is_lost_under_load(self):
         """Clients that open connections, keep them, and send as fast as they can while the server
-        ends. A request that has been sent gets its answer, or its connection was never taken."""
+        ends. A request that has been sent gets its answer, or its connection was never taken. A connection that sends
+        nothing for 200 ms is closed, so a client that a busy machine stops for longer may lose its first request."""
         server = self.serve(self.slow_to_run(), "--precision", "fp32", "--max-queue", "64", "--grace", "3600")
         image, stop = seven(), threading.Event()
         counts = {"answered": 0, "refused": 0}
@@ -470,6 +471,7 @@ class Drain(Lifecycle):
 
         def client(keep_alive):
             while not stop.is_set():
+                start, sent = time.monotonic(), None
                 try:
                     connection = server.connect()
                 except OSError:
@@ -480,8 +482,11 @@ class Drain(Lifecycle):
                     while not stop.is_set():
                         try:
                             connection.sendall(post("/predict", image))
+                            sent = sent or time.monotonic()
                             answer, _ = read_answer(connection)
                         except (AssertionError, OSError) as error:
+                            if fresh and (sent or time.monotonic()) - start > 0.1:
+                                return
                             with guard:
                                 lost.append((fresh, repr(error)))
                             return
@@ -505,9 +510,6 @@ class Drain(Lifecycle):
             stop.set()
         for thread in threads:
             thread.join(harness.PATIENCE)
-        if "SO_ATTACH_FILTER" in server.log():
-            # This kernel cannot close the door gently: those on the doorstep are lost, no others.
-            lost = [error for fresh, error in lost if not fresh]
         self.assertEqual(lost, [])
         self.assertIn("all_answered=true", server.log())
 

@@ -353,5 +353,13 @@ bool listen_stop(struct listener *listener)
         listen_remove(listener);
         return true;
     }
-    return setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0;
+    if (setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0)
+        return true;
+    /* Some kernels refuse filters to those without rights. Of what still arrives, drop all but
+     * packets that no program sends: those that may cross 255 routers. An IPv6 socket has both
+     * limits, for it may take IPv4, too. */
+    const int hops = 255;
+    const bool is_ipv6 =
+        setsockopt(listener->fd, IPPROTO_IPV6, IPV6_MINHOPCOUNT, &hops, sizeof hops) == 0;
+    return setsockopt(listener->fd, IPPROTO_IP, IP_MINTTL, &hops, sizeof hops) == 0 || is_ipv6;
 }
