@@ -189,8 +189,11 @@ class Server:
             self.wait_for(is_complete, "batches")
 
     def log(self):
+        """Whole lines, while it runs: it may be in the middle of one."""
+        is_running = self.process.poll() is None
         self.log_file.flush()
-        return read(self.log_path).decode(errors="replace")
+        text = read(self.log_path).decode(errors="replace")
+        return text[:text.rfind("\n") + 1] if is_running else text
 
     def client(self, timeout):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
