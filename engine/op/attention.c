@@ -4,6 +4,7 @@
 
 #include "engine/op/attention.h"
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 
 static const char *const bias_names[ATTENTION_BIASES] = {"bias0", "bias1", "bias2"};
 

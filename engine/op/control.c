@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 
 static enum status read_body(const struct node *node, const char *name, struct graph **ret,
                              struct error *err)

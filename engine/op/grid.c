@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 
 #define INTERPOLATIONS "linear nearest cubic"
 enum interpolation { INTERPOLATE_LINEAR, INTERPOLATE_NEAREST, INTERPOLATE_CUBIC };

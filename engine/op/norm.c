@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 
 /* True if the value is computed from constants alone. Weights are prepared by a few nodes; beyond
  * MOST_NODES the answer is false. */

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 
 static enum status infer_softmax(struct node *node, struct error *err)
 {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/op/family.h"
+#include "engine/op/nn.h"
 #include "engine/op/transformer.h"
 
 /* ---- Attention ---- */
