@@ -15,8 +15,10 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 
-static const struct cpu_kernel *const kernels[] = {&cpu_winograd, &cpu_depthwise, &cpu_gemm,
-                                                   &cpu_onednn_conv, &cpu_onednn_matmul};
+static const struct cpu_kernel cpu_own;
+static const struct cpu_kernel *const kernels[] = {
+    &cpu_winograd,    &cpu_depthwise,     &cpu_gemm,           &cpu_own,
+    &cpu_onednn_conv, &cpu_onednn_matmul, &cpu_quantized_conv, &cpu_quantized_matmul};
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
@@ -36,6 +38,58 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
  * error of a measurement. */
 #define SAME_SPEED_RATIO 1.03
 
+#define FLOAT_PRODUCTS   OP_CONV, OP_GEMM, OP_MATMUL
+#define INTEGER_PRODUCTS OP_QLINEAR_CONV, OP_QLINEAR_MATMUL, OP_QGEMM
+
+static bool is_of_integers(const struct node *node)
+{
+    static const enum op integer[] = {INTEGER_PRODUCTS};
+    bool is = false;
+    for (size_t i = 0; i < COUNT_OF(integer); i++)
+        is = is || integer[i] == node->op;
+    return is;
+}
+
+static const struct value *weights_of(const struct node *node)
+{
+    return node->inputs[is_of_integers(node) ? 3 : 1];
+}
+
+/* ---- lensd's kernels instead of oneDNN's ---- */
+
+/* The last of the table that claims the node computes any product, with oneDNN where it is there.
+ */
+static const struct cpu_kernel *general_kernel(const struct node *node)
+{
+    static const struct cpu_kernel *const general[] = {&cpu_onednn_conv, &cpu_onednn_matmul,
+                                                       &cpu_quantized_conv, &cpu_quantized_matmul};
+    struct kernel_caps caps;
+    for (size_t i = 0; i < COUNT_OF(general); i++)
+        if (kernel_claims(&general[i]->kernel, node, &caps))
+            return general[i];
+    return NULL;
+}
+
+/* Not float32, for which cpu_gemm is quicker, and not a depthwise convolution. */
+static bool own_claim(const struct node *node, struct kernel_caps *ret)
+{
+    (void)ret;
+    const struct shape *weights = &weights_of(node)->shape;
+    const bool is_depthwise = node_int(node, "group", 1) > 1 && weights->dims[1] == 1;
+    return node->inputs[0]->dtype != DTYPE_F32 && !is_depthwise && general_kernel(node);
+}
+
+/* No rule prefers them. */
+static enum status lower_own(const struct lowering *lowering, struct step **ret, struct error *err)
+{
+    struct lowering own = *lowering;
+    own.own = true;
+    return lowering->any ? general_kernel(lowering->node)->create(&own, ret, err) : STATUS_OK;
+}
+
+static const struct cpu_kernel cpu_own = {{"own", {FLOAT_PRODUCTS, INTEGER_PRODUCTS}, own_claim},
+                                          lower_own};
+
 /* ---- a layer's geometry ---- */
 
 static void hash_ints(struct graph_hash *hash, const struct node *node, const char *name)
@@ -54,7 +108,7 @@ static struct graph_hash key_of(const struct lowering *lowering)
     const struct node *node = lowering->node;
     struct graph_hash hash = {{0, 0}};
     struct shape x = node->inputs[0]->shape;
-    const struct shape *weights = &node->inputs[1]->shape;
+    const struct shape *weights = &weights_of(node)->shape;
     if (x.rank > 2 && x.dims[0] > 2)
         x.dims[0] = 2;
     const int32_t facts[] = {(int32_t)node->op,
@@ -65,6 +119,7 @@ static struct graph_hash key_of(const struct lowering *lowering)
                              (int32_t)node->output_count,
                              lowering->backend->options.threads,
                              (int32_t)node->inputs[0]->dtype,
+                             (int32_t)node->outputs[0]->dtype,
                              x.rank,
                              weights->rank};
     const int64_t group = node_int(node, "group", 1);
@@ -97,7 +152,7 @@ static bool recall(const struct graph_hash *key, size_t *ret_kernel)
 /* Whether weights were packed into clearly more than they are, as Winograd's are. */
 static bool is_spacious(const struct lowering *lowering, size_t packed)
 {
-    const struct tensor *weights = lowering->node->inputs[1]->known;
+    const struct tensor *weights = weights_of(lowering->node)->known;
     return weights && packed > weights->bytes + weights->bytes / 8 + SLACK_BYTES;
 }
 
@@ -250,7 +305,9 @@ static enum status gather_candidates(struct kernel_measurement *m, size_t ruled,
         if (k == ruled)
             continue;
         const enum status status = create(k, &any, &other, err);
-        if (other)
+        if (other && strcmp(other->kernel, step->kernel) == 0)
+            step_free(other); /* the rule's choice again */
+        else if (other)
             m->candidates[m->count++] = (struct kernel_candidate){
                 .kernel = k, .step = other, .newest = any.backend->weights};
         TRY(status);
@@ -309,8 +366,7 @@ static bool is_worth_measuring(const struct lowering *lowering, const struct ste
     const struct node *node = lowering->node;
     return !lowering->any && !lowering->backend->options.no_kernel_tuning &&
            clock_ms(lowering->backend->tuning_ns) < BUDGET_MS && step->flops >= WORTH_FLOPS &&
-           node->inputs[0]->dtype == DTYPE_F32 && node->outputs[0]->dtype == DTYPE_F32 &&
-           node->inputs[1]->known;
+           weights_of(node)->known;
 }
 
 static enum status lower_product(const struct lowering *lowering, struct step **ret,
@@ -360,10 +416,11 @@ static bool product_claim(const struct node *node, struct kernel_caps *ret)
             is_claimed = true;
             ret->can |= caps.can;
         }
-    ret->narrow = NARROW_PRODUCT;
+    if (!is_of_integers(node))
+        ret->narrow = NARROW_PRODUCT;
     ret->in_place = claim_residual(node);
     return is_claimed;
 }
 
-const struct cpu_kernel cpu_product = {{"product", {OP_CONV, OP_GEMM, OP_MATMUL}, product_claim},
-                                       lower_product};
+const struct cpu_kernel cpu_product = {
+    {"product", {FLOAT_PRODUCTS, INTEGER_PRODUCTS}, product_claim}, lower_product};

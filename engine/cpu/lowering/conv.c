@@ -67,6 +67,7 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     TRY(window_init(node, spatial, x->shape.dims + 1, weights->shape.dims + 2, &window, err));
 
     desc->op = PRODUCT_CONV;
+    desc->own = lowering->own;
     desc->src = image_layout(x);
     desc->dst = image_layout(y);
     desc->weights = weights_layout(weights, group);

@@ -64,6 +64,7 @@ static enum status matmul_product(const struct lowering *lowering, struct produc
 {
     const struct strided_layout *src = &desc->src, *dst = &desc->dst;
     desc->op = PRODUCT_MATMUL;
+    desc->own = lowering->own;
     desc->packed = desc->scales ? DTYPE_I8 : src->dtype;
     if (desc->bias_constant) {
         desc->bias =

@@ -88,7 +88,8 @@ static enum status lower_qconv(const struct lowering *lowering, struct step **re
     const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
-    TRY(lower_qdepthwise(lowering, ret, err));
+    if (!lowering->own)
+        TRY(lower_qdepthwise(lowering, ret, err));
     if (*ret)
         return STATUS_OK;
     const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];

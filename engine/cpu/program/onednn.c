@@ -463,8 +463,8 @@ enum status onednn_product_create(const struct onednn *onednn, const struct prod
                                   struct error *err)
 {
     dnnl_primitive_t primitive = NULL;
-    if (desc->packed == DTYPE_I8 && desc->weights_constant &&
-        !onednn_sums_fit(desc->weights_constant, desc->src.dtype))
+    if (desc->own || (desc->packed == DTYPE_I8 && desc->weights_constant &&
+                      !onednn_sums_fit(desc->weights_constant, desc->src.dtype)))
         return create_own(onednn, desc, epilogue, ret, err);
     TRY(onednn_reserve_fill(err));
     TRY(make_primitive(onednn, desc, epilogue, &primitive, err));

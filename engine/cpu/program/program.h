@@ -75,6 +75,7 @@ struct lowering {
     struct program *program;
     const struct node *node;
     bool any; /* a lowering takes what its kernel fits, whether it pays or not */
+    bool own; /* a product is computed by lensd's kernels, not oneDNN's */
 };
 
 /* ---- steps (program.c) ---- */
