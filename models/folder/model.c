@@ -422,8 +422,11 @@ static enum status fill(struct model *model, const struct model_place *place, co
     /* These name the file that is wrong, which need not be the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
-    TRY(read_text(place, model, err));
     model->texts.scale = 100;
+    bool is_half = place->is_half;
+    if (model_has_tokenizer(place))
+        TRY(model_split(model, place->wants_texts, &is_half, err));
+    TRY(read_text(place, model, err));
     if (!model->text.tokenizer)
         TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
@@ -438,7 +441,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     facts.text_size = model->texts.count ? model->texts.size : 0;
     facts.are_characters = are_characters;
     facts.takes_texts = model->text.tokenizer != NULL;
-    facts.is_half = place->is_half;
+    facts.is_half = is_half;
     enum status status = model_describe(model, model->is_configured, &config, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;

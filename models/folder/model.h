@@ -97,8 +97,9 @@ enum status model_load_version(const char *path, const char *version, const char
  * folder's name, the half for texts also this ending. */
 #define MODEL_TEXT_ENDING ".text"
 
-/* Finds the .onnx file with the textual half of the model in a folder. *ret is malloc'ed; NULL if
- * there is none. STATUS_NO_MEMORY. */
+/* Finds the textual half of the model in a folder: a path for model_load(), which is an .onnx file,
+ * or one with both halves and MODEL_TEXT_ENDING behind it. *ret is malloc'ed; NULL if there is
+ * none. STATUS_NO_MEMORY. */
 enum status model_find_text(const char *folder, char **ret, struct error *err) MUST_USE;
 
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without

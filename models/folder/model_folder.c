@@ -8,7 +8,8 @@
  *     FOLDER/onnx/model.onnx       Hugging Face repositories with exported weights
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
  *     FOLDER/anything.onnx         when there is exactly one
- *     anything.onnx                configurations are looked for beside it */
+ *     anything.onnx                configurations are looked for beside it
+ *     anything.onnx.text           the half for texts of a file with both, beside a tokenizer */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -208,6 +209,52 @@ static const struct {
               {"onnx/vision_model.onnx", "onnx/text_model.onnx"},
               {"vision_model.onnx", "text_model.onnx"}};
 
+struct halves_found {
+    bool tokens, photos, vectors;
+};
+
+static void note_name(void *context, bool is_output, const char *name, size_t size)
+{
+    struct halves_found *found = context;
+    enum text_input_kind kind;
+    if (is_output)
+        found->vectors = found->vectors || model_is_text_vector(name, size);
+    else if (text_input_is_name(name, size, &kind))
+        found->tokens = true;
+    else
+        found->photos = true;
+}
+
+bool model_has_tokenizer(const struct model_place *place)
+{
+    bool is_there = false;
+    for (size_t f = 0; f < COUNT_OF(place->folders) && place->folders[f]; f++) {
+        for (size_t i = 0; tokenizer_file(i) && !is_there; i++) {
+            char *path = folder_join(place->folders[f], tokenizer_file(i));
+            is_there = is_file(path);
+            free(path);
+        }
+    }
+    return is_there;
+}
+
+/* Finds the half for texts in a file that has both. */
+static enum status find_text_within(const char *path, char **ret, struct error *err)
+{
+    struct model_place place;
+    struct error ignored;
+    struct halves_found found = {false, false, false};
+    if (model_place_find(path, NULL, &place, &ignored) != STATUS_OK)
+        return STATUS_OK;
+    if (!place.is_pipeline && !place.is_numbered && !place.is_half && model_has_tokenizer(&place))
+        onnx_visit_names(place.file, note_name, &found);
+    const bool is_there = found.tokens && found.photos && found.vectors;
+    if (is_there && asprintf(ret, "%s" MODEL_TEXT_ENDING, place.file) < 0)
+        *ret = NULL;
+    model_place_done(&place);
+    return is_there && !*ret ? error_no_memory(err, "while looking for a model") : STATUS_OK;
+}
+
 enum status model_find_text(const char *folder, char **ret, struct error *err)
 {
     *ret = NULL;
@@ -223,7 +270,7 @@ enum status model_find_text(const char *folder, char **ret, struct error *err)
         else
             free(texts);
     }
-    return STATUS_OK;
+    return *ret ? STATUS_OK : find_text_within(folder, ret, err);
 }
 
 /* Sets `file`, half of the model in `folder`. Looks for other files beside it, then in `folder`. */
@@ -386,11 +433,39 @@ static enum status folder_find(const char *path, const char *version, struct mod
     return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
 }
 
+/* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if only that is a file; else NULL. */
+static char *file_of_text(const char *path)
+{
+    char *file = ends_with(path, MODEL_TEXT_ENDING) && !is_file(path)
+                     ? strndup(path, strlen(path) - strlen(MODEL_TEXT_ENDING))
+                     : NULL;
+    if (is_file(file))
+        return file;
+    free(file);
+    return NULL;
+}
+
+/* Makes it the place of the half for texts. */
+static enum status want_texts(struct model_place *place, struct error *err)
+{
+    char *name = NULL;
+    if (asprintf(&name, "%s" MODEL_TEXT_ENDING, place->name) < 0)
+        return error_no_memory(err, "while looking for a model");
+    free(place->name);
+    place->name = name;
+    place->wants_texts = true;
+    return STATUS_OK;
+}
+
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
                              struct error *err)
 {
     struct model_place place = {0};
-    enum status status = folder_find(path, version, &place, err);
+    char *file = file_of_text(path);
+    enum status status = folder_find(file ? file : path, version, &place, err);
+    if (status == STATUS_OK && file)
+        status = want_texts(&place, err);
+    free(file);
     if (status != STATUS_OK) {
         model_place_done(&place);
         return error_prefix(err, "%.200s", path);

@@ -15,6 +15,7 @@ struct model_place {
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* of a model for photos and texts; its folder may have the other one */
+    bool wants_texts; /* of a file with both: the half for texts */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
@@ -128,6 +129,19 @@ enum status input_constants_read(const struct cJSON *item, struct input_constant
  * input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
+
+/* True if a file for a tokenizer is there. */
+bool model_has_tokenizer(const struct model_place *place);
+
+/* True if outputs with vectors of texts have this name, which need not be terminated. */
+bool model_is_text_vector(const char *name, size_t size);
+
+/* Divides the graph of a file that takes photos and texts, and makes comparable vectors of both:
+ * leaves the half that the photos decide, or the texts, and reads how the graph scores pairs of
+ * them into model->texts (models/folder/model_split.c). Leaves other graphs as they are.
+ * STATUS_NO_MEMORY. */
+enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
+                        struct error *err) MUST_USE;
 
 /* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {

@@ -8,7 +8,7 @@
 
 #define TEXT_FILE_LENGTH_MAX 65536 /* tokens of a row that a file may fix */
 
-bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
+bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret)
 {
     static const struct {
         const char *name;
@@ -19,15 +19,19 @@ bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
         {"attention_mask", TEXT_MASK},  {"text_attention_mask", TEXT_MASK},
         {"token_type_ids", TEXT_TYPES},
     };
-    if (input->shape.rank != 2 || (input->dtype != DTYPE_I64 && input->dtype != DTYPE_I32))
-        return false;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        if (strcmp(names[i].name, input->name) != 0)
+        if (strlen(names[i].name) != size || memcmp(names[i].name, name, size) != 0)
             continue;
         *ret = names[i].kind;
         return true;
     }
     return false;
+}
+
+bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
+{
+    return input->shape.rank == 2 && (input->dtype == DTYPE_I64 || input->dtype == DTYPE_I32) &&
+           text_input_is_name(input->name, strlen(input->name), ret);
 }
 
 /* True if the graph takes nothing but tokens; then *ret has its inputs. */

@@ -23,6 +23,9 @@ struct text_input {
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
 };
 
+/* True if inputs of tokens have this name, which need not be terminated. */
+bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret);
+
 /* True if an input has a type and a name for tokens; then *ret is its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 

@@ -94,9 +94,8 @@ static const struct json_member texts_members[] = {
 static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct labels *labels,
                               struct error *err)
 {
-    ret->scale = 100;
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
-    ret->has_scale = cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
+    ret->has_scale = ret->has_scale || cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
     /* Without labels the file says how to score those of requests. */
     if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
         !cJSON_GetObjectItemCaseSensitive(json, "labels"))

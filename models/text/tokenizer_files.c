@@ -218,20 +218,26 @@ static enum status read_pieces(const struct sources *in, char *text, size_t size
     return sentencepiece_read(text, size, ret, err);
 }
 
-/* Tries the forms of a vocabulary, the best first. */
+/* Forms of a vocabulary, the best first. */
+static const struct {
+    const char *name;
+    enum status (*read)(const struct sources *in, char *text, size_t size, struct tokenizer *ret,
+                        struct error *err);
+} forms[] = {
+    {"tokenizer.json", read_whole},       {"vocab.json", read_vocabulary_json},
+    {"vocab.txt", read_vocabulary_text},  {"spiece.model", read_pieces},
+    {"tokenizer.model", read_pieces},     {"sentencepiece.bpe.model", read_pieces},
+    {"sentencepiece.model", read_pieces},
+};
+
+const char *tokenizer_file(size_t i)
+{
+    return i < COUNT_OF(forms) ? forms[i].name : NULL;
+}
+
 static enum status read_vocabulary(const struct sources *in, struct tokenizer *ret,
                                    struct error *err)
 {
-    static const struct {
-        const char *name;
-        enum status (*read)(const struct sources *in, char *text, size_t size,
-                            struct tokenizer *ret, struct error *err);
-    } forms[] = {
-        {"tokenizer.json", read_whole},       {"vocab.json", read_vocabulary_json},
-        {"vocab.txt", read_vocabulary_text},  {"spiece.model", read_pieces},
-        {"tokenizer.model", read_pieces},     {"sentencepiece.bpe.model", read_pieces},
-        {"sentencepiece.model", read_pieces},
-    };
     for (size_t i = 0; i < COUNT_OF(forms); i++) {
         char *text;
         size_t size;

@@ -313,7 +313,7 @@ static void print_model(const struct inspection *in, const struct model *model)
     } else
         printf("%-12sno input looks like a photo\n", "photos");
     if (in->text_half)
-        printf("%-12sby the other half, %s\n", "texts", SHOWN(in->text_half));
+        printf("%-12sby the half %s\n", "texts", SHOWN(in->text_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
     inspect_print_wrapped("", model->task.evidence);
     if (model->class_count)

@@ -30,13 +30,17 @@ class TextCase(ServedCase):
     def start(cls):
         folder = tempfile.TemporaryDirectory(prefix="lensd-texts-")
         cls.addClassCleanup(folder.cleanup)
+        cls.write_models(folder)
+        return Server("--models", folder.name, "--precision", "fp32", *cls.arguments)
+
+    @classmethod
+    def write_models(cls, folder):
         for name in ("clip", "siglip"):
             shutil.copytree(os.path.join(DATA, name), os.path.join(folder.name, name))
         shutil.copytree(os.path.join(DATA, "clip"), os.path.join(folder.name, "photos"))
         os.rename(os.path.join(folder.name, "photos", "visual", "model.onnx"), os.path.join(folder.name, "photos", "model.onnx"))
         for name in ("visual", "textual"):
             shutil.rmtree(os.path.join(folder.name, "photos", name))
-        return Server("--models", folder.name, "--precision", "fp32", *cls.arguments)
 
     def post(self, path, body, status=200):
         answer = self.server.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -232,6 +236,57 @@ class Lazy(TextCase):
         for found in answer.json()["predictions"]:
             self.assertAlmostEqual(found["probability"], EXPECTED["clip"]["labels"][found["label"]], delta=1e-4)
         self.assertEqual(len(self.embed("a dog", "siglip")["data"]), 1)
+
+
+class Whole(TextCase):
+    """One file takes photos and texts: it is served as its halves, and scores as its graph says."""
+
+    @classmethod
+    def write_models(cls, folder):
+        for name in ("clip", "siglip"):
+            to = os.path.join(folder.name, name)
+            shutil.copytree(os.path.join(DATA, name), to, ignore=shutil.ignore_patterns("visual", "textual", "zero_shot.json"))
+            os.rename(os.path.join(to, "whole.onnx"), os.path.join(to, "model.onnx"))
+
+    def test_both_halves_are_those_of_transformers(self):
+        for model in ("clip", "siglip"):
+            wanted = EXPECTED[model]
+
+            def direction(vector):
+                return [v / sum(v * v for v in vector) ** .5 for v in vector]
+            for entry, vector in zip(self.embed(wanted["texts"], model)["data"], wanted["vectors"]):
+                self.assert_near(entry["embedding"], direction(vector))
+            self.assert_near(self.embed(URI, model)["data"][0]["embedding"], direction(wanted["photo"]))
+            labels = urllib.parse.quote(",".join(wanted["labels"]))
+            for _ in range(2):
+                answer = self.server.request("POST", f"/predict?model={model}&labels={labels}", PHOTO)
+                self.assertEqual(answer.status, 200, answer.body)
+                found = {p["label"]: p["probability"] for p in answer.json()["predictions"]}
+                self.assertEqual(set(found), set(wanted["labels"]))
+                for label, score in wanted["labels"].items():
+                    self.assertAlmostEqual(found[label], score, delta=1e-4)
+
+    def test_names(self):
+        models = self.server.request("POST", "/v2/repository/index", b"{}").json()
+        self.assertEqual({m["name"] for m in models}, {"clip", "clip.text", "siglip", "siglip.text"})
+
+    def test_inspect(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-texts-")
+        self.addCleanup(folder.cleanup)
+        self.write_models(folder)
+        path = os.path.join(folder.name, "clip")
+        whole = json.loads(run_lensd("inspect", path, "--json").stdout)
+        self.assertEqual([i["name"] for i in whole["inputs"]], ["pixel_values"])
+        self.assertEqual(whole["text_half"], os.path.join(path, "model.onnx.text"))
+        texts = json.loads(run_lensd("inspect", whole["text_half"], "--json").stdout)
+        self.assertEqual((texts["name"], texts["text_inputs"]), ("clip.text", ["input_ids", "attention_mask"]))
+        made = run_lensd("predict", path, "--precision", "fp32", "--text", EXPECTED["clip"]["texts"][0])
+        self.assertEqual(made.returncode, 0, made.stderr)
+        for name in ("tokenizer.json", "vocab.json"):
+            os.remove(os.path.join(path, name))
+        without = json.loads(run_lensd("inspect", path, "--json").stdout)
+        self.assertEqual(len(without["inputs"]), 3)
+        self.assertNotIn("text_half", without)
 
 
 class OpenInference(TextCase):

@@ -113,6 +113,20 @@ def expect(model, tokenizer, processor, picture, pads):
                 "labels_alone": {entry["label"]: entry["score"] for entry in other}}
 
 
+def seeded_model(name, tokenizer):
+    torch.manual_seed(31)
+    model, processor = (clip_model if name == "clip" else siglip_model)(tokenizer)
+    model.eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # fresh weights are so small that all texts look alike
+            if parameter.dim() > 1:
+                parameter.mul_(6 if name == "clip" else 3)
+        model.logit_scale.fill_(1.5)
+        if name == "siglip":
+            model.logit_bias.fill_(-1.25)
+    return model, processor
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else HERE
     picture = photo()
@@ -120,18 +134,9 @@ def main():
     expected = {}
     for name in ("clip", "siglip"):
         folder = os.path.join(out, name)
-        torch.manual_seed(31)
         with tempfile.TemporaryDirectory() as room:
             tokenizer = clip_tokenizer(room) if name == "clip" else siglip_tokenizer()
-        model, processor = (clip_model if name == "clip" else siglip_model)(tokenizer)
-        model.eval()
-        with torch.no_grad():
-            for parameter in model.parameters():  # fresh weights are so small that all texts look alike
-                if parameter.dim() > 1:
-                    parameter.mul_(6 if name == "clip" else 3)
-            model.logit_scale.fill_(1.5)
-            if name == "siglip":
-                model.logit_bias.fill_(-1.25)
+        model, processor = seeded_model(name, tokenizer)
         export_clip.write_transformers(model, tokenizer, processor, folder)
         expected[name] = expect(model, tokenizer, processor, picture, name == "siglip")
     with open(os.path.join(out, "expected.json"), "w", encoding="utf-8") as file:
