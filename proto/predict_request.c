@@ -30,12 +30,17 @@ const char *dialect_parameter(const struct dialect *dialect, const char *name, c
     return NULL;
 }
 
-/* Writes a value as the text of a query parameter. Returns false if it has another type or memory
- * runs out. */
-static bool put_parameter(FILE *out, const cJSON *value)
+/* Writes a value as the text of a query parameter, with a backslash before each letter of
+ * `escaped`. Returns false if it has another type or memory runs out. */
+static bool put_parameter(FILE *out, const cJSON *value, const char *escaped)
 {
+    for (const char *at = cJSON_GetStringValue(value); at && *at; at++) {
+        if (strchr(escaped, *at))
+            fputc('\\', out);
+        fputc(*at, out);
+    }
     if (cJSON_IsString(value))
-        return fputs(value->valuestring, out) >= 0;
+        return !ferror(out);
     if (cJSON_IsBool(value))
         return fputs(cJSON_IsTrue(value) ? "true" : "false", out) >= 0;
     if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble))
@@ -60,10 +65,11 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
         return error_no_memory(err, "for a JSON request");
     bool is_value = true;
     if (!cJSON_IsArray(member))
-        is_value = put_parameter(out, member);
+        is_value = put_parameter(out, member, "");
+    const char *labels = strstr(member->string, "labels"); /* any text; others have no commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
-        is_value = !cJSON_IsBool(entry) && put_parameter(out, entry);
+        is_value = !cJSON_IsBool(entry) && put_parameter(out, entry, labels ? ",\\" : "");
         if (entry->next)
             fputc(',', out);
     }

@@ -2,8 +2,10 @@
 (tests/data/text_models/make_text_models.py)."""
 
 import base64
+import hashlib
 import json
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -195,6 +197,16 @@ class Labels(TextCase):
         lines = self.server.request("POST", "/predict?model=clip&labels=a,b", PHOTO, {"Accept": "text/plain"})
         self.assertEqual(len(lines.body.splitlines()), 2)
 
+    def test_commas(self):
+        wanted = ["a dog, asleep", "C:\\dir\\", "a, b, c"]
+        body = {"model": "clip", "image": {"b64": base64.b64encode(PHOTO).decode()}, "labels": wanted}
+        found = self.post("/predict", body)["predictions"]
+        self.assertEqual(sorted(p["label"] for p in found), sorted(wanted))
+        self.assertEqual(found, self.ask("clip", ",".join(w.replace("\\", "\\\\").replace(",", "\\,") for w in wanted))["predictions"])
+        long = [f"label {i} " + "x" * 40 for i in range(100)]
+        self.assertEqual(len(self.post("/predict", {**body, "labels": long, "truncate": True})["predictions"]), 100)
+        self.assertIn("at most 65536", self.post("/predict", {**body, "labels": ["y" * 65537]}, 400)["error"])
+
     def test_hugging_face(self):
         for name, template in (("labels", {}), ("labels_alone", {"hypothesis_template": "{}"})):
             wanted = EXPECTED["siglip"][name]
@@ -287,6 +299,57 @@ class Whole(TextCase):
         without = json.loads(run_lensd("inspect", path, "--json").stdout)
         self.assertEqual(len(without["inputs"]), 3)
         self.assertNotIn("text_half", without)
+
+
+class Reload(TextCase):
+    """While the half for texts is replaced, the labels of a request are all encoded by the old one or all by the new one."""
+
+    @classmethod
+    def write_models(cls, folder):
+        cls.folder = os.path.join(folder.name, "siglip")
+        shutil.copytree(os.path.join(DATA, "siglip"), cls.folder)
+        keys = os.path.join(folder.name, "keys")
+        with open(keys, "w", encoding="ascii") as file:
+            file.write(f"admin sha256:{hashlib.sha256(b'secret').hexdigest()}\n")
+        cls.arguments = ("--admin-key-file", keys)
+
+    def ask(self, labels):
+        path = "/predict?model=siglip&labels=" + urllib.parse.quote(",".join(labels))
+        answer = self.server.request("POST", path, PHOTO)
+        self.assertEqual(answer.status, 200, answer.body)
+        return {p["label"]: p["probability"] for p in answer.json()["predictions"]}
+
+    def load(self, half):
+        """Both halves for texts make 16 numbers; their weights differ."""
+        new = os.path.join(self.folder, "new")
+        shutil.copyfile(os.path.join(DATA, half, "textual", "model.onnx"), new)
+        os.replace(new, os.path.join(self.folder, "textual", "model.onnx"))
+        answer = self.server.request("POST", "/v2/repository/models/siglip.text/load", b"{}", {"Authorization": "Bearer secret"})
+        self.assertEqual(answer.status, 200, answer.body)
+
+    def test_labels_of_one_load(self):
+        labels = [f"thing {i}" for i in range(40)]
+        wanted = []
+        for half in ("clip", "siglip"):
+            self.load(half)
+            wanted.append(self.ask(labels))
+        self.assertTrue(all(abs(wanted[0][label] - wanted[1][label]) > 1e-3 for label in labels[:5]))
+        found, stop = [], threading.Event()
+
+        def run(seed):
+            chosen = random.Random(seed)
+            while not stop.is_set():
+                found.append(self.ask(chosen.sample(labels, 6)))
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for half in ("clip", "siglip") * 4:
+            self.load(half)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for scores in found:
+            self.assertTrue(any(all(abs(scores[label] - one[label]) < 1e-3 for label in scores) for one in wanted), scores)
 
 
 class OpenInference(TextCase):

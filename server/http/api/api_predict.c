@@ -227,11 +227,6 @@ static enum status set_truncate(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-static enum status set_labels(struct predict_work *work, const char *text, struct error *err)
-{
-    return request_labels_read(&work->labels, text, err);
-}
-
 static enum status set_prompt(struct predict_work *work, const char *text, struct error *err)
 {
     return request_labels_set_prompt(&work->labels, text, err);
@@ -247,16 +242,17 @@ static enum status set_keep_alive(struct predict_work *work, const char *text, s
 static const struct {
     const char *name;
     enum status (*set)(struct predict_work *work, const char *text, struct error *err);
-} parameters[] = {{"top_k", set_top_k},   {"model", set_model},          {"format", set_format},
-                  {"size", set_size},     {"truncate", set_truncate},    {"labels", set_labels},
-                  {"prompt", set_prompt}, {"keep_alive", set_keep_alive}};
+} parameters[] = {{"top_k", set_top_k},          {"model", set_model},
+                  {"format", set_format},        {"size", set_size},
+                  {"truncate", set_truncate},    {"prompt", set_prompt},
+                  {"keep_alive", set_keep_alive}};
 
 static bool predict_has_parameter(const char *name)
 {
     for (size_t i = 0; i < COUNT_OF(parameters); i++)
         if (!strcmp(name, parameters[i].name))
             return true;
-    return slices_is_parameter(name) || task_option_is(name);
+    return slices_is_parameter(name) || task_option_is(name) || !strcmp(name, "labels");
 }
 
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
@@ -271,6 +267,8 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
             "slices, overlap and merge; for segmenters classes and masks; for embedding models "
             "normalize and dimensions; for models of photos and texts labels, prompt and truncate",
             name);
+    if (!strcmp(name, "labels"))
+        return request_labels_read(&work->labels, text, size, err);
     if (size >= sizeof value || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters", name,
                          sizeof value - 1);
@@ -301,14 +299,17 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
     const char *value;
     if (!dialect || !dialect->parameters)
         return set_parameter(work, name, text, size, err);
-    if (!dialect_parameter(dialect, name, "", room, &value))
+    const char *own = dialect_parameter(dialect, name, "", room, &value);
+    if (!own)
         return STATUS_OK;
+    if (!strcmp(own, "labels")) /* of any length */
+        return set_parameter(work, own, text, size, err);
     if (size >= sizeof given || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters, or a zero byte",
                          name, sizeof given - 1);
     memcpy(given, text, size);
     given[size] = '\0';
-    const char *own = dialect_parameter(dialect, name, given, room, &value);
+    own = dialect_parameter(dialect, name, given, room, &value);
     enum status status;
     if (face_question_set(&work->faces, own, value, &status, err))
         return status;

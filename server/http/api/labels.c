@@ -23,19 +23,35 @@ static char *trim(char *text)
     return text;
 }
 
-enum status request_labels_read(struct request_labels *labels, const char *text, struct error *err)
+/* Ends the label at `at` and removes its backslashes. Returns the next one; NULL: there is none. */
+static char *cut_label(char *at)
+{
+    char *to = at;
+    while (*at && *at != ',') {
+        at += at[0] == '\\' && (at[1] == ',' || at[1] == '\\');
+        *to++ = *at++;
+    }
+    const bool is_last = !*at;
+    *to = '\0';
+    return is_last ? NULL : at + 1;
+}
+
+enum status request_labels_read(struct request_labels *labels, const char *text, size_t size,
+                                struct error *err)
 {
     free(labels->list);
+    labels->list = NULL;
     labels->count = 0;
-    labels->list = strdup(text);
+    if (size > REQUEST_LABELS_BYTES)
+        return error_set(err, STATUS_INVALID, "labels has %zu bytes; at most %d are possible", size,
+                         REQUEST_LABELS_BYTES);
+    if (!utf8_valid(text, size) || memchr(text, '\0', size))
+        return error_set(err, STATUS_INVALID, "labels is not UTF-8, or has a zero byte");
+    labels->list = strndup(text, size);
     if (!labels->list)
         return error_no_memory(err, "for the labels of a request");
-    if (!utf8_valid(text, strlen(text)))
-        return error_set(err, STATUS_INVALID, "labels is not UTF-8");
     for (char *at = labels->list, *next; at; at = next) {
-        next = strchr(at, ',');
-        if (next)
-            *next++ = '\0';
+        next = cut_label(at);
         if (labels->count == REQUEST_LABELS_MAX)
             return error_set(err, STATUS_INVALID, "labels has more than %d labels",
                              REQUEST_LABELS_MAX);
@@ -187,31 +203,40 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
+/* Takes the vectors that are cached, and has the same load of the half for texts encode the other
+ * labels: vectors of two loads cannot be compared. */
+static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
+                                  bool *ret_is_done, struct error *err)
+{
+    struct request_labels *labels = labels_of(x);
+    struct predict_request *request = &labels->request;
+    TRY(find_vectors(x, deployment, err));
+    *ret_is_done = labels->texts.count == 0;
+    if (*ret_is_done)
+        return STATUS_OK;
+    TRY(submission_images(request, labels->texts.count, err));
+    request->on_done = labels_encoded;
+    return texts_submit_to(x, &labels->texts, deployment, request, err);
+}
+
 /* Encodes the labels, when the half for texts is loaded. */
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
-    struct predict_request *request = &labels->request;
-    struct model_host *host = x->server->options.model_host;
+    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
     struct deployment *deployment;
+    bool is_done = false;
     struct error err;
-    enum status status =
-        model_host_acquire(host, request->model, NULL, &deployment, &x->answer.retry_after_s, &err);
+    enum status status = model_host_acquire(host, labels->request.model, NULL, &deployment,
+                                            &x->answer.retry_after_s, &err);
     if (status == STATUS_OK) {
-        status = find_vectors(x, deployment, &err);
+        status = find_or_encode(x, deployment, &is_done, &err);
         model_host_release(host, deployment);
     }
-    if (status == STATUS_OK && labels->texts.count == 0) {
-        labels->run(x);
-        return;
-    }
-    if (status == STATUS_OK)
-        status = submission_images(request, labels->texts.count, &err);
-    request->on_done = labels_encoded;
-    if (status == STATUS_OK)
-        status = texts_submit(x, &labels->texts, request, &err);
     if (status != STATUS_OK)
         labels_failed(x, &err);
+    else if (is_done)
+        labels->run(x);
 }
 
 static void texts_loaded(struct predict_request *request)

@@ -4,7 +4,8 @@
 
 #include "server/http/api/texts.h"
 
-#define REQUEST_LABELS_MAX 256
+#define REQUEST_LABELS_MAX   256
+#define REQUEST_LABELS_BYTES 65536 /* of all of them */
 
 /* Zeroed: the request has none. Free with request_labels_done. */
 struct request_labels {
@@ -23,8 +24,9 @@ struct request_labels {
     size_t missing[REQUEST_LABELS_MAX]; /* indices in `names` */
 };
 
-/* Reads "a dog,a cat" (at most REQUEST_LABELS_MAX). STATUS_INVALID, STATUS_NO_MEMORY. */
-enum status request_labels_read(struct request_labels *labels, const char *text,
+/* Reads "a dog,a cat" (at most REQUEST_LABELS_MAX); a comma or a backslash that belongs to a label
+ * has a backslash before it. STATUS_INVALID, STATUS_NO_MEMORY. */
+enum status request_labels_read(struct request_labels *labels, const char *text, size_t size,
                                 struct error *err) MUST_USE;
 /* Reads the text of a label, with {} where it goes. STATUS_INVALID. */
 enum status request_labels_set_prompt(struct request_labels *labels, const char *text,

@@ -33,6 +33,17 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
 }
 
+enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
+                            struct deployment *deployment, struct predict_request *request,
+                            struct error *err)
+{
+    TRY(texts_make_rows(x, texts, deployment, err));
+    request->tensors = (const void *const *)texts->rows.inputs;
+    request->target = deployment;
+    submission_submit(x, request);
+    return STATUS_OK;
+}
+
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err)
 {
@@ -40,12 +51,7 @@ enum status texts_submit(struct exchange *x, struct request_texts *texts,
     struct deployment *deployment;
     TRY(model_host_acquire(host, request->model, request->version, &deployment,
                            &x->answer.retry_after_s, err));
-    const enum status status = texts_make_rows(x, texts, deployment, err);
-    if (status == STATUS_OK) {
-        request->tensors = (const void *const *)texts->rows.inputs;
-        request->target = deployment;
-        submission_submit(x, request);
-    }
+    const enum status status = texts_submit_to(x, texts, deployment, request, err);
     model_host_release(host, deployment);
     return status;
 }

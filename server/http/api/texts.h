@@ -26,6 +26,10 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
 /* Submits `request` with the rows of the texts, one image for each, to the model that it names.
  * Answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
  * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
- * / */
+ * After success the caller must not touch the exchange. */
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err) MUST_USE;
+/* The same, to a deployment that the caller has acquired. */
+enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
+                            struct deployment *deployment, struct predict_request *request,
+                            struct error *err) MUST_USE;
