@@ -188,6 +188,8 @@ static enum status fold_graph(struct edit *edit, bool infer)
         if (infer && composite_is_expanded(node)) {
             TRY(composite_expand(edit, n));
             node = graph->nodes[n];
+        } else if (infer && masked_become_where(edit, n)) {
+            node = graph->nodes[n];
         }
         drop_unread_mask(graph, node);
         if (is_identity(node, infer)) {

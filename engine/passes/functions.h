@@ -1,5 +1,6 @@
-/* Private to engine/passes/: ONNX's Attention and RotaryEmbedding become the primitives they are
- * made of, once shapes are known; see functions.c. */
+/* Private to engine/passes/: rewrites of what has to be other operators once shapes are known, and
+ * before it is folded: ONNX's Attention and RotaryEmbedding (functions.c), assignments by a mask
+ * (masked.c). */
 #pragma once
 
 #include "engine/passes/edit.h"
@@ -12,3 +13,7 @@ bool composite_is_expanded(const struct node *node);
  * shapes; folds nothing. Errors: those of the node's own inference,
  * STATUS_NO_MEMORY. */
 enum status composite_expand(struct edit *edit, size_t at) MUST_USE;
+
+/* Makes a ScatterND of one number at the places where a mask is true a Where, with nodes inserted
+ * in front of edit->graph->nodes[at]. False: it is something else, or edit->status says why. */
+bool masked_become_where(struct edit *edit, size_t at);

@@ -6,6 +6,7 @@
 
 #include "engine/base/size.h"
 #include "engine/op/ops.h"
+#include "engine/passes/edit.h"
 #include "engine/passes/validate.h"
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
@@ -182,9 +183,9 @@ static void note_outputs(const struct model *model, const struct graph *graph,
                                           graph->outputs[i]->shape};
 }
 
-/* Infers the output shapes for one photo or text on a copy of the graph. */
-static enum status probe_outputs(struct model *model, struct task_facts *facts,
-                                 struct task_output *outputs, struct error *err)
+/* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees. */
+static enum status probe_shapes(const struct model *model, int64_t batch, struct graph **ret,
+                                bool *ret_fits, struct error *err)
 {
     struct graph *copy;
     struct error ignored;
@@ -192,7 +193,7 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
     if (model->image_input != SIZE_MAX) {
         struct shape *shape = &copy->inputs[model->image_input]->shape;
         bool last = model->input_channels_last;
-        shape->dims[0] = model->fixed_batch ? model->file_batch : 1;
+        shape->dims[0] = model->fixed_batch ? model->file_batch : batch;
         shape->dims[last ? 1 : 2] = model->preprocess.height;
         shape->dims[last ? 2 : 3] = model->preprocess.width;
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
@@ -200,13 +201,93 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
     for (size_t i = 0; model->text.tokenizer && i < copy->input_count; i++)
         if (copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             copy->inputs[i]->shape.dims[0] = 1;
-    note_outputs(model, model->graph, outputs);
     /* If the photo does not fit the graph, compilation reports it. */
-    if (graph_validate(copy, NULL, &ignored) == STATUS_OK) {
+    *ret_fits = graph_validate(copy, NULL, &ignored) == STATUS_OK;
+    *ret = copy;
+    return STATUS_OK;
+}
+
+/* Are the shapes those of an output [steps, batch, classes], as CTC's loss wants it? Two photos
+ * tell; if the file fixes one, the list of characters does. */
+static enum status is_time_major(const struct model *model, size_t i, const struct shape *one,
+                                 const struct task_facts *facts, bool *ret, struct error *err)
+{
+    struct graph *two;
+    bool fits;
+    *ret = false;
+    if (model->image_input == SIZE_MAX || one->rank != 3 || one->dims[0] < 2 || one->dims[1] != 1)
+        return STATUS_OK;
+    if (model->fixed_batch) {
+        const int64_t characters = one->dims[2] - (int64_t)facts->label_count;
+        *ret =
+            model->file_batch == 1 && facts->are_characters && (characters == 1 || characters == 2);
+        return STATUS_OK;
+    }
+    TRY(probe_shapes(model, 2, &two, &fits, err));
+    *ret = fits && shape_equal(&two->outputs[i]->shape, &SHAPE(one->dims[0], 2, one->dims[2]));
+    graph_free(two);
+    return STATUS_OK;
+}
+
+/* Puts the photos of an output [steps, batch, …] first, so that they can run together and be
+ * answered one by one. */
+static enum status put_photos_first(struct model *model, size_t i, struct error *err)
+{
+    static const int64_t swapped[] = {1, 0, 2};
+    struct graph *graph = model->graph;
+    struct edit edit = {.graph = graph, .err = err};
+    struct value *from = graph->outputs[i];
+    struct shape shape = from->shape;
+    for (int d = 0; d < 2 && shape.rank == 3; d++)
+        shape.dims[d] = from->shape.dims[1 - d];
+    struct value *to = edit_insert_value(&edit, graph->node_count, OP_TRANSPOSE, 13, from->name,
+                                         &from, 1, from->dtype, &shape);
+    if (!to || !node_set_ints(graph, to->producer, "perm", swapped, 3))
+        return error_no_memory(err, NULL);
+    to->name = from->name;
+    from->name = "";
+    graph->outputs[i] = to;
+    model_warn(model,
+               "output '%.60s' is [steps, batch, classes] in the file; it is answered as [batch, "
+               "steps, classes]",
+               to->name);
+    return edit_end(&edit);
+}
+
+static enum status turn_outputs(struct model *model, const struct graph *one,
+                                const struct task_facts *facts, bool *ret_turned, struct error *err)
+{
+    *ret_turned = false;
+    for (size_t i = 0; i < one->output_count; i++) {
+        bool is_turned;
+        TRY(is_time_major(model, i, &one->outputs[i]->shape, facts, &is_turned, err));
+        if (is_turned)
+            TRY(put_photos_first(model, i, err));
+        *ret_turned = *ret_turned || is_turned;
+    }
+    return STATUS_OK;
+}
+
+/* Finds the output shapes for one photo or text. */
+static enum status probe_outputs(struct model *model, struct task_facts *facts,
+                                 struct task_output *outputs, struct error *err)
+{
+    struct graph *copy;
+    bool fits, is_turned = false;
+    TRY(probe_shapes(model, 1, &copy, &fits, err));
+    enum status status = fits ? turn_outputs(model, copy, facts, &is_turned, err) : STATUS_OK;
+    if (is_turned) {
+        graph_free(copy);
+        copy = NULL;
+        status = status == STATUS_OK ? probe_shapes(model, 1, &copy, &fits, err) : status;
+    }
+    note_outputs(model, model->graph, outputs);
+    if (status == STATUS_OK && fits) {
         find_output(model, copy, facts);
         note_outputs(model, copy, outputs);
     }
     graph_free(copy);
+    TRY(status);
     if (!model->class_count && !facts->class_note[0])
         find_output(model, model->graph, facts);
     if (facts->configured_output && !model->class_count)
@@ -319,6 +400,7 @@ static void fit_task(struct model *model, bool configured)
 static enum status decide_task(struct model *model, bool configured, struct task_facts *facts,
                                struct task_output *outputs, struct error *err)
 {
+    facts->label_count = model->labels.count;
     TRY(probe_outputs(model, facts, outputs, err));
     const struct graph *graph = model->graph;
     facts->outputs = outputs;
@@ -328,7 +410,6 @@ static enum status decide_task(struct model *model, bool configured, struct task
     facts->class_output = has_scores ? model->output : SIZE_MAX;
     facts->width = model->preprocess.width;
     facts->height = model->preprocess.height;
-    facts->label_count = model->labels.count;
     for (size_t i = 0; i < graph->node_count; i++)
         facts->has_exp = facts->has_exp || graph->nodes[i]->op == OP_EXP;
     TRY(task_decide(facts, &model->task, err));

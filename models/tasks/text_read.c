@@ -12,6 +12,19 @@ void text_done(struct text_reading *line)
     *line = (struct text_reading){0};
 }
 
+/* Returns the best one's probability. Models that end without a softmax, or with its logarithm,
+ * give scores outside of 0 … 1; a softmax makes probabilities of both. */
+static double text_probability(const float *scores, size_t classes, size_t best)
+{
+    double exponents = 0;
+    bool are_probabilities = scores[best] <= 1;
+    for (size_t c = 0; c < classes; c++) {
+        are_probabilities = are_probabilities && scores[c] >= 0;
+        exponents += exp((double)scores[c] - (double)scores[best]);
+    }
+    return are_probabilities ? (double)scores[best] : 1 / exponents;
+}
+
 enum status text_decode(const struct task_rows *row, struct text_reading *ret, struct error *err)
 {
     const size_t classes = row->shape.rank == 2 ? (size_t)row->shape.dims[1] : 0;
@@ -39,7 +52,7 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
                              i);
         }
         if (best != last && best > 0) {
-            sum += (double)scores[best];
+            sum += text_probability(scores, classes, best);
             line.characters[line.count++] = (uint32_t)(best - 1);
         }
         last = best;

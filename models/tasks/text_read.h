@@ -15,8 +15,8 @@ struct text_reading {
 
 void text_done(struct text_reading *line);
 
-/* Decodes the line of one image, [positions, 1 + characters]: the best class of each position,
- * without repetitions of the one before and without class 0, the blank
+/* Decodes the line of one image, [positions, 1 + characters], probabilities or scores: the best
+ * class of each position, without repetitions of the one before and without class 0, the blank
  * (post_process_text_recognition of Hugging Face's PP-OCR, rapidocr's CTCLabelDecode). On success
  * the caller frees *ret. STATUS_INVALID if the row has another shape; STATUS_NUMERIC if a best
  * probability is not finite; STATUS_NO_MEMORY. */

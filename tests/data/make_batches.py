@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/data/batches/*.onnx: what PyTorch's exporters make of patterns in which each image reads or
-writes itself by number or place, reduced from detectors and segmenters. Needs torch >= 2.9 with onnxscript:
-tests/data/make_batches.py"""
+writes itself by number or place, reduced from detectors and segmenters, and answers.json: what ONNX Runtime
+answers to three images. Needs torch >= 2.9 with onnxscript, and onnxruntime: tests/data/make_batches.py"""
 
+import json
 import os
 
+import numpy
 import onnx
+import onnxruntime
 import torch
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "batches")
@@ -45,6 +48,15 @@ class MaskedRows(torch.nn.Module):
         return (image.flatten(2) * mask).flatten(1)
 
 
+class Filled(torch.nn.Module):
+    """A mask of three dimensions sets numbers: x[x.nonzero(as_tuple=True)] = -1, without masked_fill."""
+
+    def forward(self, image):
+        x = image.flatten(2) * 1
+        x[torch.where(x > 0.5)] = -1
+        return x.flatten(1)
+
+
 class TimeMajor(torch.nn.Module):
     """[steps, batch, classes], as CTC's loss wants it: the images of the output are on axis 1."""
 
@@ -72,6 +84,17 @@ def export(module, name, dynamo):
 
 
 os.makedirs(HERE, exist_ok=True)
-for module in InPlace, OwnRows, OddPool, MaskedRows, TimeMajor:
+for module in InPlace, OwnRows, OddPool, MaskedRows, Filled, TimeMajor:
     export(module().eval(), module.__name__.lower(), True)
-export(InPlace().eval(), "inplace_traced", False)
+for module in InPlace, OwnRows, MaskedRows, Filled:
+    export(module().eval(), module.__name__.lower() + "_traced", False)
+images = (numpy.arange(3 * 3 * 8 * 8) * 37 % 101 / 101).astype("f").reshape(3, 3, 8, 8)
+answers = {}
+for name in sorted(os.listdir(HERE)):
+    if name.endswith(".onnx"):
+        session = onnxruntime.InferenceSession(os.path.join(HERE, name))
+        out = session.run(None, {"image": images})[0]
+        out = out.swapaxes(0, 1) if "timemajor" in name else out
+        answers[name[:-5]] = [[float(f"{v:.6g}") for v in row.ravel()] for row in out]
+with open(os.path.join(HERE, "answers.json"), "w", encoding="ascii") as file:
+    json.dump(answers, file)

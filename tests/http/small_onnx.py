@@ -233,10 +233,10 @@ def integers(name, values):
             blob(9, struct.pack(f"<{len(values)}q", *values)))
 
 
-def always(path, outputs, side=64, batch="N", metadata=()):
+def always(path, outputs, side=64, batch="N", metadata=(), transposed=None):
     """An image in, always the same numbers out: `outputs` are (name, shape, values), each with a row an
     image. With a batch of 1 a shape may begin with "n", and has no row: that many depend on data. A fourth
-    member is the number of the element type."""
+    member is the number of the element type. The output named `transposed` has its rows on axis 1."""
     nodes = [node("GlobalAveragePool", ["image"], ["mean"])]
     tensors, infos = [], []
     for name, shape, values, *kind in outputs:
@@ -246,8 +246,12 @@ def always(path, outputs, side=64, batch="N", metadata=()):
                     integers(f"{name}.shape", [-1, *shape[1:]] if rows else [-1, *shape])]
         nodes += [node("Conv", ["mean", f"{name}.zero", f"{name}.values"], [f"{name}.numbers"]),
                   node("Reshape", [f"{name}.numbers", f"{name}.shape"], [f"{name}.floats"]),
-                  node("Cast", [f"{name}.floats"], [name], integer("to", kind[0] if kind else 1))]
-        infos.append(value(name, kind[0] if kind else 1, *(shape if rows else (batch, *shape))))
+                  node("Cast", [f"{name}.floats"], [f"{name}.cast"], integer("to", kind[0] if kind else 1)),
+                  node("Transpose", [f"{name}.cast"], [name], ints("perm", [1, 0, 2])) if name == transposed
+                  else node("Identity", [f"{name}.cast"], [name])]
+        dims = shape if rows else (batch, *shape)
+        infos.append(value(name, kind[0] if kind else 1,
+                           *((dims[1], dims[0], *dims[2:]) if name == transposed else dims)))
     write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos, metadata)
 
 

@@ -830,6 +830,26 @@ class TextLine(Tasks):
                           " ".join(run_lensd("inspect", folder).stdout.split()))
 
 
+class TimeMajorLine(Tasks):
+    """[positions, batch, 1 + characters], as CTC's loss wants it, with scores that no softmax has seen: a captcha."""
+
+    files = {"characters.txt": "a\nb\nc\nd\n"}
+
+    @classmethod
+    def make(cls, path):
+        rows = [[0, 6, 0, 0, 1], [6, 0, 0, 0, 1], [0, 6, 0, 0, 1], [0, 0, 0, 0, 9]]
+        small_onnx.always(path, [("row", (4, 5), [v for row in rows for v in row])], transposed="row")
+
+    def test_text(self):
+        answer = self.ask()
+        self.assertEqual(answer["text"], "aad")
+        each = [math.exp(6) / (math.exp(6) + 3 + math.e)] * 2 + [math.exp(9) / (math.exp(9) + 4)]
+        self.assertAlmostEqual(answer["score"], sum(each) / 3, places=5)
+        self.assertIn("it is answered as [batch, steps, classes]", self.server.log())
+        output, = self.server.get(f"/v2/models/{self.name}").json()["outputs"]
+        self.assertEqual(output["shape"], [-1, 4, 5])
+
+
 class Queries(Tasks):
     """Hugging Face's DETR, by config.json."""
 

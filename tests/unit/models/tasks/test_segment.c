@@ -393,6 +393,16 @@ Test(text, lines)
     for (size_t i = 0; i < line.count; i++)
         cr_expect_eq(line.characters[i], (uint32_t)wanted.data[i + 1]);
     text_done(&line);
+    /* Scores of which a softmax makes .2 .8, and .5 .5; their logarithms. */
+    static const float raw[] = {2, 2 + 1.3862944f, -3, -3},
+                       logs[] = {-1.6094379f, -.2231436f, -.6931472f, -.6931472f};
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(text_decode(&(struct task_rows){i ? logs : raw, SHAPE(2, 2), 4}, &line, &err),
+                     STATUS_OK);
+        cr_expect(line.count == 1 && line.characters[0] == 0);
+        cr_expect_float_eq(line.score, .8f, 1e-6f);
+        text_done(&line);
+    }
     static const float blanks[] = {1, 0, 1, 0}, none[] = {NAN, NAN};
     cr_assert_eq(text_decode(&(struct task_rows){blanks, SHAPE(2, 2), 4}, &line, &err), STATUS_OK);
     cr_expect(line.is_read && line.count == 0 && line.score <= 0);
