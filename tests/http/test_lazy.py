@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import small_onnx
+import test_dialects
 import test_pipelines
 from harness import ROOT, SANITIZED, Server, flat_png, run_lensd, seven, together
 
@@ -142,6 +143,22 @@ class Demand(LazyCase):
         self.assertEqual(self.ask(server, "gone"), 503)
         self.assertEqual(self.states(server)["gone"], "failed")
         self.assertEqual((self.ask(server, "bad"), self.ask(server, "none"), self.ask(server, "good")), (503, 404, 2))
+
+    def test_what_can_no_longer_be_loaded(self):
+        """It fails before a session is made, once for each request: the loader read it in a loop."""
+        os.mkdir(os.path.join(self.root, "found"))
+        small_onnx.always(os.path.join(self.root, "found", "model.onnx"), test_dialects.DETECT)
+        self.write("found/labels.txt", test_dialects.LABELS)
+        server = self.serve("--load", "lazy", "--classes", "a dog")
+        self.assertEqual(self.states(server), {"found": "unloaded"})
+        self.write("found/labels.txt", test_dialects.LABELS.replace("a dog", "a cat"))
+        answer = server.predict(seven())
+        self.assertEqual(answer.status, 503)
+        self.assertIn("a dog", answer.json()["error"])
+        self.assertEqual(self.states(server), {"found": "failed"})
+        self.assertEqual(server.predict(seven()).status, 503)
+        failures = [line for line in server.log().splitlines() if "a dog" in line and "path=" not in line]
+        self.assertLessEqual(len(failures), 2)
 
     def test_changed_files_are_loaded(self):
         self.put("a", 2)
