@@ -102,10 +102,11 @@ struct predict_answer {
     size_t image_count;
     bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
     double total_ms;
-    time_t when;    /* it was made */
-    const char *id; /* of the request */
-    bool is_base64; /* vectors as base64 */
-    size_t tokens;  /* of texts */
+    time_t when;      /* it was made */
+    const char *id;   /* of the request */
+    bool is_base64;   /* vectors as base64 */
+    size_t tokens;    /* of texts */
+    float least_text; /* lines of text with a score up to this are left out; 0: none */
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],

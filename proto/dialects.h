@@ -40,6 +40,7 @@ struct dialect {
     bool has_id;          /* answers include the request's id, so they cannot be cached */
     bool has_whole_mask;  /* a mask as PNG has the size of the picture */
     bool takes_pipelines; /* of models */
+    int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
     const char *model;    /* the JSON member that names the model; NULL: the path does */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
@@ -63,8 +64,25 @@ extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
+/* Immich's service, POST /predict: until its `entries` are read, and of each task. */
+extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
+    dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
+
+/* What the part `entries` of an Immich request asks for. */
+struct immich_entries {
+    const struct dialect *dialect; /* of its task */
+    char model[128];               /* cleaned as Immich's folders are */
+    bool is_text;                  /* a text's vector, not a picture's */
+    float least_box;               /* score of a face or a box of text; negative: not given */
+    float least_text;              /* score of a line of text */
+    const char *refusal;           /* a sentence: lensd does not answer this; NULL: it does */
+};
+
+/* Parses it. STATUS_INVALID for what Immich refuses, too; STATUS_NO_MEMORY. */
+enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
+                                 struct error *err) MUST_USE;
 
 /* A model in a list of models. */
 struct dialect_model {

@@ -290,6 +290,8 @@ static enum status read_preprocess(const struct model_place *place, const struct
         if (*ret_configured) {
             snprintf(model->preprocess_source, sizeof model->preprocess_source, "%s",
                      sources[i].text);
+            if (place->is_immich && sources[i].read == preprocess_from_open_clip)
+                preprocess_as_immich(&model->preprocess);
             return STATUS_OK;
         }
     }
@@ -476,6 +478,7 @@ enum status model_load_version(const char *path, const char *version, const char
                          "take; name one of its models",
                          path);
     }
+    place.is_immich = limits && limits->is_immich;
     struct model *model = calloc(1, sizeof *model);
     enum status status =
         model ? fill(model, &place, name, limits, err) : error_no_memory(err, NULL);

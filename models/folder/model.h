@@ -13,7 +13,8 @@
 #include "models/tasks/zero_shot.h"
 
 struct model_limits {
-    size_t memory; /* bytes a load may take; 0 = what is free, at most 16 GiB */
+    size_t memory;  /* bytes a load may take; 0 = what is free, at most 16 GiB */
+    bool is_immich; /* it lies in Immich's cache: what no file says is as its service has it */
 };
 
 /* An input or output as the file declares it: DIM_UNKNOWN where a dimension is symbolic, and for an

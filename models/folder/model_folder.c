@@ -519,7 +519,13 @@ enum status side_file_open(const struct model_place *place, const char *name, st
         if (status != STATUS_NOT_FOUND)
             return status;
     }
-    return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
+    const char *known = place->is_immich ? immich_file(place->file, name) : NULL;
+    if (!known)
+        return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
+    *ret = (struct side_file){.text = strdup(known), .size = strlen(known), .path = strdup(name)};
+    if (ret->text && ret->path)
+        return STATUS_OK;
+    return side_file_close(ret, error_no_memory(err, "while looking for a model"), err);
 }
 
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,

@@ -16,6 +16,7 @@ struct model_place {
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* of a model for photos and texts; its folder may have the other one */
     bool wants_texts; /* of a file with both: the half for texts */
+    bool is_immich;   /* files that are not there are immich_file()'s; the caller sets it */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
@@ -45,6 +46,9 @@ enum status side_file_open(const struct model_place *place, const char *name, st
 /* Reads the file and parses it as JSON. Errors as of json_parse(), too. */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
+/* The text of a file that a model of Immich's cache lacks, by the model's path, such as
+ * "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich.c); NULL: none. */
+const char *immich_file(const char *path, const char *name);
 /* Frees the file and returns `status`, the result of reading it. Errors other than
  * STATUS_NOT_FOUND get the file's name. */
 enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;

@@ -11,6 +11,15 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess.h"
 
+const struct align_template align_arcface = {112,
+                                             112,
+                                             5,
+                                             {{38.2946f, 51.6963f},
+                                              {73.5318f, 51.5014f},
+                                              {56.0252f, 71.7366f},
+                                              {41.5493f, 92.3655f},
+                                              {70.7299f, 92.2041f}}};
+
 /* A text that fits into `room` bytes with its terminator. */
 static bool stage_text(const cJSON *item, char *ret, size_t room)
 {
@@ -76,15 +85,6 @@ static bool align_point(const cJSON *pair, float ret[static 2])
 /* Reads {"size": "112x112", "points": [[38.3, 51.7], …]}, or the name of a template. */
 static enum status stage_align(const cJSON *item, void *object, struct error *err)
 {
-    /* InsightFace's: eyes, nose, corners of the mouth. */
-    static const struct align_template arcface = {112,
-                                                  112,
-                                                  5,
-                                                  {{38.2946f, 51.6963f},
-                                                   {73.5318f, 51.5014f},
-                                                   {56.0252f, 71.7366f},
-                                                   {41.5493f, 92.3655f},
-                                                   {70.7299f, 92.2041f}}};
     static const char expected[] =
         "\"arcface\", or an object such as {\"size\": \"112x112\", \"points\": [[38.3, 51.7], "
         "[73.5, 51.5]]} with 2 to 16 points";
@@ -92,7 +92,7 @@ static enum status stage_align(const cJSON *item, void *object, struct error *er
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(item, "size");
     const cJSON *points = cJSON_GetObjectItemCaseSensitive(item, "points");
     if (cJSON_IsString(item) && !strcmp(item->valuestring, "arcface")) {
-        ret->align = arcface;
+        ret->align = align_arcface;
         return STATUS_OK;
     }
     if (!cJSON_IsString(size) || !cJSON_IsArray(points) || cJSON_GetArraySize(item) != 2 ||

@@ -47,6 +47,9 @@ struct pipeline_config {
     size_t stage_count; /* 2 … PIPELINE_STAGES_MAX */
 };
 
+/* "arcface", InsightFace's template: eyes, nose, corners of the mouth. */
+extern const struct align_template align_arcface;
+
 /* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and what was
  * expected. Pure. */
 enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,

@@ -548,6 +548,12 @@ static enum status read_open_clip(cJSON *json, struct preprocess *p, struct erro
     return read_interpolation(json, p, err);
 }
 
+void preprocess_as_immich(struct preprocess *p)
+{
+    p->resize = RESIZE_SHORT_SIDE;
+    p->crop_floors = true;
+}
+
 /* ---- entry points for JSON ---- */
 
 static enum status read_with(enum status (*reader)(cJSON *, struct preprocess *, struct error *),

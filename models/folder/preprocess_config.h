@@ -31,6 +31,10 @@ enum status preprocess_from_timm(const char *json, size_t size, struct preproces
 enum status preprocess_from_open_clip(const char *json, size_t size, struct preprocess *ret,
                                       struct error *err) MUST_USE;
 
+/* Changes what preprocess_from_open_clip() has read to what Immich's service does with the same
+ * file: it never squashes, and its crop begins before the middle. */
+void preprocess_as_immich(struct preprocess *p);
+
 /* Ultralytics metadata of an ONNX file: imgsz and task. Letterbox on grey 114 with OpenCV's
  * INTER_LINEAR for detection, segmentation, pose; short side and crop for classification; x/255
  * without mean and std. */

@@ -267,9 +267,10 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Copies its arguments. If the model cannot be described, its `problem` says why. */
-static enum status add_model(struct repository *repository, const char *path, const char *name,
-                             struct error *err)
+/* Copies its texts. Takes over `stages` on success: the model is this pipeline; NULL: what lies
+ * there. If the model cannot be described, its `problem` says why. */
+static enum status add_model_of(struct repository *repository, const char *path, const char *name,
+                                struct pipeline_config *stages, struct error *err)
 {
     struct repository_model *grown =
         reallocarray(repository->models, repository->count + 1, sizeof *grown);
@@ -280,10 +281,20 @@ static enum status add_model(struct repository *repository, const char *path, co
     *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
     if (!model->name || !model->path)
         return no_memory(err);
-    enum status status = describe(model, &model->problem);
+    enum status status =
+        stages ? add_version(model, 1, 0, &model->problem) : describe(model, &model->problem);
+    if (status == STATUS_NO_MEMORY)
+        return no_memory(err);
+    model->stages = stages ? stages : model->stages;
     if (status == STATUS_OK)
         model->problem = (struct error){0};
-    return status == STATUS_NO_MEMORY ? no_memory(err) : STATUS_OK;
+    return STATUS_OK;
+}
+
+static enum status add_model(struct repository *repository, const char *path, const char *name,
+                             struct error *err)
+{
+    return add_model_of(repository, path, name, NULL, err);
 }
 
 /* Adds the model in a folder, and its half for texts if it has two. */
@@ -391,19 +402,138 @@ static void check_pipelines(struct repository *repository)
     }
 }
 
-enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
+typedef enum status entry_fn(struct repository *repository, const char *folder, const char *entry,
+                             struct error *err);
+
+static enum status for_each_entry(struct repository *repository, const char *folder, entry_fn *add,
+                                  struct error *err)
 {
-    struct repository repository = {0};
     DIR *dir;
     struct dirent *entry;
     TRY(open_folder(folder, &dir, err));
     enum status status = next_entry(dir, folder, &entry, err);
     while (status == STATUS_OK && entry) {
-        status = add_entry(&repository, folder, entry->d_name, err);
+        status = add(repository, folder, entry->d_name, err);
         if (status == STATUS_OK)
             status = next_entry(dir, folder, &entry, err);
     }
     closedir(dir);
+    return status;
+}
+
+/* ---- Immich's cache ---- */
+
+/* Adds the model in FOLDER/PART as NAME.PART, if it is there. */
+static enum status add_part(struct repository *repository, const char *folder, const char *name,
+                            const char *part, struct error *err)
+{
+    char *path = NULL, *own = NULL;
+    struct stat info;
+    enum status status = STATUS_OK;
+    if (asprintf(&path, "%s/%s", folder, part) < 0 || asprintf(&own, "%s.%s", name, part) < 0)
+        status = no_memory(err);
+    else if (stat(path, &info) == 0)
+        status = add_model(repository, path, own, err);
+    free(path);
+    free(own);
+    return status;
+}
+
+/* Fills the stages of such a folder, but for the names of their models. */
+static void immich_stages(bool is_text, struct pipeline_config *ret)
+{
+    /* Of pictures of 4:3, 16:9 and 1:1 with a short side of 736, Immich's maxResolution. */
+    static const struct stage_size pages[] = {
+        {992, 736}, {736, 992}, {1312, 736}, {736, 1312}, {736, 736}};
+    static const struct stage_size lines[] = {
+        {320, 48}, {480, 48}, {640, 48}, {960, 48}, {1280, 48}};
+    struct pipeline_stage *first = &ret->stages[0], *second = &ret->stages[1];
+    *ret = (struct pipeline_config){.stage_count = 2};
+    first->max = STAGE_CROPS_DEFAULT;
+    second->max = STAGE_CROPS_MAX;
+    if (!is_text) {
+        second->align = align_arcface;
+        return;
+    }
+    memcpy(first->sizes, pages, sizeof pages);
+    memcpy(second->sizes, lines, sizeof lines);
+    first->size_count = COUNT_OF(pages);
+    second->size_count = COUNT_OF(lines);
+}
+
+/* Adds a folder of `facial-recognition` or `ocr`: two models and their pipeline. */
+static enum status add_stages_of(struct repository *repository, const char *folder,
+                                 const char *name, bool is_text, struct error *err)
+{
+    const char *dashes = is_text ? strstr(name, "__") : NULL;
+    TRY(add_part(repository, folder, name, "detection", err));
+    TRY(add_part(repository, folder, name, "recognition", err));
+    struct pipeline_config *config = malloc(sizeof *config);
+    if (!config)
+        return no_memory(err);
+    immich_stages(is_text, config);
+    snprintf(config->stages[0].model, sizeof config->stages[0].model, "%.100s.detection",
+             dashes ? dashes + 2 : name);
+    snprintf(config->stages[1].model, sizeof config->stages[1].model, "%.100s.recognition", name);
+    const enum status status = add_model_of(repository, folder, name, config, err);
+    if (status != STATUS_OK)
+        free(config);
+    return status;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static enum status add_immich(struct repository *repository, const char *folder, const char *entry,
+                              struct error *err)
+{
+    char *path;
+    const char *task = strrchr(folder, '/') + 1;
+    if (entry[0] == '.')
+        return STATUS_OK;
+    if (asprintf(&path, "%s/%s", folder, entry) < 0)
+        return no_memory(err);
+    struct repository_model *twin = find_entry(repository, entry);
+    enum status status = STATUS_OK;
+    if (!is_folder(path))
+        status = STATUS_OK;
+    else if (repository->count + 3 > MODELS_MAX)
+        status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
+    else if (twin)
+        (void)!error_set(&twin->problem, STATUS_MODEL,
+                         "two tasks have a model '%.100s'; rename or remove one of them", entry);
+    else if (!strcmp(task, "clip"))
+        status = add_halves(repository, path, entry, err);
+    else
+        status = add_stages_of(repository, path, entry, !strcmp(task, "ocr"), err);
+    free(path);
+    return status;
+}
+
+static enum status scan_immich(struct repository *repository, const char *folder, struct error *err)
+{
+    static const char *const tasks[] = {"clip", "facial-recognition", "ocr"};
+    DIR *dir;
+    TRY(open_folder(folder, &dir, err)); /* it has to be there */
+    closedir(dir);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(tasks); i++) {
+        char *path;
+        if (asprintf(&path, "%s/%s", folder, tasks[i]) < 0)
+            return no_memory(err);
+        if (is_folder(path))
+            status = for_each_entry(repository, path, add_immich, err);
+        free(path);
+    }
+    return status;
+}
+
+static enum status scan_done(struct repository *found, enum status status, struct repository *ret)
+{
+    struct repository repository = *found;
     if (status != STATUS_OK) {
         repository_done(&repository);
         return status;
@@ -413,6 +543,18 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
     check_pipelines(&repository);
     *ret = repository;
     return STATUS_OK;
+}
+
+enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
+{
+    struct repository repository = {0};
+    return scan_done(&repository, for_each_entry(&repository, folder, add_entry, err), ret);
+}
+
+enum status repository_scan_immich(const char *folder, struct repository *ret, struct error *err)
+{
+    struct repository repository = {0};
+    return scan_done(&repository, scan_immich(&repository, folder, err), ret);
 }
 
 /* Adds the models of a pipeline's stages that exist. */

@@ -45,6 +45,18 @@ struct repository {
  * repository_done(), which is fine on zeroes. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
+/* Looks through Immich's cache of models. Its models get Immich's names:
+ *
+ *     DIR/clip/ViT-B-32__openai/{visual,textual}/       ViT-B-32__openai, ViT-B-32__openai.text
+ *     DIR/facial-recognition/buffalo_l/{detection,recognition}/
+ *                                 buffalo_l, a pipeline of buffalo_l.detection and .recognition
+ *     DIR/ocr/PP-OCRv5_mobile/{detection,recognition}/  likewise; LATIN__PP-OCRv5_mobile has the
+ *                                                       detector of PP-OCRv5_mobile
+ *
+ * A folder that is missing has no models. Otherwise the same. */
+enum status repository_scan_immich(const char *folder, struct repository *ret,
+                                   struct error *err) MUST_USE;
+
 /* The same of one model, at `path` (an .onnx file or a model folder); `name`: NULL for its own. Of
  * a pipeline: itself first, then the models of its stages, which are looked for beside it. */
 enum status repository_scan_model(const char *path, const char *name, struct repository *ret,

@@ -154,9 +154,12 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
     struct task_options competing = *options;
     if (task_layout_is_masks(task->layout))
         competing.class_count = 0;
+    struct task_geometry own = *geometry;
+    if (task->layout == LAYOUT_SCRFD || task->layout == LAYOUT_SCRFD_FLAT)
+        own.gain_x = own.gain_y; /* InsightFace's det_scale, although it rounds the sides singly */
     struct candidates candidates = {.task = task,
                                     .options = &competing,
-                                    .geometry = geometry,
+                                    .geometry = &own,
                                     .is_oriented = task->kind == TASK_ORIENTED};
     const enum status status = find_boxes(outputs, options, &candidates, err);
     if (status != STATUS_OK) {

@@ -389,7 +389,8 @@ static char *describe_request(const struct predict_request *request,
                                         .when = time(NULL),
                                         .id = how->id,
                                         .is_base64 = how->is_base64,
-                                        .tokens = how->tokens};
+                                        .tokens = how->tokens,
+                                        .least_text = how->least_text};
         text = how->dialect                    ? how->dialect->write(&answer, ret_size)
                : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer, ret_size)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)

@@ -32,8 +32,9 @@ struct describe_how {
     bool as_list;
     bool is_base64; /* vectors as base64, in the dialect that has them */
     double total_ms;
-    const char *id; /* of the request; NULL without a dialect */
-    size_t tokens;  /* of texts */
+    const char *id;   /* of the request; NULL without a dialect */
+    size_t tokens;    /* of texts */
+    float least_text; /* as in struct predict_answer */
 };
 
 /* The same without the precision, in any form. */

@@ -291,6 +291,93 @@ static enum status read_environment(struct config_reading *reading, struct error
     return STATUS_OK;
 }
 
+/* ---- Immich ---- */
+
+/* Converts the value of a variable of Immich's service to one of lensd's. */
+static const char *immich_value(const char *option, const char *text, char room[static 64])
+{
+    static const char *const levels[][2] = {
+        {"verbose", "debug"}, {"log", "info"}, {"warning", "warn"}, {"critical", "error"}};
+    const size_t size = strlen(text);
+    if (!strcmp(option, "idle-unload") && text[0] == '-')
+        return "0"; /* never */
+    for (size_t i = 0; !strcmp(option, "log-level") && i < COUNT_OF(levels); i++)
+        if (!strcasecmp(text, levels[i][0]))
+            return levels[i][1];
+    if (text[0] != '[' || text[size - 1] != ']' || size >= 64)
+        return text;
+    memcpy(room, text + 1, size - 2); /* an IPv6 address */
+    room[size - 2] = '\0';
+    return room;
+}
+
+/* Makes --preload of the variables that name models, "a,b" each. */
+static enum status preload_immich(struct config_reading *reading, struct error *err)
+{
+    static const char *const variables[][2] = {{"CLIP__VISUAL", ""},
+                                               {"CLIP__TEXTUAL", MODEL_TEXT_ENDING},
+                                               {"FACIAL_RECOGNITION__DETECTION", ".detection"},
+                                               {"FACIAL_RECOGNITION__RECOGNITION", ".recognition"},
+                                               {"OCR__DETECTION", ".detection"},
+                                               {"OCR__RECOGNITION", ".recognition"}};
+    char names[1024] = "", variable[80];
+    size_t used = 0;
+    for (size_t i = 0; i < COUNT_OF(variables); i++) {
+        snprintf(variable, sizeof variable, "MACHINE_LEARNING_PRELOAD__%s", variables[i][0]);
+        for (const char *at = getenv(variable); at && *at; at += strspn(at, ", ")) {
+            const size_t size = strcspn(at, ", ");
+            if (used < sizeof names)
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%.*s%s",
+                                         used ? "," : "", (int)size, at, variables[i][1]);
+            at += size;
+        }
+    }
+    if (used >= sizeof names)
+        return error_set(err, STATUS_CONFIG, "MACHINE_LEARNING_PRELOAD__… name too many models");
+    const struct option *option = find_option("preload", strlen("preload"));
+    if (!used || *mark_of(reading, option))
+        return STATUS_OK;
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
+}
+
+/* Serves Immich's cache: sets what nothing else has set as Immich's variables say, or as its
+ * service has it. */
+static enum status read_immich(struct config_reading *reading, struct error *err)
+{
+    static const struct {
+        const char *option, *variable, *value;
+    } settings[] = {{"load", "", "lazy"},
+                    {"idle-unload", "MACHINE_LEARNING_MODEL_TTL", "300"},
+                    {"host", "IMMICH_HOST", NULL},
+                    {"port", "IMMICH_PORT", NULL},
+                    {"log-level", "IMMICH_LOG_LEVEL", NULL},
+                    {"workers", "MACHINE_LEARNING_REQUEST_THREADS", NULL},
+                    {"threads", "MACHINE_LEARNING_MODEL_INTRA_OP_THREADS", NULL},
+                    {"idle-timeout", "MACHINE_LEARNING_HTTP_KEEPALIVE_TIMEOUT_S", NULL}};
+    struct config *config = reading->config;
+    char room[64];
+    if (!config->immich)
+        return STATUS_OK;
+    if (config->model || config->models)
+        return error_set(err, STATUS_CONFIG,
+                         "--immich excludes MODEL and --models: its folder has the models");
+    config->models = strdup(config->immich);
+    if (!config->models)
+        return error_no_memory(err, NULL);
+    config->http.is_immich = true;
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        const struct option *option = find_option(settings[i].option, strlen(settings[i].option));
+        const char *text = getenv(settings[i].variable);
+        text = text && *text ? immich_value(option->name, text, room) : settings[i].value;
+        if (!text || *mark_of(reading, option))
+            continue;
+        *mark_of(reading, option) = true;
+        TRY(config_set(config, option, settings[i].variable, text, err));
+    }
+    return preload_immich(reading, err);
+}
+
 static enum status set_from_file(void *context, const char *key, const char *text,
                                  struct error *err)
 {
@@ -600,14 +687,15 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* One model and a folder of models exclude each other. A stronger source that sets one of them
- * overrides both: an image whose environment names a folder can still be given one model. */
+/* One model, a folder of models and Immich's exclude each other. A stronger source that sets one of
+ * them overrides all: an image whose environment names a folder can still be given one model. */
 static void settle_models(struct config_reading *reading)
 {
     bool *model = mark_of(reading, find_option("model", strlen("model")));
     bool *models = mark_of(reading, find_option("models", strlen("models")));
-    if (*model != *models)
-        *model = *models = true;
+    bool *immich = mark_of(reading, find_option("immich", strlen("immich")));
+    if (*model || *models || *immich)
+        *model = *models = *immich = true;
 }
 
 static bool is_set(struct config_reading *reading, const char *name)
@@ -669,6 +757,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
         return error_set(err, STATUS_CONFIG,
                          "%s is empty; leave it out, or name a model (digits: the built-in one)",
                          reading->empty_model);
+    TRY(read_immich(reading, err));
     TRY(read_defaults(reading, err));
     config->cache_folder = tuning_folder(config->cache);
     return check_together(config, err);

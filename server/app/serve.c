@@ -195,6 +195,7 @@ static enum status create_services(struct serve *serve, struct error *err)
                                             .model = config->model,
                                             .model_name = config->model_name,
                                             .default_model = config->model_host.default_model,
+                                            .is_immich = config->immich != NULL,
                                             .watch = config->watch,
                                             .is_lazy = config->load == CONFIG_LOAD_LAZY,
                                             .preload = config->preload,

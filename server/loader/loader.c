@@ -80,11 +80,19 @@ struct loader {
 static enum status scan_disk(const struct loader *loader, struct repository *ret, struct error *err)
 {
     if (loader->options.models)
-        return repository_scan(loader->options.models, ret, err);
+        return (loader->options.is_immich ? repository_scan_immich
+                                          : repository_scan)(loader->options.models, ret, err);
     if (!loader->is_embedded)
         return repository_scan_model(loader->options.model, loader->options.model_name, ret, err);
     *ret = (struct repository){0};
     return STATUS_OK;
+}
+
+static enum status read_model(const struct loader *loader, const char *path, const char *name,
+                              const char *version, struct model **ret, struct error *err)
+{
+    const struct model_limits limits = {.is_immich = loader->options.is_immich};
+    return model_load_version(path, version, name, &limits, ret, err);
 }
 
 static enum status check_default(const struct loader *loader, struct error *err)
@@ -337,9 +345,8 @@ static enum status load_version(struct loader *loader, const struct repository_m
     model_host_announce(model_host, name, version, 0);
     if (model && model->stages)
         return model_host_add_pipeline(model_host, name, version, model->stages, err);
-    enum status status =
-        model ? model_load_version(model->path, version, model->name, NULL, &loaded, err)
-              : model_open(NULL, loader->name, &loaded, err);
+    enum status status = model ? read_model(loader, model->path, model->name, version, &loaded, err)
+                               : model_open(NULL, loader->name, &loaded, err);
     if (status != STATUS_OK) {
         model_host_fail(model_host, name, version, err->message);
         return status;
@@ -736,7 +743,7 @@ static enum status read_again(void *context, const char *name, const char *versi
     enum status status = STATUS_NOT_FOUND;
     if (tracked && look_at_version(tracked, &repository, &found, err) == STATUS_OK && found &&
         found->signature == tracked->signature)
-        status = model_load_version(tracked->path, version, name, NULL, ret, err);
+        status = read_model(loader, tracked->path, name, version, ret, err);
     repository_done(&repository);
     if (status == STATUS_NOT_FOUND)
         return error_set(err, status, "the model's files have changed since it was loaded");

@@ -24,6 +24,7 @@ struct loader_options {
     const char *model;         /* without `models`: its path; NULL or "digits": the embedded one */
     const char *model_name;    /* without `models`: the name to serve it under; NULL: its own */
     const char *default_model; /* must be there, unless `watch`ed for in `models`; NULL: any */
+    bool is_immich;            /* `models` is Immich's cache: repository_scan_immich() */
     bool watch;
     bool is_lazy;        /* models are listed at start and loaded by requests, unless they say
                             otherwise themselves */

@@ -8,9 +8,23 @@
 #include "proto/dialects.h"
 #include "tests/fuzz/target.h"
 
-static const struct dialect *const apis[] = {&dialect_roboflow, &dialect_deepstack,
+static const struct dialect *const apis[] = {&dialect_roboflow,     &dialect_deepstack,
                                              &dialect_hugging_face, &dialect_openai,
-                                             &dialect_torchserve};
+                                             &dialect_torchserve,   &dialect_immich};
+
+/* The part `entries` of Immich's forms. */
+static void try_entries(const char *text, size_t size)
+{
+    struct immich_entries entries;
+    struct error err = {0};
+    if (immich_entries_parse(text, size, &entries, &err) != STATUS_OK) {
+        HOLDS(err.message[0] && err.status == STATUS_INVALID);
+        return;
+    }
+    HOLDS(entries.dialect && entries.model[0] && memchr(entries.model, 0, sizeof entries.model));
+    HOLDS(!strpbrk(entries.model, "./:\\"));
+    HOLDS(entries.least_box <= 1 && entries.least_text >= 0 && entries.least_text <= 1);
+}
 
 static void check_own(const struct dialect *dialect, const char *own)
 {
@@ -73,7 +87,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         char *exact = realloc(text, length + !length);
         HOLDS(exact);
         text = exact;
-        try_body(dialect, text, length);
+        if (dialect == &dialect_immich)
+            try_entries(text, length);
+        else
+            try_body(dialect, text, length);
     }
     free(text);
     return 0;

@@ -298,6 +298,10 @@ def dialects():
             (3, "openai", '{"model":"m","input":["data:image/png;base64,AAAA","AAAA"],"encoding_format":"base64"}'),
             (3, "openai_messages", '{"messages":[{"content":[{"type":"text","text":"x"},'
                                    '{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}'),
+            (5, "immich", '{"facial-recognition":{"detection":{"modelName":"immich-app/a.b:c","options":{"minScore":0.7}},'
+                          '"recognition":{"modelName":"abc","options":null}}}'),
+            (5, "immich_text", '{"clip":{"textual":{"modelName":"a","options":{"language":"de"}}}}'),
+            (5, "immich_broken", '{"ocr":{"recognition":{"modelName":"..","options":{"minScore":"1"}}}}'),
             (3, "openai_address", '{"input":"https://example.org/a.png"}')]:
         write("dialects", name, bytes([api]) + text.encode())
 

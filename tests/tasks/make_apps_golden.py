@@ -39,8 +39,9 @@ def to_photo(values, gains):
 
 
 def scrfd(random):
-    """InsightFace: two anchors at the upper left corner of each cell; distances and points in strides."""
-    gains = SIDE / WIDTH, int(SIDE * HEIGHT / WIDTH) / HEIGHT
+    """InsightFace: two anchors at the upper left corner of each cell; distances and points in strides. Its det_scale is that
+    of the height for both axes."""
+    gains = 2 * (int(SIDE * HEIGHT / WIDTH) / HEIGHT,)
     rows, found = [], []
     for stride in (8, 16, 32):
         across = SIDE // stride

@@ -26,11 +26,16 @@ void docs_handle(struct exchange *x)
     respond_asset(x, TYPE_HTML, openapi_page, openapi_page_size);
 }
 
-/* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. */
+/* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. With
+ * --immich programs get what Immich's service answers. */
 void root_handle(struct exchange *x)
 {
+    const char *accept = exchange_header(x, "Accept");
+    static const char immich[] = "{\"message\":\"Immich ML\"}";
     if (!strcmp(x->method, "OPTIONS"))
         openapi_json_handle(x);
+    else if (x->server->options.is_immich && !(accept && strstr(accept, "text/html")))
+        respond_text(x, 200, TYPE_JSON, strdup(immich), sizeof immich - 1);
     else
         page_handle(x);
 }

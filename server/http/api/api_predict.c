@@ -46,7 +46,8 @@ struct predict_work {
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
-    char model[128]; /* as asked for; "" for the default */
+    struct immich_entries immich; /* zeroed: it is no request of Immich's */
+    char model[128];              /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
 };
@@ -71,7 +72,7 @@ static void predict_free_work(struct exchange *x)
 /* The API that the path belongs to; NULL: lensd's own. */
 static const struct dialect *predict_dialect(const struct exchange *x)
 {
-    return x->route ? x->route->dialect : NULL;
+    return exchange_dialect(x);
 }
 
 /* ---- admission ---- */
@@ -369,12 +370,82 @@ static enum status predict_read_field(struct predict_work *work, const struct di
                      short_text ? text : "photo.jpg");
 }
 
-static enum status read_multipart(const struct exchange *x, struct predict_work *work,
-                                  struct error *err)
+static const struct multipart_part *part_named(const struct multipart *form, const char *name)
+{
+    for (size_t i = 0; i < form->count; i++)
+        if (!strcmp(form->parts[i].name, name))
+            return &form->parts[i];
+    return NULL;
+}
+
+/* Takes a part as the only text, with single blanks between its words, as Immich's service does. */
+static enum status take_text(struct exchange *x, struct predict_work *work,
+                             const struct multipart_part *part, struct error *err)
+{
+    /* In place: the part lies in the body. */
+    char *text = (char *)x->body.data + (part->data - x->body.data);
+    size_t used = 0;
+    bool is_between = false;
+    for (size_t i = 0; i < part->size; i++) {
+        if (text[i] && strchr(" \t\n\v\f\r", text[i])) {
+            is_between = used > 0;
+            continue;
+        }
+        if (is_between)
+            text[used++] = ' ';
+        is_between = false;
+        text[used++] = text[i];
+    }
+    work->texts.truncate = true;
+    TRY(texts_begin(&work->texts, 1, err));
+    work->texts.items[0] = (struct text_item){.text = text, .size = used};
+    return submission_images(&work->request, 1, err);
+}
+
+/* Reads a form of Immich's server; `entries` is its part of that name. */
+static enum status read_immich(struct exchange *x, struct predict_work *work,
+                               const struct multipart_part *entries, struct error *err)
+{
+    struct immich_entries *asked = &work->immich;
+    const struct multipart_part *picture = part_named(&work->multipart, "image");
+    const struct multipart_part *text = part_named(&work->multipart, "text");
+    char score[32];
+    x->dialect = &dialect_immich;
+    x->answer_form = DESCRIBE_JSON;
+    TRY(immich_entries_parse((const char *)entries->data, entries->size, asked, err));
+    x->dialect = asked->dialect;
+    if (!picture && !text)
+        return error_set(err, STATUS_INVALID, "Either image or text must be provided");
+    if (asked->refusal || (!picture && !asked->is_text) || (picture && asked->is_text))
+        return error_set(err, STATUS_INVALID, "%s",
+                         asked->refusal   ? asked->refusal
+                         : asked->is_text ? "clip's textual takes a `text` and no `image`"
+                                          : "this task takes an `image`");
+    TRY(set_model(work, asked->model, err));
+    if (!strncmp(asked->model, "nllb", 4) && asked->is_text)
+        return error_set(err, STATUS_INVALID,
+                         "lensd does not write the language before a text, which '%s' needs; "
+                         "choose another model",
+                         asked->model);
+    snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
+    if (asked->least_box >= 0)
+        TRY(set_task_option(work, "confidence", score, err));
+    if (!picture)
+        return take_text(x, work, text, err);
+    TRY(submission_images(&work->request, 1, err));
+    work->request.images[0].data = picture->data;
+    work->request.images[0].size = picture->size;
+    return STATUS_OK;
+}
+
+static enum status read_multipart(struct exchange *x, struct predict_work *work, struct error *err)
 {
     size_t max_images = x->server->options.max_images, count = 0;
     TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
                         &work->multipart, err));
+    const struct multipart_part *entries = part_named(&work->multipart, "entries");
+    if (entries && !predict_dialect(x))
+        return read_immich(x, work, entries, err);
     for (size_t i = 0; i < work->multipart.count; i++) {
         const struct multipart_part *part = &work->multipart.parts[i];
         if (predict_is_parameter(part) && !part->name[0])
@@ -576,6 +647,18 @@ static const struct predict_image *failed_image(const struct predict_work *work,
     return NULL;
 }
 
+/* Returns a crop of Immich's picture that failed for want of time or memory: its box must not be
+ * left out of the answer, as one whose points lie at one place is. NULL: none. */
+static const struct predict_image *failed_crop(const struct predict_work *work)
+{
+    const struct predict_image *image = &work->request.images[0];
+    const size_t count = work->immich.dialect && image->crops ? image->answer.detections.count : 0;
+    for (size_t i = 0; i < count; i++)
+        if (image->crops[i] && status_http(image->crops[i]->status) >= 500)
+            return image->crops[i];
+    return NULL;
+}
+
 /* Answers in the form of another server's API. */
 static void dialect_finish(struct exchange *x, const struct dialect *dialect)
 {
@@ -584,6 +667,8 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
     const struct predict_image *failed = failed_image(work, dialect);
     struct error err;
     size_t size = 0;
+    if (!failed)
+        failed = failed_crop(work);
     exchange_note(x, request);
     if (failed) {
         respond_error(x, &failed->error);
@@ -604,6 +689,7 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                          .model = work->texts.count && work->model[0] ? work->model
                                                                                       : NULL,
                                          .tokens = work->texts.rows.tokens,
+                                         .least_text = work->immich.least_text,
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
         char *text = describe_predictions_as(request, &how, &size);

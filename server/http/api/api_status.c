@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
@@ -64,6 +65,10 @@ void ping_handle(struct exchange *x)
 {
     size_t size = 0;
     bool ready = is_ready(x);
+    if (ready && x->server->options.is_immich) {
+        respond_text(x, 200, TYPE_TEXT, strdup("pong"), strlen("pong"));
+        return;
+    }
     char *text = status_word_json(ready ? "Healthy" : "Unhealthy", &size);
     respond_state(x, ready, text, size);
 }

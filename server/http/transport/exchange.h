@@ -119,6 +119,7 @@ struct exchange {
     char method[16];
     const struct route *route; /* NULL: not found */
     struct route_match match;
+    const struct dialect *dialect; /* that the body is in; NULL: the route's */
     bool is_head_method;
     const char *content_type; /* NULL: none given */
     const char *host;         /* NULL: none given */
@@ -186,6 +187,12 @@ void exchange_wait(struct exchange *exchange, struct predict_request *request,
  * `run` reads or writes; distinguishes long jobs from short ones. */
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
+
+/* The API that requests, answers and errors belong to; NULL: lensd's own. */
+static inline const struct dialect *exchange_dialect(const struct exchange *exchange)
+{
+    return exchange->dialect || !exchange->route ? exchange->dialect : exchange->route->dialect;
+}
 
 /* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes (answer.c). */
 void exchange_answer(struct exchange *exchange);

@@ -76,9 +76,8 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
 static void respond_with(struct exchange *exchange, int http, const char *code,
                          const char *sentence)
 {
-    const struct dialect *dialect = exchange->route && exchange->route->dialect
-                                        ? exchange->route->dialect
-                                        : exchange->carrier->dialect;
+    const struct dialect *dialect =
+        exchange_dialect(exchange) ? exchange_dialect(exchange) : exchange->carrier->dialect;
     size_t size = 0;
     char *text = dialect && dialect->write_error ? dialect->write_error(http, sentence, code, &size)
                                                  : error_json(sentence, code, &size);
@@ -90,7 +89,11 @@ static void respond_with(struct exchange *exchange, int http, const char *code,
 
 void respond_error(struct exchange *exchange, const struct error *err)
 {
-    respond_with(exchange, status_http(err->status), status_word(err->status), err->message);
+    const struct dialect *dialect = exchange_dialect(exchange);
+    const int http = dialect && dialect->invalid_http && err->status == STATUS_INVALID
+                         ? dialect->invalid_http
+                         : status_http(err->status);
+    respond_with(exchange, http, status_word(err->status), err->message);
 }
 
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)

@@ -54,6 +54,7 @@ struct http_options {
     const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
     unsigned unix_mode;             /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
+    bool is_immich;                 /* GET / and /ping answer as Immich's service does */
     int threads;                    /* 1 … */
     int top_k;                      /* predictions, if a request does not say */
     const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Writes expected.json: what ONNX Runtime, with the preprocessing and the decoding that Immich's service documents, makes of
+the pictures and texts of tests/http/immich_models.py with its networks. tests/http/test_immich.py compares lensd with it.
+
+    LENSD=… make_golden.py      needs onnxruntime, tokenizers, opencv-python-headless, Pillow 9, numpy
+"""
+
+import io
+import json
+import os
+import sys
+import tempfile
+
+import cv2
+import numpy as np
+import onnxruntime
+from PIL import Image
+from tokenizers import Tokenizer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "http"))
+
+import immich_models as models
+
+TEMPLATE = np.array([(38.2946, 51.6963), (73.5318, 51.5014), (56.0252, 71.7366), (41.5493, 92.3655), (70.7299, 92.2041)])
+
+
+def session(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def clip_picture(folder, picture):
+    with open(os.path.join(folder, "visual", "preprocess_cfg.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    side, (width, height) = config["size"][0], picture.size
+    scale = side / min(width, height)
+    size = (side, int(scale * height)) if width < height else (int(scale * width), side)
+    small = picture.resize(size, Image.Resampling.BICUBIC)
+    left, top = int(size[0] / 2 - side / 2), int(size[1] / 2 - side / 2)
+    x = np.asarray(small.crop((left, top, left + side, top + side)), np.float32) / 255
+    x = (x - np.float32(config["mean"])) / np.float32(config["std"])
+    return session(os.path.join(folder, "visual", "model.onnx")).run(None, {"image": x.transpose(2, 0, 1)[None]})[0][0]
+
+
+def clip_text(folder, text):
+    tokenizer = Tokenizer.from_file(os.path.join(folder, "textual", "tokenizer.json"))
+    with open(os.path.join(folder, "textual", "tokenizer_config.json"), encoding="utf-8") as file:
+        pad = json.load(file)["pad_token"]
+    pad = pad if isinstance(pad, str) else pad["content"]
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        length = json.load(file)["text_cfg"]["context_length"]
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length, pad_token=pad, pad_id=tokenizer.token_to_id(pad))
+    ids = np.array([tokenizer.encode(" ".join(text.split())).ids], np.int32)
+    return session(os.path.join(folder, "textual", "model.onnx")).run(None, {"text": ids})[0][0]
+
+
+def suppress(boxes, scores, threshold):
+    kept, rest = [], list(np.argsort(-scores, kind="stable"))
+    areas = (boxes[:, 2] - boxes[:, 0] + 1) * (boxes[:, 3] - boxes[:, 1] + 1)
+    while rest:
+        best = rest.pop(0)
+        kept.append(best)
+
+        def overlap(i):
+            low, high = np.maximum(boxes[best, :2], boxes[i, :2]), np.minimum(boxes[best, 2:], boxes[i, 2:])
+            shared = np.prod(np.maximum(high - low + 1, 0))
+            return shared / (areas[best] + areas[i] - shared)
+        rest = [i for i in rest if overlap(i) <= threshold]
+    return kept
+
+
+def align(points):
+    """Umeyama's similarity transform onto the template, 2 x 3."""
+    from_mean, to_mean = points.mean(0), TEMPLATE.mean(0)
+    a, b = points - from_mean, TEMPLATE - to_mean
+    u, s, v = np.linalg.svd(b.T @ a / len(a))
+    d = np.array([1, np.sign(np.linalg.det(u) * np.linalg.det(v))])
+    rotation = u @ np.diag(d) @ v
+    scale = (s * d).sum() / a.var(0).sum()
+    return np.hstack([scale * rotation, (to_mean - scale * rotation @ from_mean)[:, None]])
+
+
+def faces(folder, picture, least, size=640):
+    rgb = np.asarray(picture)
+    height, width = rgb.shape[:2]
+    scale = size / max(height, width)
+    new = (size, int(height / width * size)) if width > height else (int(width / height * size), size)
+    scale = new[1] / height
+    canvas = np.zeros((size, size, 3), np.uint8)
+    canvas[:new[1], :new[0]] = cv2.resize(rgb, new)
+    x = (np.float32(canvas) - 127.5) / 128
+    outputs = session(os.path.join(folder, "detection", "model.onnx")).run(None, {"input.1": x.transpose(2, 0, 1)[None]})
+    found = []
+    for i, stride in enumerate(models.STRIDES):
+        scores, boxes, points = (outputs[i + 3 * k][0] for k in range(3))
+        side = size // stride
+        at = np.repeat(np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2), 2, 0) * stride
+        for k in np.flatnonzero(scores[:, 0] >= least):
+            box, point = boxes[k] * stride, points[k].reshape(5, 2) * stride + at[k]
+            found.append((scores[k, 0], [*(at[k] - box[:2]), *(at[k] + box[2:])], point))
+    scores = np.array([f[0] for f in found])
+    boxes, points = np.array([f[1] for f in found]) / scale, np.array([f[2] for f in found]) / scale
+    recognition, answer = session(os.path.join(folder, "recognition", "model.onnx")), []
+    for i in suppress(boxes, scores, .4):
+        crop = cv2.warpAffine(rgb, align(points[i]), (112, 112), borderValue=0)
+        x = (np.float32(crop) - 127.5) / 127.5
+        vector = recognition.run(None, {"input.1": x.transpose(2, 0, 1)[None]})[0][0]
+        answer.append({"box": [float(v) for v in boxes[i]], "score": float(scores[i]), "embedding": vector.tolist()})
+    return answer
+
+
+def main():
+    expected = {"clip": {}, "text": {}, "faces": {}}
+    with tempfile.TemporaryDirectory() as cache:
+        models.make(cache)
+        clip = os.path.join(cache, "clip", models.CLIP)
+        people = os.path.join(cache, "facial-recognition", models.FACES)
+        for width, height in models.PICTURES:
+            picture = Image.open(io.BytesIO(models.picture(width, height))).convert("RGB")
+            expected["clip"][f"{width}x{height}"] = clip_picture(clip, picture).tolist()
+            expected["faces"][f"{width}x{height}"] = faces(people, picture, models.LEAST)
+        for text in models.TEXTS:
+            expected["text"][text] = clip_text(clip, text).tolist()
+    print({k: len(v) for k, v in expected["faces"].items()}, [[round(f["score"], 3) for f in v[:40]] for v in expected["faces"].values()])
+    with open(os.path.join(HERE, "expected.json"), "w", encoding="utf-8") as file:
+        json.dump(json.loads(json.dumps(expected), parse_float=lambda t: round(float(t), 6)), file, ensure_ascii=False, indent=0)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
