@@ -2,10 +2,9 @@
 #include "engine/cpu/peak_probe.h"
 
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "engine/base/cpu.h"
+#include "engine/cpu/kernels/amx.h"
 
 enum { SUMS = 12 };
 
@@ -48,25 +47,10 @@ PROBE(probe_avx2, "avx2,fma", __m256, __m256, _mm256_set1_ps, FMA_256, FIRST_256
 PROBE(probe_sse, "sse2", __m128, __m128, _mm_set1_ps, FMA_128, FIRST_128)
 PROBE(probe_avx512_bf16, "avx512f,avx512bf16", __m512, __m512bh, set_bf16, BF16_512, FIRST_512)
 
-/* The state of Intel's tiles, as ldtilecfg reads it (SDM volume 1, 18.3). */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* Linux allows a process to use tiles only after it asks (Documentation/x86/xstate.rst). */
-static bool tiles_allowed(void)
-{
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
-/* Tiles of zeros: their products take the same time as any. The configuration goes through inline
- * assembly because gcc 12 may drop the stores in front of its intrinsic. */
+/* Tiles of zeros: their products take the same time as any. */
 __attribute__((target("amx-tile,amx-bf16"))) static float probe_amx_bf16(long count)
 {
-    struct tile_config config = {.palette = 1};
+    struct amx_config config = {.palette = 1};
     for (int t = 0; t < 8; t++) {
         config.row_bytes[t] = 64;
         config.rows[t] = 16;
@@ -91,7 +75,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static float probe_amx_bf16(long co
 struct peak_probe peak_probe_pick(enum precision precision)
 {
     const struct cpu_features *cpu = cpu_features();
-    if (precision == PRECISION_BF16 && cpu->amx_bf16 && tiles_allowed())
+    if (precision == PRECISION_BF16 && cpu->amx_bf16 && amx_allowed())
         return (struct peak_probe){probe_amx_bf16, 4.0 * 16 * 16 * 32 * 2, "AMX bf16"};
     if (precision == PRECISION_BF16 && cpu->avx512_bf16)
         return (struct peak_probe){probe_avx512_bf16, SUMS * 32.0 * 2, "AVX512-BF16"};

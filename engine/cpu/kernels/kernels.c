@@ -142,7 +142,9 @@ static void narrow_f16(const float *x, uint16_t *y, size_t n)
 
 #if defined __ARM_FEATURE_MATMUL_INT8
 #define DOT_NEIGHBOURS 8
+#define TILE_BYTES     8
 #else
+#define TILE_BYTES     4
 #define DOT_NEIGHBOURS 4
 #endif
 
@@ -153,6 +155,9 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .name = SIMD_TEXT(SIMD_VARIANT),
     .gemm_rows = GEMM_ROWS,
     .gemm_columns = GEMM_COLUMNS,
+    .tile_rows = TILE_ROWS,
+    .tile_columns = (size_t)TILE_REGISTERS * VEC,
+    .tile_bytes = TILE_BYTES,
     .depthwise_channels = DEPTHWISE_CHANNELS,
     .depthwise_rows = DEPTHWISE_ROWS,
     .binary = binary,
@@ -168,13 +173,13 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     SIMD_COMMON_KERNELS(ENTER_COMMON)
 /* clang-format on */
 #if defined __AVX2__ || defined __ARM_FEATURE_DOTPROD
-        .gemm_dot = SIMD_COMMON(gemm_dot),
+        .tile_dot = SIMD_COMMON(tile_dot),
     .dot_neighbours = DOT_NEIGHBOURS,
 #endif
 #if defined __ARM_FEATURE_DOTPROD && !defined __ARM_FEATURE_MATMUL_INT8
     .dot_is_signed = true,
 #endif
 #if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-    .gemm_bf16 = SIMD_NAMED(gemm_bf16),
+    .tile_bf16 = SIMD_NAMED(tile_bf16),
 #endif
 };

@@ -1,7 +1,38 @@
 /* Picks the widest variant of the row kernels that this CPU runs. */
 #include "engine/cpu/kernels/simd.h"
 
+#include <pthread.h>
+
 #include "engine/base/cpu.h"
+#if defined __x86_64__
+#include "engine/cpu/kernels/amx.h"
+
+static struct simd_kernels amx; /* without a name: there is none */
+
+static void add_amx(void)
+{
+    const struct cpu_features *cpu = cpu_features();
+    if (!cpu->avx512_bf16 || !cpu->avx512_vnni || !cpu->amx_int8 || !cpu->amx_bf16 ||
+        !amx_allowed())
+        return;
+    amx = simd_avx512_bf16;
+    amx.tile_rows = TILE_MOST_ROWS;
+    amx.tile_columns = TILE_MOST_COLUMNS;
+    amx.tile_bytes = 64;
+    amx.tile_rows_are_even = amx.dot_takes_both = true;
+    amx.tile_dot = amx_tile_dot;
+    amx.tile_bf16 = amx_tile_bf16;
+    amx.tile_end = amx_tile_end;
+    amx.name = "avx512_amx";
+}
+
+static const struct simd_kernels *amx_variant(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, add_amx);
+    return amx.name ? &amx : NULL;
+}
+#endif
 
 static const struct simd_kernels *chosen;
 
@@ -23,6 +54,8 @@ const struct simd_kernels *simd_at(size_t i)
         usable[count++] = &simd_avx512;
     if (cpu->avx512_bf16)
         usable[count++] = &simd_avx512_bf16;
+    if (amx_variant())
+        usable[count++] = amx_variant();
 #else
     if (cpu->neon_dot)
         usable[count++] = &simd_dot;
@@ -46,8 +79,8 @@ bool simd_has_dot(const struct simd_kernels *kernels)
 {
     const struct cpu_features *cpu = cpu_features();
 #if defined __x86_64__
-    return kernels == &simd_avx2 ? cpu->avx_vnni : kernels->gemm_dot && cpu->avx512_vnni;
+    return kernels == &simd_avx2 ? cpu->avx_vnni : kernels->tile_dot && cpu->avx512_vnni;
 #else
-    return kernels->gemm_dot && cpu->neon_dot;
+    return kernels->tile_dot && cpu->neon_dot;
 #endif
 }

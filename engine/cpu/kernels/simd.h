@@ -98,25 +98,37 @@ struct depthwise_8bit {
     bool is_signed; /* the result */
 };
 
-/* c = a * b in whole numbers. b: 8 bits, in panels of gemm_columns columns, [panel][k / neighbours]
- * [column][neighbours]; a panel's columns beyond n are 0. gemm_pairs: two neighbours, a holds
- * 16-bit integers; gemm_dot: dot_neighbours, a holds bytes. */
-struct gemm_8bit {
-    const void *a;
-    const int8_t *b;
-    int32_t *c;
-    size_t lda;  /* bytes from row to row */
-    size_t ldc;  /* elements; whole panels are written */
-    size_t k, n; /* k: a multiple of the neighbours */
+/* A tile of c = a * b. Of each row of a, `taps` runs of `run` bytes lie at rows[tap * tile_rows +
+ * row], one after another in k; a run is a multiple of tile_bytes. b: a panel of tile_columns
+ * columns, [k / neighbours][column][neighbours]; columns beyond n are 0.
+ *     tile_pairs   a: 16-bit integers, b: 8-bit integers, two neighbours, c: int32
+ *     tile_dot     a: bytes, b: 8-bit integers, dot_neighbours, c: int32
+ *     tile_bf16    a, b: bfloat16, two neighbours, c: float32; tiny numbers (below 1.2e-38) may
+ *                  count as 0 */
+struct tile {
+    const unsigned char *const *rows;
+    size_t taps, run;
+    const unsigned char *b;
+    void *c;    /* the whole panel is written */
+    size_t ldc; /* elements */
+    size_t n;
+    bool is_signed; /* the bytes of a, where dot_takes_both */
 };
 
-/* c += a * b in bfloat16, summed in float32; b in panels as above, of two neighbours. Tiny numbers
- * (below 1.2e-38) may count as 0. */
-struct gemm_bf16 {
-    const uint16_t *a, *b;
-    float *c;
-    size_t lda, ldc; /* elements; whole panels of c are read and written */
-    size_t k, n;     /* k: even */
+/* What follows the sums of a tile: (sum + bias) * scale or (floats) sum + bias; plus what y holds;
+ * clamped, or activated; and stored, 8-bit integers as x / step, rounded half to even, plus zero,
+ * saturated, where NaN is the lowest. A sum of integers wraps, as the operators are defined. */
+struct tile_finish {
+    const void *bias; /* int32, whole panels; or with `scales` NULL float32, n numbers, or NULL */
+    const float *scales; /* n numbers */
+    size_t n;
+    size_t lds, ldy; /* of the sums: elements from row to row; of y: bytes */
+    bool residual, clamp;
+    float low, high;
+    struct epilogue row; /* an activation instead of the clamp; its residual does not count */
+    enum dtype to;       /* of y: float32, bfloat16, uint8, int8 */
+    float step;          /* 0: 1 */
+    int zero;
 };
 
 struct simd_kernels {
@@ -132,22 +144,20 @@ struct simd_kernels {
     size_t (*gemm_packed)(size_t k, size_t n);
     size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
 
-    /* The product for m rows. gemm_dot is NULL where there is no such instruction; it needs what
-     * simd_has_dot() asks for. Its bytes of a are signed or not as dot_is_signed says. */
-    void (*gemm_pairs)(const struct gemm_8bit *g, size_t m);
-    void (*gemm_dot)(const struct gemm_8bit *g, size_t m);
-    bool dot_is_signed;
+    /* A tile of up to tile_rows rows. tile_dot is NULL where there is no such instruction; it needs
+     * what simd_has_dot() asks for. Its bytes of a are signed or not as dot_is_signed says.
+     * tile_bf16 is NULL where the variant has no instruction for it. With tile_rows_are_even rows
+     * are equally far apart, and taps is 1. tile_end (or NULL) is called once a thread is done with
+     * a series of tiles. */
+    void (*tile_pairs)(const struct tile *t, size_t rows);
+    void (*tile_dot)(const struct tile *t, size_t rows);
+    void (*tile_bf16)(const struct tile *t, size_t rows);
+    void (*tile_end)(void);
+    bool dot_is_signed, dot_takes_both, tile_rows_are_even;
     size_t dot_neighbours; /* 4 or 8 */
-    /* The product for m rows. NULL where the variant has no instruction for it. */
-    void (*gemm_bf16)(const struct gemm_bf16 *g, size_t m);
-    /* y[i] = (sums[i] + bias[i]) * scales[i], rounded half to even, plus zero, saturated. The sum
-     * wraps, as the operators are defined. */
-    void (*finish_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
-                        int zero, bool is_signed, void *y);
-
-    /* y[i] = (sums[i] + bias[i]) * scales[i] */
-    void (*scale_8bit)(const int32_t *sums, const int32_t *bias, const float *scales, size_t n,
-                       float *y);
+    size_t tile_rows, tile_columns, tile_bytes;
+    /* The sums are overwritten. */
+    void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
     /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
@@ -274,12 +284,15 @@ struct simd_kernels {
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
 };
 
+/* Tiles that tile_rows, tile_columns never exceed. */
+enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
+
 /* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with that of matrices and with
  * bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
-enum { SIMD_VARIANTS = 4 }; /* at most */
+enum { SIMD_VARIANTS = 5 }; /* at most; the widest is avx512_bf16 with tiles of AMX */
 
 /* The variants this CPU runs, the plainest first; NULL beyond the last. Thread-safe. */
 const struct simd_kernels *simd_at(size_t i);

@@ -41,14 +41,27 @@
 #define DEPTHWISE_ROWS     1
 #endif
 
+/* A tile of sums of narrow numbers: 32 registers hold 6 x 4 (NEON: 8 x 2) sums, the weights and a
+ * number; 16 hold 6 x 2. */
+#if defined __AVX512F__
+#define TILE_ROWS      6
+#define TILE_REGISTERS 4
+#elif defined __aarch64__
+#define TILE_ROWS      8
+#define TILE_REGISTERS 2
+#else
+#define TILE_ROWS      6
+#define TILE_REGISTERS 2
+#endif
+
 /* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Those of the
  * first list are compiled for avx512_bf16 as well. */
 /* clang-format off */
 #define SIMD_NAMED_KERNELS(X)                                                                      \
     X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \
-    X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows)
+    X(pool_sum_bf16) X(accumulate_bf16) X(blend) X(sum_rows) X(finish_tile)
 #define SIMD_COMMON_KERNELS(X)                                                                     \
-    X(gemm) X(gemm_pack) X(gemm_packed) X(gemm_pairs) X(finish_8bit) X(scale_8bit) X(pack_rows)    \
+    X(gemm) X(gemm_pack) X(gemm_packed) X(tile_pairs) X(pack_rows)                                 \
     X(pack_columns) X(score_row) X(activate) X(softmax) X(sum_row) X(norm_row)       \
     X(lrn) X(square_rows) X(center_rows) X(quantize) X(dequantize) X(add_8bit) X(range)            \
     X(mul_8bit) X(lookup) X(scale_rows_8bit)                                                       \
@@ -62,8 +75,8 @@
 
 SIMD_NAMED_KERNELS(SIMD_DECLARE_NAMED)
 SIMD_COMMON_KERNELS(SIMD_DECLARE_COMMON)
-SIMD_DECLARE_COMMON(gemm_dot)
-SIMD_DECLARE_NAMED(gemm_bf16)
+SIMD_DECLARE_COMMON(tile_dot)
+SIMD_DECLARE_NAMED(tile_bf16)
 #if defined __AVX512BF16__
 SIMD_DECLARE(depthwise, simd_avx512_depthwise)
 #endif

@@ -9,8 +9,8 @@
  *     (o * result_step + k * tap_step + offset) / divisor
  *
  * Rows of bfloat16 are widened, and their results narrowed, where the CPU has no instructions for
- * their products (kernels/gemm_bf16.c). Rows of 8-bit integers are gathered as the CPU's
- * instructions want them (kernels/gemm_8bit.c). */
+ * their products. Narrow rows (bfloat16 and 8-bit integers) are read where they lie, tap by tap, if
+ * the CPU's instructions take them as they are, and gathered otherwise (kernels/tile.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,21 +46,40 @@ struct own_layout *own_layout_clone(const struct own_layout *layout)
     return copy;
 }
 
+static bool are_narrow(const struct own_layout *layout)
+{
+    return layout->operands != OPERANDS_F32;
+}
+
 static size_t neighbours(const struct own_layout *layout)
 {
-    static const size_t of[] = {[OPERANDS_F32] = 1, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2};
-    return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : of[layout->operands];
+    return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
+}
+
+/* Bytes of a number of a row. */
+static size_t operand_bytes(const struct own_layout *layout)
+{
+    static const size_t of[] = {
+        [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
+    return of[layout->operands];
+}
+
+static size_t panel_columns(const struct own_layout *layout)
+{
+    return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
 }
 
 static size_t whole_columns(const struct own_layout *layout)
 {
-    const size_t panel = layout->simd->gemm_columns;
+    const size_t panel = panel_columns(layout);
     return (layout->n + panel - 1) / panel * panel;
 }
 
 static size_t whole_k(const struct own_layout *layout)
 {
-    return size_align(layout->k, neighbours(layout));
+    return are_narrow(layout)
+               ? size_align(layout->k, layout->simd->tile_bytes / operand_bytes(layout))
+               : layout->k;
 }
 
 /* Bytes of one matrix. */
@@ -124,41 +143,39 @@ static void pack_floats(const struct own_layout *layout, const struct strided_la
     layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
 }
 
-/* Element (p, j) of a matrix of several neighbours. */
-static size_t packed_index(const struct own_layout *layout, size_t p, size_t j)
+/* Element `at` of the constant becomes element `to` of narrow weights of column j. */
+static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
+                        const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
 {
-    const size_t columns = layout->simd->gemm_columns, together = neighbours(layout);
-    return j / columns * columns * whole_k(layout) +
-           (p / together * columns + j % columns) * together + p % together;
-}
-
-static void pack_8bit(const struct own_layout *layout, const struct strided_layout *given,
-                      const int8_t *from, int8_t *to, int32_t *sums)
-{
-    memset(to, 0, part_bytes(layout));
-    memset(sums, 0, whole_columns(layout) * sizeof *sums);
-    for (size_t p = 0; p < layout->k; p++) {
-        int64_t step;
-        const int8_t *row = from + weights_row(layout, given, p, &step);
-        for (size_t j = 0; j < layout->n; j++) {
-            to[packed_index(layout, p, j)] = row[(int64_t)j * step];
-            sums[j] += row[(int64_t)j * step];
-        }
+    if (layout->operands == OPERANDS_BF16) {
+        ((uint16_t *)packed)[to] = given->dtype == DTYPE_BF16
+                                       ? ((const uint16_t *)from)[at]
+                                       : float_narrow_bfloat16(((const float *)from)[at]);
+        return;
     }
+    ((int8_t *)packed)[to] = ((const int8_t *)from)[at];
+    *sum += ((const int8_t *)from)[at];
 }
 
-/* From bfloat16, or from floats, which are rounded. */
-static void pack_bf16(const struct own_layout *layout, const struct strided_layout *given,
-                      const unsigned char *from, uint16_t *to)
+/* A matrix of narrow weights, bfloat16 also from floats, which are rounded. sums: of the columns of
+ * 8-bit integers, or NULL. */
+static void pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
+                        const void *from, void *packed, int32_t *sums)
 {
-    memset(to, 0, part_bytes(layout));
-    for (size_t p = 0; p < layout->k; p++) {
-        int64_t step, at = weights_row(layout, given, p, &step);
-        for (size_t j = 0; j < layout->n; j++, at += step)
-            to[packed_index(layout, p, j)] =
-                given->dtype == DTYPE_BF16
-                    ? ((const uint16_t *)(const void *)from)[at]
-                    : float_narrow_bfloat16(((const float *)(const void *)from)[at]);
+    const size_t columns = panel_columns(layout), together = neighbours(layout);
+    int32_t ignored = 0;
+    memset(packed, 0, part_bytes(layout));
+    if (sums)
+        memset(sums, 0, whole_columns(layout) * sizeof *sums);
+    for (size_t j = 0; j < layout->n; j += columns) {
+        const size_t some = layout->n - j < columns ? layout->n - j : columns;
+        for (size_t p = 0; p < layout->k; p++) {
+            int64_t step, at = weights_row(layout, given, p, &step);
+            at += (int64_t)j * step;
+            size_t to = j * whole_k(layout) + p / together * columns * together + p % together;
+            for (size_t i = 0; i < some; i++, at += step, to += together)
+                pack_number(layout, given, from, at, packed, to, sums ? &sums[j + i] : &ignored);
+        }
     }
 }
 
@@ -171,15 +188,14 @@ enum status own_reorder(const struct strided_layout *given, const void *from,
     float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
     TRY(check_memory(plain, "while packing weights", err));
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
-        const int64_t at = offset_at(given, 0, wanted->leading, i);
-        if (wanted->operands == OPERANDS_BF16)
-            pack_bf16(wanted, given, (const unsigned char *)from + (size_t)at * sizeof(float),
-                      (uint16_t *)(void *)matrix);
-        else if (wanted->operands == OPERANDS_F32)
-            pack_floats(wanted, given, (const float *)from + at, plain, (float *)(void *)matrix);
+        const unsigned char *part = from;
+        part += (size_t)offset_at(given, 0, wanted->leading, i) * dtype_size(given->dtype);
+        if (are_narrow(wanted))
+            pack_narrow(wanted, given, part, matrix,
+                        are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
         else
-            pack_8bit(wanted, given, (const int8_t *)from + at, (int8_t *)matrix,
-                      sums + i * whole_columns(wanted));
+            pack_floats(wanted, given, (const float *)(const void *)part, plain,
+                        (float *)(void *)matrix);
     }
     free(plain);
     return STATUS_OK;
@@ -190,7 +206,8 @@ enum status own_reorder(const struct strided_layout *given, const void *from,
 struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
-    int64_t stride; /* elements of the source from one position to the next */
+    int64_t stride;                 /* elements of the source from one position to the next */
+    int64_t inside_from, inside_to; /* results whose taps all lie inside; none with a divisor */
 };
 
 struct own_product {
@@ -203,25 +220,29 @@ struct own_product {
     size_t rows, channels;
     int64_t channel_step;
     size_t ldc;    /* elements of dst from row to row */
-    bool in_place; /* rows are read where they lie, channels * taps next to each other */
+    size_t taps;   /* of a window */
+    bool in_place; /* rows are read where they lie: floats one run, narrow rows tap by tap */
     int threads;
     size_t row_bytes; /* of a gathered row */
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for weights that are an activation */
-    size_t result_at;    /* in a thread's scratch, behind the gathered rows: sums, or floats */
+    size_t result_at;    /* in a thread's scratch, behind the gathered rows: sums, or floats … */
+    size_t taps_at;      /* … and where taps lie */
     size_t thread_bytes;
-    struct gemm finish; /* what follows the sum */
+    struct gemm finish;               /* what follows the sum of floats … */
+    struct tile_finish narrow_finish; /* … and of narrow rows */
+    unsigned char *outside;           /* a tap in the padding */
+    int64_t *tap_offsets;             /* bytes from the first tap of a window */
+    size_t taps_together;             /* neighbours that are one run, where a window lies inside */
     /* bound */
     const unsigned char *bound;
     const float *bias;
     /* 8-bit integers */
     float *scales;
     int32_t *bias_sums; /* [groups or parts of weights][whole columns] */
-    uint8_t flip, zero; /* flip: XORed with stored numbers for the instructions; zero: the zero
-                           point after that */
-    float dst_scale;    /* not 0: divides what the activation makes */
-    struct epilogue epilogue; /* its residual does not count */
-    int src_zero, dst_zero;
+    uint8_t flip;       /* XORed with stored numbers for the instructions */
+    bool is_signed;     /* stored numbers after that */
+    int src_zero;
 };
 
 /* What a run adds to a product. */
@@ -238,7 +259,11 @@ struct product_call {
 static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
 {
     const int64_t step = p->channel_step;
-    if (p->weights.operands == OPERANDS_DOT) {
+    const bool as_stored =
+        p->weights.operands == OPERANDS_BF16 || (p->weights.operands == OPERANDS_DOT && !p->flip);
+    if (step == 1 && as_stored) {
+        memcpy(to, from, count * operand_bytes(&p->weights));
+    } else if (p->weights.operands == OPERANDS_DOT) {
         for (size_t i = 0; i < count; i++)
             ((uint8_t *)to)[i] = ((const uint8_t *)from)[(int64_t)i * step] ^ p->flip;
     } else if (p->weights.operands == OPERANDS_PAIRS && p->src.dtype == DTYPE_U8) {
@@ -269,41 +294,62 @@ static void gather_run(const struct own_product *p, const void *from, size_t cou
 static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t k)
 {
     const int64_t at = o * axis->result_step + k * axis->tap_step + axis->offset;
+    if (axis->divisor == 1)
+        return at < 0 || at >= axis->in ? -1 : at;
     return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
 }
 
-static size_t operand_bytes(const struct own_product *p)
+/* Along an axis: do all taps of result o lie inside? */
+static bool is_inside(const struct product_axis *axis, int64_t o)
 {
-    static const size_t of[] = {
-        [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
-    return of[p->weights.operands];
+    return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* The window of result `row` of a part whose source is `src`, in the order of the packed weights:
- * taps, channels. */
-static void gather_row(const struct own_product *p, const unsigned char *src, size_t row,
-                       unsigned char *to)
+/* Elements from the source's begin to the first tap of such a result. */
+static int64_t first_tap(const struct product_axis *axis, int64_t o)
+{
+    return (o * axis->result_step + axis->offset) * axis->stride;
+}
+
+/* Writes where the taps of result `row` of a part lie, whose source is `src`: `step` pointers
+ * apart, in the order of the packed weights. Returns whether all of them lie inside. */
+static bool locate_taps(const struct own_product *p, const unsigned char *src, size_t row,
+                        const unsigned char **ret, size_t step)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
-    const size_t bytes = p->channels * operand_bytes(p), size = dtype_size(p->src.dtype);
+    const int64_t size = (int64_t)dtype_size(p->src.dtype);
     const int64_t ox = (int64_t)row % x->out, oy = (int64_t)row / x->out % y->out;
-    const int64_t oz = (int64_t)row / x->out / y->out;
-    const unsigned char *const end = to + p->row_bytes;
+    const int64_t oz = z->out == 1 ? 0 : (int64_t)row / x->out / y->out;
+    if (is_inside(z, oz) && is_inside(y, oy) && is_inside(x, ox)) {
+        src += (first_tap(z, oz) + first_tap(y, oy) + first_tap(x, ox)) * size;
+        for (size_t t = 0; t < p->taps; t++)
+            ret[t * step] = src + p->tap_offsets[t];
+        return true;
+    }
     for (int64_t kz = 0; kz < z->kernel; kz++) {
         const int64_t iz = tap_position(z, oz, kz);
         for (int64_t ky = 0; ky < y->kernel; ky++) {
             const int64_t iy = tap_position(y, oy, ky);
-            for (int64_t kx = 0; kx < x->kernel; kx++, to += bytes) {
+            for (int64_t kx = 0; kx < x->kernel; kx++, ret += step) {
                 const int64_t ix = tap_position(x, ox, kx);
-                if (iz < 0 || iy < 0 || ix < 0)
-                    memset(to, p->zero, bytes);
-                else
-                    gather_run(
-                        p, src + (size_t)(iz * z->stride + iy * y->stride + ix * x->stride) * size,
-                        p->channels, to);
+                *ret = iz < 0 || iy < 0 || ix < 0
+                           ? p->outside
+                           : src + (iz * z->stride + iy * y->stride + ix * x->stride) * size;
             }
         }
     }
+    return false;
+}
+
+/* The window of result `row` in the form of the operands. Neighbouring taps are often one run. */
+static void gather_row(const struct own_product *p, const unsigned char *src, size_t row,
+                       const unsigned char **taps, unsigned char *to)
+{
+    const size_t tap_bytes = p->channels * operand_bytes(&p->weights);
+    const unsigned char *const end = to + p->row_bytes;
+    const size_t together = locate_taps(p, src, row, taps, 1) ? p->taps_together : 1;
+    for (size_t t = 0; t < p->taps; t += together, to += together * tap_bytes)
+        gather_run(p, taps[t], together * p->channels, to);
     memset(to, 0, (size_t)(end - to)); /* numbers beyond k, whose weights are 0 */
 }
 
@@ -340,6 +386,7 @@ struct product_block {
     size_t matrix, channel;       /* channel: the first column's, in bias and scales */
     size_t first, rows, from, to; /* columns */
     unsigned char *gathered, *result;
+    const unsigned char **taps;
 };
 
 static void run_floats(const struct product_call *call, const struct product_block *b)
@@ -369,104 +416,65 @@ static void run_floats(const struct product_call *call, const struct product_blo
         p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
 }
 
-/* Sums are added up in scratch memory; what follows them is a product of no columns. */
-static void run_bf16(const struct product_call *call, const struct product_block *b)
+/* Where the rows of the block begin: [tile][tap][row of the tile]. */
+static void locate_rows(const struct own_product *p, const struct product_block *b)
 {
-    const struct own_product *p = call->product;
-    const bool narrow = p->dst.dtype == DTYPE_BF16, residual = p->finish.accumulate;
-    const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
-    const size_t step = (n + panel - 1) / panel * panel;
-    const size_t size = dtype_size(p->dst.dtype);
-    float *sums = (float *)(void *)b->result;
-    const struct gemm_bf16 product = {
-        .a = (const uint16_t *)(const void *)b->gathered,
-        .lda = whole_k(&p->weights),
-        .b = (const uint16_t *)(const void *)(call->weights + b->matrix * call->packed_bytes) +
-             b->from * whole_k(&p->weights),
-        .c = sums,
-        .ldc = step,
-        .k = whole_k(&p->weights),
-        .n = n};
-    struct gemm g = p->finish;
-    memset(sums, 0, b->rows * step * sizeof *sums);
-    for (size_t r = 0; residual && r < b->rows; r++) {
-        const unsigned char *from = b->dst + r * p->ldc * size;
-        if (narrow)
-            p->simd->widen_bf16((const uint16_t *)(const void *)from, sums + r * step, n);
+    const size_t most = p->simd->tile_rows, taps = p->in_place ? p->taps : 1;
+    for (size_t row = 0; row < b->rows; row++) {
+        const unsigned char **at = b->taps + row / most * most * taps + row % most;
+        if (p->in_place)
+            locate_taps(p, b->src, b->first + row, at, most);
         else
-            memcpy(sums + r * step, from, n * sizeof *sums);
-    }
-    p->simd->gemm_bf16(&product, b->rows);
-    g.a = g.b = g.c = sums;
-    g.ldc = step;
-    g.n = n;
-    g.bias = p->bias ? p->bias + b->channel : NULL;
-    g.accumulate = true;
-    p->simd->gemm(&g, b->rows);
-    for (size_t r = 0; r < b->rows; r++) {
-        unsigned char *to = b->dst + r * p->ldc * size;
-        if (narrow)
-            p->simd->narrow_bf16(sums + r * step, (uint16_t *)(void *)to, n);
-        else
-            memcpy(to, sums + r * step, n * sizeof *sums);
+            *at = b->gathered + row * p->row_bytes;
     }
 }
 
-/* Sums of integers become real numbers with their residual and activation, and then float32 or
- * stored results. */
-static void finish_real(const struct own_product *p, const struct product_block *b,
-                        const int32_t *sums, size_t step, const int32_t *bias)
+/* A panel stays in the caches while the block's tiles go by. */
+static void run_tiles(const struct product_call *call, const struct product_block *b)
 {
-    enum { PIECE = 256 };
-    const bool is_stored = p->dst_scale != 0;
-    const struct epilogue *e = &p->epilogue;
-    const float *scales = p->scales + b->channel;
-    const size_t columns = b->to - b->from;
-    float piece[PIECE];
-    for (size_t r = 0; r < b->rows; r++, sums += step) {
-        unsigned char *row = b->dst + r * p->ldc * dtype_size(p->dst.dtype);
-        for (size_t at = 0; at < columns; at += PIECE) {
-            const size_t n = columns - at < PIECE ? columns - at : PIECE;
-            float *real = is_stored ? piece : (float *)(void *)row + at;
-            float *sum = p->finish.accumulate ? piece : real;
-            p->simd->scale_8bit(sums + at, bias + at, scales + at, n, sum);
-            if (sum != real)
-                p->simd->accumulate(sum, real, n);
-            if (e->activation != ACTIVATION_NONE)
-                p->simd->activate(real, real, n, e->activation, e->alpha, e->beta);
-            if (is_stored)
-                p->simd->quantize(real, p->dst_scale, p->dst_zero, p->dst.dtype == DTYPE_I8,
-                                  row + at, n);
+    const struct own_product *p = call->product;
+    const struct own_layout *w = &p->weights;
+    const size_t most = p->simd->tile_rows, columns = p->simd->tile_columns;
+    const size_t size = dtype_size(p->dst.dtype);
+    const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
+    void (*const multiply)(const struct tile *, size_t) =
+        w->operands == OPERANDS_BF16  ? p->simd->tile_bf16
+        : w->operands == OPERANDS_DOT ? p->simd->tile_dot
+                                      : p->simd->tile_pairs;
+    struct tile t = {.taps = p->in_place ? p->taps : 1,
+                     .run = p->in_place ? p->channels * operand_bytes(w) : p->row_bytes,
+                     .c = b->result,
+                     .ldc = columns,
+                     .is_signed = p->is_signed};
+    struct tile_finish f = p->narrow_finish;
+    f.lds = columns;
+    f.ldy = p->ldc * size;
+    locate_rows(p, b);
+    for (size_t j = b->from; j < b->to; j += columns) {
+        const size_t channel = b->channel + j - b->from;
+        t.n = f.n = b->to - j < columns ? b->to - j : columns;
+        t.b = call->weights + b->matrix * call->packed_bytes + j * whole_k(w) * weight_bytes;
+        f.scales = p->scales ? p->scales + channel : NULL;
+        f.bias = p->bias ? p->bias + channel : NULL;
+        if (p->bias_sums)
+            f.bias = p->bias_sums + b->matrix * whole_columns(w) + j;
+        for (size_t row = 0; row < b->rows; row += most) {
+            const size_t rows = b->rows - row < most ? b->rows - row : most;
+            t.rows = b->taps + row * t.taps;
+            multiply(&t, rows);
+            p->simd->finish_tile(&f, t.c, rows, b->dst + row * f.ldy + (j - b->from) * size);
         }
     }
+    if (p->simd->tile_end)
+        p->simd->tile_end();
 }
 
-static void run_8bit(const struct product_call *call, const struct product_block *b)
+/* The first row of chunk r. Only the last of them has a tile that is not whole. */
+static size_t chunk_begin(const struct own_product *p, size_t r)
 {
-    const struct own_product *p = call->product;
-    const size_t n = b->to - b->from, panel = p->simd->gemm_columns;
-    const struct gemm_8bit g = {
-        .a = b->gathered,
-        .lda = p->row_bytes,
-        .b = (const int8_t *)call->weights + b->matrix * call->packed_bytes +
-             b->from * whole_k(&p->weights),
-        .k = whole_k(&p->weights),
-        .n = n,
-        .c = (int32_t *)(void *)b->result,
-        .ldc = (n + panel - 1) / panel * panel,
-    };
-    if (p->weights.operands == OPERANDS_DOT)
-        p->simd->gemm_dot(&g, b->rows);
-    else
-        p->simd->gemm_pairs(&g, b->rows);
-    const int32_t *bias = p->bias_sums + b->matrix * whole_columns(&p->weights) + b->from;
-    if (p->dst.dtype == DTYPE_F32 || p->dst_scale != 0) {
-        finish_real(p, b, g.c, g.ldc, bias);
-        return;
-    }
-    for (size_t r = 0; r < b->rows; r++)
-        p->simd->finish_8bit(g.c + r * g.ldc, bias, p->scales + b->channel, n, p->dst_zero,
-                             p->dst.dtype == DTYPE_I8, b->dst + r * p->ldc);
+    const size_t unit = are_narrow(&p->weights) ? p->simd->tile_rows : 1;
+    const size_t units = (p->rows + unit - 1) / unit, row = units * r / p->row_chunks * unit;
+    return row < p->rows ? row : p->rows;
 }
 
 /* Blocks begin … end - 1: the columns' index runs slowest, so that a thread keeps its weights. */
@@ -474,17 +482,19 @@ static void run_blocks(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
     const struct own_product *p = call->product;
-    const size_t panel = p->simd->gemm_columns, panels = whole_columns(&p->weights) / panel;
+    const size_t panel = panel_columns(&p->weights), panels = whole_columns(&p->weights) / panel;
     unsigned char *own =
         call->scratch + p->packed_bytes + (size_t)forkjoin_member() * p->thread_bytes;
     for (size_t i = begin; i < end; i++) {
         const size_t r = i % p->row_chunks, part = i / p->row_chunks % p->parts;
         const size_t c = i / p->row_chunks / p->parts;
-        struct product_block b = {.gathered = own, .result = own + p->result_at};
+        struct product_block b = {.gathered = own,
+                                  .result = own + p->result_at,
+                                  .taps = (const unsigned char **)(void *)(own + p->taps_at)};
         int64_t src, dst;
         locate_part(p, part, &src, &dst, &b.matrix);
-        b.first = p->rows * r / p->row_chunks;
-        b.rows = p->rows * (r + 1) / p->row_chunks - b.first;
+        b.first = chunk_begin(p, r);
+        b.rows = chunk_begin(p, r + 1) - b.first;
         b.from = panels * c / p->column_chunks * panel;
         b.to = panels * (c + 1) / p->column_chunks * panel;
         b.to = b.to < p->weights.n ? b.to : p->weights.n;
@@ -492,11 +502,9 @@ static void run_blocks(void *context, size_t begin, size_t end)
         b.src = call->src + src * (int64_t)dtype_size(p->src.dtype);
         b.dst = call->dst + ((size_t)dst + b.first * p->ldc + b.from) * dtype_size(p->dst.dtype);
         for (size_t row = 0; !p->in_place && row < b.rows; row++)
-            gather_row(p, b.src, b.first + row, b.gathered + row * p->row_bytes);
-        if (are_8bit(&p->weights))
-            run_8bit(call, &b);
-        else if (p->weights.operands == OPERANDS_BF16)
-            run_bf16(call, &b);
+            gather_row(p, b.src, b.first + row, b.taps, b.gathered + row * p->row_bytes);
+        if (are_narrow(&p->weights))
+            run_tiles(call, &b);
         else
             run_floats(call, &b);
     }
@@ -516,7 +524,7 @@ static void pack_matrices(void *context, size_t begin, size_t end)
         const unsigned char *from = call->weights + (size_t)offset_at(given, 0, at, i) * size;
         float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
         if (p->weights.operands == OPERANDS_BF16) {
-            pack_bf16(&p->weights, given, from, (uint16_t *)(void *)to);
+            pack_narrow(&p->weights, given, from, to, NULL);
             continue;
         }
         if (given->dtype != DTYPE_BF16) {
@@ -579,10 +587,35 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Is every row of floats one run in the source, all rows equally far apart? */
-static bool reads_in_place(const struct own_product *p)
+/* Where results lie whose windows lie inside, and taps from each other. */
+static bool describe_taps(struct own_product *p)
 {
-    bool in_place = p->src.dtype == DTYPE_F32 && p->channel_step == 1;
+    const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
+    const int64_t size = (int64_t)dtype_size(p->src.dtype);
+    for (int i = 0; i < AXES; i++) {
+        struct product_axis *a = &p->axis[i];
+        const int64_t last = a->in - 1 - (a->kernel - 1) * a->tap_step - a->offset;
+        a->inside_from = a->offset < 0 ? (-a->offset + a->result_step - 1) / a->result_step : 0;
+        a->inside_to =
+            last < 0 || a->divisor != 1 || a->tap_step < 0 ? 0 : last / a->result_step + 1;
+    }
+    p->tap_offsets = alloc_array(p->taps, sizeof *p->tap_offsets);
+    for (size_t t = 0; p->tap_offsets && t < p->taps; t++) {
+        const int64_t tx = (int64_t)t % x->kernel, ty = (int64_t)t / x->kernel % y->kernel;
+        const int64_t tz = (int64_t)t / x->kernel / y->kernel;
+        p->tap_offsets[t] = (tx * x->tap_step * x->stride + ty * y->tap_step * y->stride +
+                             tz * p->axis[0].tap_step * p->axis[0].stride) *
+                            size;
+    }
+    const bool one_run = p->channel_step == 1 && x->tap_step * x->stride == (int64_t)p->channels;
+    p->taps_together = one_run ? (size_t)x->kernel : 1;
+    return p->tap_offsets;
+}
+
+/* Is every row one run in the source, all rows equally far apart? */
+static bool rows_are_even(const struct own_product *p)
+{
+    bool in_place = p->channel_step == 1;
     for (int i = 0; i < AXES; i++) {
         const struct product_axis *a = &p->axis[i];
         in_place = in_place && a->kernel == 1 && a->result_step == 1 && !a->offset &&
@@ -591,6 +624,17 @@ static bool reads_in_place(const struct own_product *p)
             in_place = in_place && a->stride == p->axis[i + 1].stride * p->axis[i + 1].in;
     }
     return in_place;
+}
+
+/* Do the kernels take rows as they lie in the source? */
+static bool reads_in_place(const struct own_product *p)
+{
+    const struct own_layout *w = &p->weights;
+    if (!are_narrow(w))
+        return p->src.dtype == DTYPE_F32 && rows_are_even(p);
+    return w->operands != OPERANDS_PAIRS && !p->flip && p->channel_step == 1 &&
+           p->channels * operand_bytes(w) % p->simd->tile_bytes == 0 &&
+           (!p->simd->tile_rows_are_even || rows_are_even(p));
 }
 
 /* The matrices that the product consists of. */
@@ -606,12 +650,12 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
     p->groups = matrix ? 1 : packed->parts;
     p->channels = (size_t)w->dims[packed->leading + (matrix ? 0 : 1)];
     packed->n = (size_t)w->dims[packed->leading + (matrix ? 1 : 0)];
-    packed->k = p->channels;
-    p->rows = 1;
+    p->rows = p->taps = 1;
     for (int a = 0; a < AXES; a++) {
-        packed->k *= (size_t)p->axis[a].kernel;
+        p->taps *= (size_t)p->axis[a].kernel;
         p->rows *= (size_t)p->axis[a].out;
     }
+    packed->k = p->channels * p->taps;
     p->parts = matrix ? 1 : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
         p->parts *= (size_t)desc->dst.dims[a];
@@ -627,8 +671,7 @@ static void divide_work(struct own_product *p)
     const struct own_layout *w = &p->weights;
     const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
     const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
-    const bool in_scratch = w->operands != OPERANDS_F32 || p->dst.dtype == DTYPE_BF16;
-    const size_t result = in_scratch ? columns * sizeof(float) : 0;
+    const size_t result = p->dst.dtype == DTYPE_BF16 ? columns * sizeof(float) : 0;
     size_t most = NEAR / (p->row_bytes + columns * sizeof(float)) / unit * unit;
     most = most ? most : unit;
     p->row_chunks = (p->rows + most - 1) / most;
@@ -641,7 +684,38 @@ static void divide_work(struct own_product *p)
     p->column_chunks = idle > panels ? panels : idle ? idle : 1;
     const size_t rows = p->rows / p->row_chunks + 1;
     p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
-    p->thread_bytes = p->result_at + size_align(rows * result, TENSOR_ALIGN);
+    p->taps_at = p->result_at + size_align(rows * result, TENSOR_ALIGN);
+    p->thread_bytes = p->taps_at + size_align(p->taps * sizeof(void *), TENSOR_ALIGN);
+}
+
+/* Of narrow rows: chunks whose source stays in the first-level cache, or where the weights are many
+ * in the second-level cache, so that those are read less often. A few chunks for each thread; of
+ * columns, where there are few rows. */
+static void divide_tiles(struct own_product *p)
+{
+    enum { NEAR = 24 * 1024, MANY = 512 * 1024, FAR = 160 * 1024, EACH = 4 };
+    const struct own_layout *w = &p->weights;
+    const size_t unit = p->simd->tile_rows, threads = (size_t)p->threads;
+    const size_t panels = whole_columns(w) / p->simd->tile_columns;
+    const size_t units = (p->rows + unit - 1) / unit, wanted = threads * EACH;
+    const size_t near = part_bytes(w) > MANY ? FAR : NEAR;
+    size_t most = near / p->row_bytes / unit; /* units */
+    most = most ? most : 1;
+    p->row_chunks = (units + most - 1) / most;
+    p->column_chunks = 1;
+    if (threads > 1 && p->parts * p->row_chunks < wanted) {
+        const size_t more = (wanted + p->parts * p->row_chunks - 1) / (p->parts * p->row_chunks);
+        if (p->rows < w->n && panels >= threads)
+            p->column_chunks = more < panels ? more : panels;
+        else
+            p->row_chunks = p->row_chunks * more < units ? p->row_chunks * more : units;
+    }
+    const size_t rows = (units + p->row_chunks - 1) / p->row_chunks * unit;
+    const size_t sums = p->simd->tile_rows * p->simd->tile_columns * sizeof(int32_t);
+    const size_t located = p->in_place ? rows * p->taps : rows + p->taps;
+    p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
+    p->taps_at = p->result_at + size_align(sums, TENSOR_ALIGN);
+    p->thread_bytes = p->taps_at + size_align(located * sizeof(void *), TENSOR_ALIGN);
 }
 
 /* Scratch memory for weights that are an input of the run. */
@@ -657,14 +731,12 @@ static void reserve_packed(struct own_product *p)
 static bool describe_8bit(struct own_product *p, const struct product_desc *desc)
 {
     const bool is_signed = desc->src.dtype == DTYPE_I8;
-    const size_t sums = p->weights.parts * whole_columns(&p->weights);
     p->weights.operands = simd_has_dot(p->simd) ? OPERANDS_DOT : OPERANDS_PAIRS;
+    const size_t sums = p->weights.parts * whole_columns(&p->weights);
     p->src_zero = desc->src_zero;
-    p->dst_zero = desc->dst_zero;
-    p->dst_scale = desc->dst_scale;
     if (p->weights.operands == OPERANDS_DOT) {
-        p->flip = is_signed == p->simd->dot_is_signed ? 0 : 0x80;
-        p->zero = (uint8_t)desc->src_zero ^ p->flip;
+        p->is_signed = p->simd->dot_takes_both ? is_signed : p->simd->dot_is_signed;
+        p->flip = is_signed == p->is_signed ? 0 : 0x80;
     }
     p->scales = alloc_array(desc->scale_count, sizeof *p->scales);
     p->bias_sums = alloc_array(sums, sizeof *p->bias_sums);
@@ -674,16 +746,25 @@ static bool describe_8bit(struct own_product *p, const struct product_desc *desc
     return true;
 }
 
-static void describe_finish(struct own_product *p, const struct epilogue *epilogue)
+static void describe_finish(struct own_product *p, const struct product_desc *desc,
+                            const struct epilogue *epilogue)
 {
     struct gemm *g = &p->finish;
-    p->epilogue = *epilogue;
     g->row = *epilogue;
     g->accumulate = epilogue->residual != NULL;
     g->clamp =
         epilogue_range(epilogue, &g->low, &g->high) && epilogue->activation != ACTIVATION_NONE;
     if (g->clamp)
         g->row.activation = ACTIVATION_NONE;
+    p->narrow_finish =
+        (struct tile_finish){.residual = g->accumulate && dtype_size(desc->dst.dtype) > 1,
+                             .clamp = g->clamp,
+                             .low = g->low,
+                             .high = g->high,
+                             .row = g->row,
+                             .to = desc->dst.dtype,
+                             .step = desc->dst_scale,
+                             .zero = desc->dst_zero};
 }
 
 enum status own_product_create(int threads, const struct product_desc *desc,
@@ -700,16 +781,23 @@ enum status own_product_create(int threads, const struct product_desc *desc,
     product->given = desc->weights;
     describe_axes(product, desc);
     describe_matrices(product, desc);
-    if (desc->scales && !describe_8bit(product, desc)) {
+    const size_t tap_bytes = product->channels * dtype_size(desc->src.dtype);
+    product->outside = malloc(tap_bytes);
+    if (!product->outside || !describe_taps(product) ||
+        (desc->scales && !describe_8bit(product, desc))) {
         own_product_free(product);
         return error_no_memory(err, "while compiling");
     }
-    if (desc->src.dtype == DTYPE_BF16 && product->simd->gemm_bf16)
+    memset(product->outside, desc->src_zero, tap_bytes);
+    if (desc->src.dtype == DTYPE_BF16 && product->simd->tile_bf16)
         product->weights.operands = OPERANDS_BF16;
-    product->row_bytes = whole_k(&product->weights) * operand_bytes(product);
-    product->in_place = !desc->scales && reads_in_place(product);
-    describe_finish(product, epilogue);
-    divide_work(product);
+    product->row_bytes = whole_k(&product->weights) * operand_bytes(&product->weights);
+    product->in_place = reads_in_place(product);
+    describe_finish(product, desc, epilogue);
+    if (are_narrow(&product->weights))
+        divide_tiles(product);
+    else
+        divide_work(product);
     if (!desc->weights_constant)
         reserve_packed(product);
     *ret = product;
@@ -722,15 +810,18 @@ void own_product_free(struct own_product *product)
         return;
     free(product->scales);
     free(product->bias_sums);
+    free(product->outside);
+    free(product->tap_offsets);
     free(product);
 }
 
 const char *own_product_name(const struct own_product *product)
 {
-    if (are_8bit(&product->weights))
-        return product->weights.operands == OPERANDS_DOT ? "int8:dot" : "int8:pairs";
-    if (product->weights.operands == OPERANDS_BF16)
-        return "bf16:gemm";
+    static const char *const names[][2] = {[OPERANDS_BF16] = {"bf16:tiles", "bf16:amx"},
+                                           [OPERANDS_PAIRS] = {"int8:pairs", "int8:pairs"},
+                                           [OPERANDS_DOT] = {"int8:dot", "int8:amx"}};
+    if (are_narrow(&product->weights))
+        return names[product->weights.operands][product->simd->tile_end != NULL];
     return product->in_place ? "gemm" : "gemm:windows";
 }
 
@@ -751,7 +842,8 @@ static void bind_sums(struct own_product *p, const int32_t *bias)
     const struct own_layout *w = &p->weights;
     const size_t columns = whole_columns(w);
     const int32_t *sums = (const int32_t *)(const void *)(p->bound + w->parts * part_bytes(w));
-    const int zero = p->simd->dot_is_signed ? (int8_t)p->zero : p->zero;
+    const uint8_t flipped = (uint8_t)p->src_zero ^ p->flip;
+    const int zero = w->operands == OPERANDS_PAIRS ? 0 : p->is_signed ? (int8_t)flipped : flipped;
     for (size_t i = 0; i < w->parts; i++)
         for (size_t j = 0; j < w->n; j++) {
             const size_t channel = p->op == PRODUCT_MATMUL ? j : i * w->n + j;

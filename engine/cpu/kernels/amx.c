@@ -1,0 +1,96 @@
+/* Products of tiles by Intel's AMX: two tiles of 16 rows times two of 16 columns at a time. Panels
+ * of weights are those of VNNI and AVX512-BF16: a tile of them is 16 columns of 16 groups of four
+ * bytes. */
+#include "engine/cpu/kernels/amx.h"
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/cpu/kernels/simd.h"
+
+enum { ROWS = 16, STEP = 64, PANEL = 64 * 4, PAIR = 32 };
+
+bool amx_allowed(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+/* Rows that this thread's tiles are configured for; 0: they are not. */
+static _Thread_local size_t configured;
+
+/* Tiles 0 … 3: sums; 4, 5: rows; 6, 7: weights. */
+static void configure(size_t rows)
+{
+    const uint8_t upper = (uint8_t)(rows < ROWS ? rows : ROWS);
+    const uint8_t lower = (uint8_t)(rows > ROWS ? rows - ROWS : ROWS);
+    struct amx_config config = {.palette = 1,
+                                .rows = {upper, upper, lower, lower, upper, lower, ROWS, ROWS}};
+    if (configured == rows)
+        return;
+    for (int t = 0; t < 8; t++)
+        config.row_bytes[t] = STEP;
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
+    configured = rows;
+}
+
+/* The rows are equally far apart. */
+#define AMX_PRODUCT(name, multiply)                                                                \
+    static void name(const struct tile *t, size_t rows)                                            \
+    {                                                                                              \
+        const long apart = rows > 1 ? (long)(t->rows[1] - t->rows[0]) : STEP;                      \
+        const bool two = rows > ROWS;                                                              \
+        const long stored = (long)(t->ldc * sizeof(int32_t));                                      \
+        configure(rows);                                                                           \
+        for (size_t j = 0; j < t->n; j += PAIR) {                                                  \
+            const unsigned char *a = t->rows[0], *b = t->b + j * 4;                                \
+            int32_t *c = (int32_t *)t->c + j;                                                      \
+            _tile_zero(0);                                                                         \
+            _tile_zero(1);                                                                         \
+            _tile_zero(2);                                                                         \
+            _tile_zero(3);                                                                         \
+            for (size_t p = 0; p < t->run; p += STEP, a += STEP, b += (size_t)ROWS * PANEL) {      \
+                _tile_loadd(4, a, apart);                                                          \
+                _tile_loadd(6, b, PANEL);                                                          \
+                _tile_loadd(7, b + 64, PANEL);                                                     \
+                multiply(0, 4, 6);                                                                 \
+                multiply(1, 4, 7);                                                                 \
+                if (two) {                                                                         \
+                    _tile_loadd(5, a + ROWS * apart, apart);                                       \
+                    multiply(2, 5, 6);                                                             \
+                    multiply(3, 5, 7);                                                             \
+                }                                                                                  \
+            }                                                                                      \
+            _tile_stored(0, c, stored);                                                            \
+            _tile_stored(1, c + ROWS, stored);                                                     \
+            if (two) {                                                                             \
+                _tile_stored(2, c + ROWS * t->ldc, stored);                                        \
+                _tile_stored(3, c + ROWS * t->ldc + ROWS, stored);                                 \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+AMX_PRODUCT(multiply_unsigned, _tile_dpbusd)
+AMX_PRODUCT(multiply_signed, _tile_dpbssd)
+AMX_PRODUCT(multiply_bf16, _tile_dpbf16ps)
+
+void amx_tile_dot(const struct tile *t, size_t rows)
+{
+    if (t->is_signed)
+        multiply_signed(t, rows);
+    else
+        multiply_unsigned(t, rows);
+}
+
+void amx_tile_bf16(const struct tile *t, size_t rows)
+{
+    multiply_bf16(t, rows);
+}
+
+void amx_tile_end(void)
+{
+    if (configured)
+        _tile_release();
+    configured = 0;
+}

@@ -1,0 +1,112 @@
+/* Products of tiles of 8-bit integers with sums of 32 bits, and of bfloat16 with sums of float32,
+ * compiled once per instruction set.
+ *
+ * Weights lie in panels, a few neighbours of a column together: two that are widened to 16 bits
+ * (every instruction set multiplies and adds pairs of those, exactly), or four for the instructions
+ * that add four products of bytes (VNNI, NEON's dot product), or eight for those that multiply
+ * 2 x 8 by 8 x 2 bytes (i8mm), or two of bfloat16. The tile stays in registers while k goes by. */
+#include "engine/cpu/kernels/variant.h"
+#include "engine/cpu/kernels/vec_8bit.h"
+
+#define EACH_ROW_1(X) X(0)
+#define EACH_ROW_2(X) EACH_ROW_1(X) X(1)
+#define EACH_ROW_3(X) EACH_ROW_2(X) X(2)
+#define EACH_ROW_4(X) EACH_ROW_3(X) X(3)
+#define EACH_ROW_5(X) EACH_ROW_4(X) X(4)
+#define EACH_ROW_6(X) EACH_ROW_5(X) X(5)
+#define EACH_ROW_7(X) EACH_ROW_6(X) X(6)
+#define EACH_ROW_8(X) EACH_ROW_7(X) X(7)
+
+#if TILE_REGISTERS == 4
+#define EACH_REGISTER(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+#else
+#define EACH_REGISTER(X, r) X(r, 0) X(r, 1)
+#endif
+
+#if !defined __AVX512BF16__
+
+#define TILE_NAME tile_pairs
+#define TILE_TARGET
+#define TILE_SUM     ints
+#define TILE_ZERO    ints_zero
+#define TILE_STORE   ints_store
+#define TILE_FACTOR  ints
+#define TILE_REPEAT  ints_repeat
+#define TILE_WEIGHTS words
+#define TILE_LOAD(b) load_pairs((const int8_t *)(b))
+#define TILE_BYTES   ((size_t)VEC * 2)
+#define TILE_ADD     add_pairs
+#include "engine/cpu/kernels/tile.h"
+
+#if defined DOT && !defined __ARM_FEATURE_MATMUL_INT8
+
+#define TILE_NAME    tile_dot
+#define TILE_TARGET  DOT
+#define TILE_SUM     ints
+#define TILE_ZERO    ints_zero
+#define TILE_STORE   ints_store
+#define TILE_FACTOR  ints
+#define TILE_REPEAT  ints_repeat
+#define TILE_WEIGHTS __typeof__(load_dot((const int8_t *)0))
+#define TILE_LOAD(b) load_dot((const int8_t *)(b))
+#define TILE_BYTES   ((size_t)VEC * 4)
+#define TILE_ADD     add_dot
+#include "engine/cpu/kernels/tile.h"
+
+#endif
+#endif
+
+#if defined __ARM_FEATURE_MATMUL_INT8
+
+/* Two rows at a time: a register holds the sums of both in two columns. */
+void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
+{
+    for (size_t r = 0; r < rows; r += 2) {
+        const bool two = r + 1 < rows;
+        const unsigned char *const *row = t->rows + r;
+        const int8_t *b = (const int8_t *)t->b;
+        int32x4_t s0 = vdupq_n_s32(0), s1 = s0, s2 = s0, s3 = s0;
+        for (size_t tap = 0; tap < t->taps; tap++, row += TILE_ROWS)
+            for (size_t p = 0; p < t->run; p += 8, b += 64) {
+                const uint8x16_t x = vcombine_u8(vld1_u8(row[0] + p), vld1_u8(row[two] + p));
+                s0 = vusmmlaq_s32(s0, x, vld1q_s8(b));
+                s1 = vusmmlaq_s32(s1, x, vld1q_s8(b + 16));
+                s2 = vusmmlaq_s32(s2, x, vld1q_s8(b + 32));
+                s3 = vusmmlaq_s32(s3, x, vld1q_s8(b + 48));
+            }
+        int32_t *c = (int32_t *)t->c + r * t->ldc;
+        vst1q_s32(c, vcombine_s32(vget_low_s32(s0), vget_low_s32(s1)));
+        vst1q_s32(c + 4, vcombine_s32(vget_low_s32(s2), vget_low_s32(s3)));
+        if (two) {
+            c += t->ldc;
+            vst1q_s32(c, vcombine_s32(vget_high_s32(s0), vget_high_s32(s1)));
+            vst1q_s32(c + 4, vcombine_s32(vget_high_s32(s2), vget_high_s32(s3)));
+        }
+    }
+}
+
+#endif
+
+#if defined __AVX512BF16__ || defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+
+#if defined __AVX512BF16__
+#define TILE_FACTOR         __m512bh
+#define TILE_REPEAT(p)      (__m512bh) ints_repeat(p)
+#define TILE_LOAD(b)        (__m512bh) _mm512_loadu_si512(b)
+#define TILE_ADD(sum, x, w) _mm512_dpbf16_ps(sum, x, w)
+#else
+#define TILE_FACTOR         bfloat16x8_t
+#define TILE_REPEAT(p)      vreinterpretq_bf16_s32(ints_repeat(p))
+#define TILE_LOAD(b)        vreinterpretq_bf16_u8(vld1q_u8(b))
+#define TILE_ADD(sum, x, w) vbfdotq_f32(sum, x, w)
+#endif
+#define TILE_NAME tile_bf16
+#define TILE_TARGET
+#define TILE_SUM         vec
+#define TILE_ZERO        vec_zero
+#define TILE_STORE(p, v) vec_store((float *)(void *)(p), v)
+#define TILE_WEIGHTS     TILE_FACTOR
+#define TILE_BYTES       ((size_t)VEC * 4)
+#include "engine/cpu/kernels/tile.h"
+
+#endif
