@@ -36,7 +36,7 @@ struct answer_oriented {
     float corners[4][2];
 };
 
-/* A mask in one of three forms. */
+/* A mask in one of three forms; polygons may have the pixels, too. */
 struct answer_mask {
     uint64_t area;      /* pixels */
     const char *counts; /* COCO's compressed run lengths; NULL: another form */
@@ -46,6 +46,7 @@ struct answer_mask {
     size_t polygons;
     const char *png; /* else a PNG in base64, of this part of the picture */
     uint32_t left, top, width, height;
+    const uint8_t *pixels; /* a byte a pixel of this part, row by row: 1 inside, 0 outside */
 };
 
 struct answer_prediction {
@@ -102,11 +103,12 @@ struct predict_answer {
     size_t image_count;
     bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
     double total_ms;
-    time_t when;      /* it was made */
-    const char *id;   /* of the request */
-    bool is_base64;   /* vectors as base64 */
-    size_t tokens;    /* of texts */
-    float least_text; /* lines of text with a score up to this are left out; 0: none */
+    time_t when;                 /* it was made */
+    const char *id;              /* of the request */
+    bool is_base64;              /* vectors as base64 */
+    size_t tokens;               /* of texts */
+    float least_text;            /* lines of text with a score up to this are left out; 0: none */
+    const struct cJSON *request; /* its JSON; NULL: it had none */
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],

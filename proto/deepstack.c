@@ -2,14 +2,13 @@
  * Viseron) use. Boxes are in whole pixels, best first: Frigate stops at the first one below its
  * threshold. Sources: frigate/detectors/plugins/deepstack.py; CodeProject.AI's API reference. */
 #include <cjson/cJSON.h>
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/array.h"
 #include "proto/dialects.h"
+#include "proto/read_texts.h"
 #include "proto/writer.h"
 
 /* ---- what every answer has ---- */
@@ -112,69 +111,12 @@ static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_si
 
 /* ---- text ---- */
 
-/* The texts of a picture's boxes, and their places in it. */
-struct read_text {
-    char text[1024];
-    float score, box[4];
-};
-
-struct read_texts {
-    struct read_text *items;
-    size_t count, capacity;
-};
-
-/* Copies a text without control bytes; of a plate only letters, as capitals, and digits. */
-static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
-{
-    size_t used = 0;
-    for (const unsigned char *at = (const unsigned char *)text; *at && used + 1 < room; at++)
-        if (is_plate ? *at < 0x80 && isalnum(*at) : *at >= ' ')
-            ret[used++] = (char)(is_plate ? toupper(*at) : *at);
-    ret[used] = '\0';
-}
-
-/* Adds the texts of a picture's crops; the picture begins at (x, y) of the photo. Recurs for a crop
- * with boxes of its own (a car with a plate), as deep as pipelines have stages. */
-static bool collect_texts(const struct answer_image *image, bool is_plate, float x, float y,
-                          struct read_texts *ret)
-{
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        const struct answer_prediction *found = &image->predictions[i];
-        const struct answer_image *crop = found->crop;
-        struct read_text read = {
-            .score = crop ? crop->text_score : 0,
-            .box = {found->box[0] + x, found->box[1] + y, found->box[2] + x, found->box[3] + y}};
-        if (!crop || crop->error)
-            continue;
-        if (crop->kind == ANSWER_BOXES) {
-            if (!collect_texts(crop, is_plate, floorf(read.box[0]), floorf(read.box[1]), ret))
-                return false;
-            continue;
-        }
-        clean_text(crop->text ? crop->text : "", is_plate, read.text, sizeof read.text);
-        if (!read.text[0])
-            continue;
-        if (!array_reserve(&ret->items, &ret->capacity, ret->count + 1, sizeof *ret->items))
-            return false;
-        ret->items[ret->count++] = read;
-    }
-    return true;
-}
-
-static int by_score(const void *a, const void *b)
-{
-    const struct read_text *left = a, *right = b;
-    return (left->score < right->score) - (left->score > right->score);
-}
-
 static char *write_texts_found(const struct predict_answer *answer, bool is_plate, size_t *ret_size)
 {
     const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
-    struct read_texts read = {NULL};
-    struct writer w = {!collect_texts(&answer->images[0], is_plate, 0, 0, &read)};
+    struct read_texts read;
+    struct writer w = {!read_texts_of(&answer->images[0], is_plate, &read)};
     json_node *root = write_root();
-    if (is_plate && read.count)
-        qsort(read.items, read.count, sizeof *read.items, by_score);
     write_members(&w, root, "success=%hhd message?=%s", true,
                   is_plate && read.count ? "Found number plates" : "");
     cJSON *list = write_array(&w, root, "predictions");

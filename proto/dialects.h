@@ -41,7 +41,9 @@ struct dialect {
     bool has_whole_mask;  /* a mask as PNG has the size of the picture */
     bool takes_pipelines; /* of models */
     int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
+    bool has_pixels;      /* masks as polygons have their pixels, too */
     const char *model;    /* the JSON member that names the model; NULL: the path does */
+    const char *header;   /* the HTTP header that names it instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
     /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
@@ -69,6 +71,15 @@ extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_
     dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
+/* DOODS, for Home Assistant: POST /detect. */
+extern const struct dialect dialect_doods;
+/* PhotoPrism's vision service: POST /api/v1/vision/labels, nsfw and face. */
+extern const struct dialect dialect_photoprism_labels, dialect_photoprism_nsfw,
+    dialect_photoprism_face;
+/* CVAT: the dashboard of Nuclio, POST /api/function_invocations. */
+extern const struct dialect dialect_cvat;
+/* Plate Recognizer: POST /v1/plate-reader. */
+extern const struct dialect dialect_plate_recognizer;
 
 /* What the part `entries` of an Immich request asks for. */
 struct immich_entries {
@@ -87,7 +98,11 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
 /* A model in a list of models. */
 struct dialect_model {
     const char *name, *version;
-    const char *task; /* in Roboflow's words */
+    const char *task;          /* in Roboflow's words; NULL: it has none */
+    const char *shape;         /* in CVAT's words; NULL: it has none */
+    const char *const *labels; /* of its classes; an entry may be NULL */
+    size_t label_count;        /* 0: also while the model is not loaded */
+    int width, height;         /* of its photos; 0: not fixed */
 };
 
 /* What CodeProject.AI adds to every answer. */
@@ -118,6 +133,12 @@ char *deepstack_faces_json(const struct deepstack_call *call, const struct deeps
                            size_t count, size_t *ret_size);
 /* Returns the answer to GET /v1/status/updateavailable: no update. */
 char *deepstack_update_json(size_t *ret_size);
+/* {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} of GET /detectors. */
+char *doods_detectors_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+/* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
+char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+/* The first of them alone, for GET /api/functions/{model}. */
+char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 

@@ -285,11 +285,11 @@ static enum status read_dialect(const struct dialect *dialect, cJSON *root, size
     cJSON *model, *nested = root, *member;
     if (!cJSON_IsObject(root))
         return error_set(err, STATUS_INVALID, "a JSON request must be an object");
+    TRY(read_pictures(dialect, root, max_images, request, err)); /* it may change the tree */
     model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
     if (model && !cJSON_IsString(model))
         return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);
     request->model = model ? model->valuestring : NULL;
-    TRY(read_pictures(dialect, root, max_images, request, err));
     if (dialect->nested)
         nested = cJSON_GetObjectItemCaseSensitive(root, dialect->nested);
     if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))

@@ -108,8 +108,27 @@ static char *mask_png(struct mask_bitmap *bitmap)
 /* How masks are written. */
 struct mask_how {
     enum mask_form form;
-    bool is_whole; /* a PNG of the picture's size */
+    bool is_whole;                     /* a PNG of the picture's size */
+    const struct describe_how *pixels; /* polygons have pixels, too; NULL: they do not */
 };
+
+/* Adds the pixels of a mask, which are the description's then. False: they have no room. */
+static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
+                            struct described *described, struct answer_mask *ret)
+{
+    /* A pixel is a byte here and two in the text, which is copied twice. */
+    const size_t bytes = 7 * (size_t)bitmap->width * bitmap->height;
+    if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
+        free(bitmap->pixels);
+        return false;
+    }
+    ret->left = bitmap->left;
+    ret->top = bitmap->top;
+    ret->width = bitmap->width;
+    ret->height = bitmap->height;
+    ret->pixels = bitmap->pixels;
+    return own(described, bitmap->pixels);
+}
 
 /* False: out of memory. */
 static bool describe_mask(const struct segment *segment, const struct mask_how *how,
@@ -140,6 +159,8 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
         const bool has_points = !polygons.points || own(described, polygons.points);
         const bool has_ends = !polygons.ends || own(described, polygons.ends);
         is_done = is_done && has_points && has_ends;
+        if (is_done && how->pixels && segment->area > 0)
+            return describe_pixels(&bitmap, how->pixels, described, ret);
     } else {
         char *png = mask_png(&bitmap);
         ret->png = png;
@@ -154,7 +175,7 @@ static bool describe_mask(const struct segment *segment, const struct mask_how *
 }
 
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct dialect *dialect, struct described *described,
+                           const struct describe_how *how, struct described *described,
                            struct answer_image *ret);
 
 /* What the next stage of a pipeline made of a box; as deep as it has stages. */
@@ -311,9 +332,10 @@ enum answer_kind describe_kind(const struct predict_request *request)
 
 /* False: out of memory. */
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
-                           const struct dialect *dialect, struct described *described,
+                           const struct describe_how *how, struct described *described,
                            struct answer_image *ret)
 {
+    const struct dialect *dialect = how ? how->dialect : NULL;
     const bool is_anomaly = image->answer.anomaly.is_set;
     const size_t boxes = image->answer.detections.count;
     const size_t areas = is_anomaly ? 0 : image->answer.segments.count;
@@ -348,15 +370,16 @@ static bool describe_image(const struct predict_image *image, const struct model
                                        .index = image->predictions[i].index,
                                        .probability = image->predictions[i].probability};
     const struct model *used = image->request->used_model;
-    const struct mask_how how = {mask_form_of(image->request), dialect && dialect->has_whole_mask};
+    const struct mask_how masks = {mask_form_of(image->request), dialect && dialect->has_whole_mask,
+                                   dialect && dialect->has_pixels ? how : NULL};
     ret->kind = describe_kind(image->request);
     for (size_t i = 0; i < boxes; i++)
-        if (!describe_box(image, used, i, &how, described, predictions++))
+        if (!describe_box(image, used, i, &masks, described, predictions++))
             return false;
     for (size_t i = 0; i < areas; i++)
-        if (!describe_area(image, used, i, &how, described, predictions++))
+        if (!describe_area(image, used, i, &masks, described, predictions++))
             return false;
-    if (is_anomaly && !describe_anomaly(image, &how, described, predictions))
+    if (is_anomaly && !describe_anomaly(image, &masks, described, predictions))
         return false;
     if (used->task.kind == TASK_TEXT_BOXES && image->crops)
         return describe_page(&image->answer.detections, described, ret);
@@ -377,7 +400,7 @@ static char *describe_request(const struct predict_request *request,
     bool has_room = images != NULL;
     char *text = NULL;
     for (size_t i = 0; has_room && i < count; i++)
-        has_room = describe_image(&request->images[i], model, how->dialect, &described, &images[i]);
+        has_room = describe_image(&request->images[i], model, how, &described, &images[i]);
     if (has_room) {
         struct predict_answer answer = {.model = how->model            ? how->model
                                                  : request->used_model ? request->used_model->name
@@ -390,7 +413,8 @@ static char *describe_request(const struct predict_request *request,
                                         .id = how->id,
                                         .is_base64 = how->is_base64,
                                         .tokens = how->tokens,
-                                        .least_text = how->least_text};
+                                        .least_text = how->least_text,
+                                        .request = how->json};
         text = how->dialect                    ? how->dialect->write(&answer, ret_size)
                : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer, ret_size)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)

@@ -32,9 +32,15 @@ struct describe_how {
     bool as_list;
     bool is_base64; /* vectors as base64, in the dialect that has them */
     double total_ms;
-    const char *id;   /* of the request; NULL without a dialect */
-    size_t tokens;    /* of texts */
-    float least_text; /* as in struct predict_answer */
+    const char *id;           /* of the request; NULL without a dialect */
+    size_t tokens;            /* of texts */
+    float least_text;         /* as in struct predict_answer */
+    const struct cJSON *json; /* of the request, for its dialect; NULL: it had none */
+    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: without. If it fails, so
+     * does the description, with its error in *err. */
+    enum status (*take)(void *context, size_t bytes, struct error *err);
+    void *context;
+    struct error *err;
 };
 
 /* The same without the precision, in any form. */

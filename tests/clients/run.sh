@@ -12,7 +12,7 @@ if [ ! -x "$folder/bin/python" ] && ! "$2" -m venv "$folder" >&2; then
     exit 0
 fi
 "$folder/bin/python" -m pip install -q --disable-pip-version-check 'tritonclient[http,grpc]' aiohttp schemathesis numpy \
-    huggingface_hub openai opentelemetry-proto pillow >&2 ||
+    huggingface_hub openai opentelemetry-proto pillow pydoods >&2 ||
     echo "dev: clients: the Python registry is out of reach; what is missing is skipped" >&2
 "$folder/bin/python" -m pip install -q --disable-pip-version-check --pre rotel >&2 ||
     echo "dev: clients: rotel does not install here; its test is skipped" >&2

@@ -458,6 +458,23 @@ class DeepStackSdk(unittest.TestCase):
         self.assertEqual(list(face.listFaces()), [])
 
 
+@unittest.skipUnless(has("pydoods"), "the package pydoods is not installed")
+class PyDoods(unittest.TestCase):
+    def test_as_home_assistant_asks(self):
+        """homeassistant/components/doods/image_processing.py"""
+        from pydoods import PyDOODS
+        from test_doors import Doors
+        case = Doors("send")
+        case.setUp()
+        self.addCleanup(case.doCleanups)
+        doods = PyDOODS(f"http://127.0.0.1:{case.server.port}", "a key")
+        (detector,) = [one for one in doods.get_detectors()["detectors"] if one["name"] == "ipcam-general"]
+        self.assertEqual((detector["labels"], detector["width"]), (["a cat", "a dog"], 64))
+        found = doods.detect(png(64, 64, 200), dconfig={"a dog": 60}, detector_name="ipcam-general")["detections"]
+        self.assertEqual([(one["label"], round(one["confidence"])) for one in found], [("a dog", 90)])
+        self.assertEqual(doods.detect(png(64, 64), dconfig={"*": 40})["detections"][0]["left"], 24 / 64, "its detector 'default'")
+
+
 @unittest.skipUnless(has("requests"), "the package requests is not installed")
 class DeepStack(Tasks):
     def test_as_frigate_asks(self):

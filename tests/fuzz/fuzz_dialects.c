@@ -8,9 +8,10 @@
 #include "proto/dialects.h"
 #include "tests/fuzz/target.h"
 
-static const struct dialect *const apis[] = {&dialect_roboflow,     &dialect_deepstack,
-                                             &dialect_hugging_face, &dialect_openai,
-                                             &dialect_torchserve,   &dialect_immich};
+static const struct dialect *const apis[] = {
+    &dialect_roboflow, &dialect_deepstack,       &dialect_hugging_face,
+    &dialect_openai,   &dialect_torchserve,      &dialect_immich,
+    &dialect_doods,    &dialect_photoprism_nsfw, &dialect_cvat};
 
 /* The part `entries` of Immich's forms. */
 static void try_entries(const char *text, size_t size)

@@ -302,7 +302,12 @@ def dialects():
                           '"recognition":{"modelName":"abc","options":null}}}'),
             (5, "immich_text", '{"clip":{"textual":{"modelName":"a","options":{"language":"de"}}}}'),
             (5, "immich_broken", '{"ocr":{"recognition":{"modelName":"..","options":{"minScore":"1"}}}}'),
-            (3, "openai_address", '{"input":"https://example.org/a.png"}')]:
+            (3, "openai_address", '{"input":"https://example.org/a.png"}'),
+            (6, "doods", '{"data":"AAAA","detector_name":"a","detect":{"person":60,"*":4.5},"id":"x","regions":[{"top":0,"left":0.1,'
+                         '"bottom":1,"right":0.9,"covers":true,"detect":{"*":1}}]}'),
+            (6, "doods_broken", '{"data":"AAAA","detector_name":"default","detect":[1],"preprocess":["grayscale"],"image":".jpg"}'),
+            (7, "photoprism", '{"id":"x","model":"a","images":["data:image/png;base64,AAAA"]}'),
+            (8, "cvat", '{"image":"AAAA","threshold":0.5}')]:
         write("dialects", name, bytes([api]) + text.encode())
 
 

@@ -1,6 +1,7 @@
-/* Answers requests of DeepStack's and Roboflow Inference's clients for lists of models and the
- * status. api_predict.c answers photos. */
+/* Answers requests of other servers' clients for lists of models and the status. api_predict.c
+ * answers photos. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/size.h"
 #include "lensd_version.h"
@@ -10,48 +11,94 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* Roboflow's word for a task; NULL: it has none. */
-static const char *roboflow_task(enum task_kind kind)
+/* Words for tasks; NULL: it has none. */
+static const struct {
+    const char *roboflow, *shape;
+} words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
+                       [TASK_ZERO_SHOT] = {"classification", NULL},
+                       [TASK_DETECTION] = {"object-detection", "rectangle"},
+                       [TASK_ORIENTED] = {"object-detection", "rectangle"},
+                       [TASK_POSE] = {"keypoint-detection", "rectangle"},
+                       [TASK_INSTANCES] = {"instance-segmentation", "mask"},
+                       [TASK_SEGMENTATION] = {NULL, "mask"}};
+
+/* Models of a list. */
+struct listed_models {
+    struct dialect_model *rows;
+    struct deployment **held; /* for the labels; NULL entries: none */
+    size_t count;
+};
+
+/* Adds the labels of a model that is loaded, of its newest version. */
+static void add_labels(struct exchange *x, struct listed_models *list)
 {
-    switch (kind) {
-    case TASK_CLASSIFICATION:
-    case TASK_ZERO_SHOT:
-        return "classification";
-    case TASK_DETECTION:
-    case TASK_ORIENTED:
-        return "object-detection";
-    case TASK_POSE:
-        return "keypoint-detection";
-    case TASK_INSTANCES:
-        return "instance-segmentation";
-    case TASK_UNKNOWN:
-    case TASK_EMBEDDING:
-    case TASK_SEGMENTATION:
-    case TASK_DEPTH:
-    case TASK_TEXT_BOXES:
-    case TASK_TEXT:
-    case TASK_ANOMALY:
-        break;
-    }
-    return NULL;
+    struct dialect_model *row = &list->rows[list->count];
+    struct deployment **held = &list->held[list->count];
+    struct error ignored;
+    if (model_host_acquire(x->server->options.model_host, row->name, NULL, held, NULL, &ignored) !=
+        STATUS_OK)
+        return;
+    const struct labels *labels = &(*held)->model->labels;
+    row->labels = (const char *const *)labels->names;
+    row->label_count = labels->count;
 }
 
-static void respond_models(struct exchange *x, bool needs_boxes,
-                           char *(*write)(const struct dialect_model *models, size_t count,
-                                          size_t *ret_size))
+typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count,
+                                 size_t *ret_size);
+
+enum model_list {
+    LIST_NAMES,     /* of detectors, and pipelines that begin with one */
+    LIST_TASKS,     /* what Roboflow has a word for */
+    LIST_DETECTORS, /* each once with its labels, no pipelines */
+    LIST_SHAPES,    /* what CVAT has a word for, likewise */
+};
+
+static bool is_listed(const struct model_status *model, enum model_list list, const char *only)
 {
-    size_t size = 0, count, found = 0;
+    const bool has_word =
+        list == LIST_SHAPES ? words[model->task].shape : words[model->task].roboflow;
+    const bool needs_boxes = list == LIST_NAMES || list == LIST_DETECTORS;
+    return model->can_answer && has_word && (!needs_boxes || task_has_boxes(model->task)) &&
+           (list <= LIST_TASKS || !model->stage_count) && (!*only || !strcmp(model->name, only));
+}
+
+/* `only`: the name of the only model to list; "": all. */
+static void respond_models(struct exchange *x, enum model_list list, const char *only,
+                           write_models_fn write)
+{
+    size_t size = 0, count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    struct dialect_model *rows = alloc_array(count, sizeof *rows);
-    for (size_t i = 0; rows && i < count; i++) {
+    struct listed_models listed = {alloc_array(count, sizeof *listed.rows),
+                                   alloc_array(count, sizeof(struct deployment *)), 0};
+    for (size_t i = 0; listed.rows && listed.held && i < count; i++) {
         const struct model_status *model = &models[i];
-        const char *task = roboflow_task(model->task);
-        if (model->can_answer && task && (!needs_boxes || task_has_boxes(model->task)))
-            rows[found++] = (struct dialect_model){model->name, model->version, task};
+        if (!is_listed(model, list, only) ||
+            (list > LIST_TASKS && listed.count &&
+             !strcmp(listed.rows[listed.count - 1].name, model->name)))
+            continue;
+        listed.rows[listed.count] = (struct dialect_model){.name = model->name,
+                                                           .version = model->version,
+                                                           .task = words[model->task].roboflow,
+                                                           .shape = words[model->task].shape,
+                                                           .width = model->width,
+                                                           .height = model->height};
+        if (list > LIST_TASKS)
+            add_labels(x, &listed);
+        listed.count++;
     }
-    char *text = models && rows ? write(rows, found, &size) : NULL;
-    respond_text(x, 200, TYPE_JSON, text, size);
-    free(rows);
+    if (*only && !listed.count) {
+        respond_refusal(x, 404, "not_found",
+                        "there is no function '%.120s'; GET /api/functions lists them", only);
+    } else {
+        char *text =
+            models && listed.rows && listed.held ? write(listed.rows, listed.count, &size) : NULL;
+        respond_text(x, 200, TYPE_JSON, text, size);
+    }
+    for (size_t i = 0; i < listed.count; i++)
+        if (listed.held[i])
+            model_host_release(x->server->options.model_host, listed.held[i]);
+    free(listed.rows);
+    free(listed.held);
     free(models);
 }
 
@@ -83,12 +130,27 @@ void deepstack_ping_handle(struct exchange *x)
 
 void deepstack_list_handle(struct exchange *x)
 {
-    respond_models(x, true, write_names);
+    respond_models(x, LIST_NAMES, "", write_names);
+}
+
+void doods_detectors_handle(struct exchange *x)
+{
+    respond_models(x, LIST_DETECTORS, "", doods_detectors_json);
+}
+
+void cvat_functions_handle(struct exchange *x)
+{
+    respond_models(x, LIST_SHAPES, "", cvat_functions_json);
+}
+
+void cvat_function_handle(struct exchange *x)
+{
+    respond_models(x, LIST_SHAPES, x->match.model, cvat_function_json);
 }
 
 void roboflow_registry_handle(struct exchange *x)
 {
-    respond_models(x, false, roboflow_models_json);
+    respond_models(x, LIST_TASKS, "", roboflow_models_json);
 }
 
 void roboflow_remove_handle(struct exchange *x)

@@ -147,8 +147,14 @@ enum status predict_admit(struct exchange *x, struct error *err)
 
 enum status dialect_admit(struct exchange *x, struct error *err)
 {
-    if (!x->route->dialect->write)
+    const struct dialect *dialect = x->route->dialect;
+    const char *name = dialect->header ? exchange_header(x, dialect->header) : NULL;
+    if (!dialect->write)
         TRY(face_admit(x, err));
+    if (dialect->header && (!name || !*name || strlen(name) >= sizeof x->match.model))
+        return error_set(err, STATUS_INVALID, "the header %s must name a model", dialect->header);
+    if (name)
+        snprintf(x->match.model, sizeof x->match.model, "%s", name);
     if (x->route->model)
         snprintf(x->match.model, sizeof x->match.model, "%s", x->route->model);
     return x->match.model[0] ? v2_admit(x, err) : check_state(x, err);
@@ -438,8 +444,21 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
+/* Decodes a picture that a form has as base64 in the field of that name. */
+static enum status read_field_picture(struct exchange *x, struct multipart_part *part,
+                                      struct error *err)
+{
+    uint8_t *data;
+    TRY(picture_text_decode((char *)x->body.data + (part->data - x->body.data), part->size, &data,
+                            &part->size, err));
+    part->data = data;
+    part->has_filename = true;
+    return STATUS_OK;
+}
+
 static enum status read_multipart(struct exchange *x, struct predict_work *work, struct error *err)
 {
+    const struct dialect *dialect = predict_dialect(x);
     size_t max_images = x->server->options.max_images, count = 0;
     TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
                         &work->multipart, err));
@@ -447,14 +466,17 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
     if (entries && !predict_dialect(x))
         return read_immich(x, work, entries, err);
     for (size_t i = 0; i < work->multipart.count; i++) {
-        const struct multipart_part *part = &work->multipart.parts[i];
+        struct multipart_part *part = &work->multipart.parts[i];
+        if (dialect && dialect->images && !strcmp(part->name, dialect->images) &&
+            predict_is_parameter(part))
+            TRY(read_field_picture(x, part, err));
         if (predict_is_parameter(part) && !part->name[0])
             return error_set(err, STATUS_INVALID,
                              "a part of the form has no name and is no image; send images as "
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
         if (predict_is_parameter(part))
-            TRY(predict_read_field(work, predict_dialect(x), part, err));
+            TRY(predict_read_field(work, dialect, part, err));
         else
             count++;
     }
@@ -659,13 +681,18 @@ static const struct predict_image *failed_crop(const struct predict_work *work)
     return NULL;
 }
 
+static enum status take_memory(void *context, size_t bytes, struct error *err)
+{
+    return charge_answer(context, bytes, err);
+}
+
 /* Answers in the form of another server's API. */
 static void dialect_finish(struct exchange *x, const struct dialect *dialect)
 {
     struct predict_work *work = x->work;
     const struct predict_request *request = &work->request;
     const struct predict_image *failed = failed_image(work, dialect);
-    struct error err;
+    struct error err = {STATUS_OK};
     size_t size = 0;
     if (!failed)
         failed = failed_crop(work);
@@ -690,10 +717,17 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                                                                       : NULL,
                                          .tokens = work->texts.rows.tokens,
                                          .least_text = work->immich.least_text,
+                                         .json = work->json ? work->json->tree : NULL,
+                                         .take = take_memory,
+                                         .context = x,
+                                         .err = &err,
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
         char *text = describe_predictions_as(request, &how, &size);
-        respond_text(x, 200, TYPE_JSON, text, size);
+        if (!text && err.status != STATUS_OK)
+            respond_error(x, &err);
+        else
+            respond_text(x, 200, TYPE_JSON, text, size);
     }
 }
 
@@ -741,11 +775,6 @@ static void predict_finish(struct exchange *x)
         store_in_cache(x);
 }
 
-static enum status take_crop(void *context, size_t bytes, struct error *err)
-{
-    return charge_answer(context, bytes, err);
-}
-
 /* Plans slices, or the stages of a pipeline.json. */
 static enum status plan_slices_or_stages(struct exchange *x, struct predict_work *work,
                                          struct error *err)
@@ -762,7 +791,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
     TRY(slices_begin(request, max_images, &work->slices, err));
     if (work->staged) {
         work->staged->max_images = max_images;
-        work->staged->take = take_crop;
+        work->staged->take = take_memory;
         work->staged->context = x;
     }
     return request->parts ? submission_in_parts(x, request, err) : STATUS_OK;

@@ -181,6 +181,7 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
     struct MHD_Connection *handle = x->handle;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const char *key = header(handle, "X-API-Key");
     struct request_head head = {.method = method,
                                 .version = version,
                                 .size = info ? info->header_size : 0,
@@ -190,7 +191,7 @@ static struct request_head daemon_read_head(const struct exchange *x, const char
                                 .request_id = header(handle, "X-Request-Id"),
                                 .traceparent = header(handle, "traceparent"),
                                 .authorization = header(handle, "Authorization"),
-                                .api_key = header(handle, "X-API-Key"),
+                                .api_key = key ? key : header(handle, "doods-auth-key"),
                                 .json_length = header(handle, "Inference-Header-Content-Length"),
                                 .content_encoding = header(handle, "Content-Encoding"),
                                 .origin = header(handle, "Origin"),

@@ -396,10 +396,12 @@ enum status key_make(const char *name, double rate, double burst, struct key_mad
 
 const char *key_given(const char *authorization, const char *x_api_key)
 {
-    static const char scheme[] = "Bearer";
-    size_t length = sizeof scheme - 1;
-    if (authorization && !strncasecmp(authorization, scheme, length) &&
-        (authorization[length] == ' ' || authorization[length] == '\t'))
-        return authorization + length + strspn(authorization + length, " \t");
+    static const char *const schemes[] = {"Bearer", "Token"};
+    for (size_t i = 0; authorization && i < COUNT_OF(schemes); i++) {
+        const size_t length = strlen(schemes[i]);
+        if (!strncasecmp(authorization, schemes[i], length) &&
+            (authorization[length] == ' ' || authorization[length] == '\t'))
+            return authorization + length + strspn(authorization + length, " \t");
+    }
     return x_api_key;
 }

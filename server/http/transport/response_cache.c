@@ -133,6 +133,7 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *x, 
         return false;
     bool is_good = hash_field(hash, cache->secret, sizeof cache->secret) &&
                    hash_text(hash, x->key_name) && hash_text(hash, x->path) &&
+                   hash_text(hash, x->match.model) && /* a header may name it */
                    hash_field(hash, &x->answer_form, sizeof x->answer_form) &&
                    hash_field(hash, &x->query.count, sizeof x->query.count);
     for (size_t i = 0; is_good && i < x->query.count; i++)

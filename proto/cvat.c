@@ -1,0 +1,180 @@
+/* CVAT, which asks the dashboard of Nuclio for functions that annotate. A mask is the pixels of its
+ * part of the picture as 0 and 1, then the corners of this part; CVAT makes run lengths of it.
+ * Source: cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/dialects.h"
+#include "proto/writer.h"
+
+/* ---- functions ---- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Returns the labels as JSON, each once, as CVAT demands; NULL: out of memory. */
+static char *spec_of(const struct dialect_model *model)
+{
+    const char **labels = alloc_array(model->label_count, sizeof *labels);
+    struct writer w = {!labels};
+    json_node *root = cJSON_CreateArray();
+    size_t count = 0;
+    for (size_t i = 0; labels && i < model->label_count; i++)
+        if (model->labels[i] && model->labels[i][0])
+            labels[count++] = model->labels[i];
+    if (count)
+        qsort(labels, count, sizeof *labels, by_text);
+    for (size_t i = 0, id = 0; i < count; i++)
+        if (!i || strcmp(labels[i - 1], labels[i]) != 0)
+            write_members(&w, root, "{id=%zu name=%s type=%s}", id++, labels[i], model->shape);
+    free(labels);
+    return write_finish(&w, root, NULL);
+}
+
+static void write_function(struct writer *w, json_node *parent, const char *key,
+                           const struct dialect_model *model)
+{
+    char *spec = spec_of(model);
+    json_node *function = key ? write_object(w, parent, key) : parent;
+    w->failed = w->failed || !spec;
+    write_members(w, function,
+                  "metadata{name=%s namespace=%s annotations{name=%s type=%s framework=%s "
+                  "spec=%s}} spec{description=%s} status{state=%s}",
+                  model->name, "nuclio", model->name, "detector", "onnx", spec, "served by lensd",
+                  "ready");
+    free(spec);
+}
+
+char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    for (size_t i = 0; i < count; i++)
+        write_function(&w, root, models[i].name, &models[i]);
+    return write_finish(&w, root, ret_size);
+}
+
+char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+{
+    struct writer w = {false};
+    json_node *root = write_root();
+    if (count)
+        write_function(&w, root, NULL, &models[0]);
+    return write_finish(&w, root, ret_size);
+}
+
+/* ---- shapes ---- */
+
+/* Writes "[0,1,…,left,top,right,bottom]" as a text, which is shorter than a tree of numbers. */
+static void write_pixels(struct writer *w, json_node *entry, const struct answer_mask *mask)
+{
+    const size_t pixels = (size_t)mask->width * mask->height;
+    char *text = malloc(2 * pixels + 64);
+    size_t used = 0;
+    if (text) {
+        text[used++] = '[';
+        for (size_t i = 0; i < pixels; i++) {
+            text[used++] = mask->pixels[i] ? '1' : '0';
+            text[used++] = ',';
+        }
+        snprintf(text + used, 63, "%u,%u,%u,%u]", mask->left, mask->top,
+                 mask->left + mask->width - 1, mask->top + mask->height - 1);
+    }
+    cJSON *raw = text ? cJSON_CreateRaw(text) : NULL;
+    if (!raw || !cJSON_AddItemToObject(entry, "mask", raw)) {
+        cJSON_Delete(raw);
+        w->failed = true;
+    }
+    free(text);
+}
+
+/* Writes the longest outline, which CVAT takes if it is to make polygons of masks. */
+static void write_outline(struct writer *w, json_node *entry, const struct answer_mask *mask)
+{
+    size_t from = 0, size = 0;
+    for (size_t i = 0, at = 0; i < mask->polygons; at = mask->ends[i++])
+        if (mask->ends[i] - at > size) {
+            from = at;
+            size = mask->ends[i] - at;
+        }
+    if (size < 6) /* no triangle */
+        return;
+    json_node *points = write_array(w, entry, "points");
+    for (size_t i = 0; i < size; i++)
+        write_members(w, points, "%u", mask->points[from + i]);
+}
+
+static void write_rectangle(struct writer *w, json_node *entry,
+                            const struct answer_prediction *found)
+{
+    const struct answer_oriented *turned = found->oriented;
+    const float *box = found->box;
+    if (!turned) {
+        write_members(w, entry, "type=%s points[%.3f %.3f %.3f %.3f]", "rectangle", (double)box[0],
+                      (double)box[1], (double)box[2], (double)box[3]);
+        return;
+    }
+    const double degrees = fmod((double)turned->angle * 180 / M_PI + 360, 360);
+    const double x = (double)turned->x, y = (double)turned->y;
+    const double width = (double)turned->width / 2, height = (double)turned->height / 2;
+    write_members(w, entry, "type=%s points[%.3f %.3f %.3f %.3f] rotation=%.3f", "rectangle",
+                  x - width, y - height, x + width, y + height, degrees);
+}
+
+/* Whether CVAT gets a class of the picture as a tag: those that pass the threshold; without one
+ * the best. */
+static bool is_tag(const struct predict_answer *answer, size_t i, float probability)
+{
+    const cJSON *least = cJSON_GetObjectItemCaseSensitive(answer->request, "threshold");
+    return cJSON_IsNumber(least) ? probability >= (float)least->valuedouble : i == 0;
+}
+
+static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
+{
+    const struct answer_image *image = &answer->images[0];
+    struct writer w = {false};
+    json_node *root = cJSON_CreateArray();
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *found = &image->predictions[i];
+        const struct answer_mask *mask = found->mask;
+        char number[24], score[24];
+        if ((mask && !mask->pixels) ||
+            (image->kind == ANSWER_CLASSES && !is_tag(answer, i, found->probability)))
+            continue;
+        json_node *entry = write_object(&w, root, NULL);
+        snprintf(score, sizeof score, "%.6f", (double)found->probability);
+        write_members(&w, entry, "confidence=%s label=%s", score, answer_label(found, number));
+        if (image->kind == ANSWER_CLASSES) {
+            write_text(&w, entry, "type", "tag");
+        } else if (mask) {
+            write_text(&w, entry, "type", "mask");
+            write_outline(&w, entry, mask);
+            write_pixels(&w, entry, mask);
+        } else {
+            write_rectangle(&w, entry, found);
+        }
+    }
+    return write_finish(&w, root, ret_size);
+}
+
+static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false}, {0}};
+static const struct dialect_default defaults[] = {
+    {"confidence", "0.5"}, {"top_k", "5"}, {"masks", "polygon"}, {0}};
+
+const struct dialect dialect_cvat = {.name = "CVAT",
+                                     .parameters = parameters,
+                                     .defaults = defaults,
+                                     .kinds = 1u << ANSWER_CLASSES | 1u << ANSWER_BOXES |
+                                              1u << ANSWER_AREAS,
+                                     .takes = "a classifier, a detector or a segmenter",
+                                     .is_single = true,
+                                     .has_pixels = true,
+                                     .header = "x-nuclio-function-name",
+                                     .images = "image",
+                                     .write = cvat_write};
