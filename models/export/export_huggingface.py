@@ -63,7 +63,8 @@ def side_of(size):
 def input_size(processor):
     """(height, width) in pixels of what the processor gives the model."""
     crop, size = plain(getattr(processor, "crop_size", None)), plain(getattr(processor, "size", None))
-    if getattr(processor, "do_center_crop", False) and crop:
+    crops_first = type(processor).__name__.startswith("Perceiver")  # and resizes what is left
+    if getattr(processor, "do_center_crop", False) and crop and not crops_first:
         return side_of(crop)
     if not size or not (isinstance(size, int) or "shortest_edge" in size or "height" in size):
         stop(f"{type(processor).__name__} does not scale photos to a fixed size, which lensd needs")

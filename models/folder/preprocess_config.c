@@ -241,6 +241,19 @@ static enum status read_padded(const cJSON *json, const struct size_spec *size,
     return p->pad_value < 0 ? bad_key("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
 }
 
+/* DPT's "ensure_multiple_of", in pixels; 1: none. */
+static enum status round_sides(const cJSON *json, struct preprocess *p, struct error *err)
+{
+    double multiple = 1;
+    TRY(get_number(json, "ensure_multiple_of", 1, &multiple, err));
+    if (!(multiple >= 1 && multiple <= 1024) || multiple != floor(multiple))
+        return bad_key("ensure_multiple_of", "a number of pixels, 1 to 1024", err);
+    const double width = fmax(1, rint(p->width / multiple)) * multiple;
+    const double height = fmax(1, rint(p->height / multiple)) * multiple;
+    resize_exact(p, (int)width, (int)height);
+    return STATUS_OK;
+}
+
 static enum status read_resize(const cJSON *json, bool do_crop, const struct size_spec *size,
                                struct preprocess *p, struct error *err)
 {
@@ -255,8 +268,14 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         TRY(read_crop_pct(json, short_side, p, &special, err));
     if (special)
         return STATUS_OK;
-    if (!short_side && do_pad && get(json, "pad_size"))
+    if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
+    /* Both limits are the same, so a square holds every photo. */
+    if (do_pad && !do_crop && size->shortest && size->shortest == size->longest) {
+        if (!canvas.given)
+            canvas.width = canvas.height = size->longest;
+        return read_padded(json, size, &canvas, p, err);
+    }
     /* The processor keeps the aspect and makes images of any size. A batch needs one size, so the
      * whole photo is scaled to a square. */
     if (size->shortest && (!size->longest || do_crop))
@@ -265,7 +284,7 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         resize_exact(p, size->shortest ? size->shortest : size->width, short_side);
     else
         resize_exact(p, box_width, box_height);
-    return STATUS_OK;
+    return p->resize == RESIZE_EXACT ? round_sides(json, p, err) : STATUS_OK;
 }
 
 static enum status read_geometry(const cJSON *json, struct preprocess *p, struct error *err)
@@ -426,6 +445,37 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     return used;
 }
 
+/* Remarks on settings of which a processor makes photos of any size, where lensd makes one. */
+static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
+{
+    const cJSON *size = get(json, "size");
+    const cJSON *shortest = get(size, "shortest_edge"), *longest = get(size, "longest_edge");
+    const bool pads = cJSON_IsTrue(get(json, "do_pad"));
+    const bool has_both = pads && !cJSON_IsTrue(get(json, "do_center_crop")) &&
+                          cJSON_IsNumber(shortest) && cJSON_IsNumber(longest);
+    const bool varies = has_both && shortest->valueint != longest->valueint;
+    const cJSON *canvas = has_both && !varies ? get(get(json, "pad_size"), "height") : NULL;
+    const struct {
+        bool is_set;
+        const char *words;
+    } remarks[] = {
+        {varies, "\"do_pad\" with \"shortest_edge\" and \"longest_edge\" pads photos to the "
+                 "largest of a batch; lensd resizes each to the model's size"},
+        {cJSON_IsNumber(canvas) && canvas->valueint != longest->valueint,
+         "lensd makes photos as large as \"pad_size\", not \"longest_edge\""},
+        {cJSON_IsTrue(get(json, "keep_aspect_ratio")),
+         "\"keep_aspect_ratio\" makes photos of any size; lensd resizes each to the model's size"},
+        {pads && cJSON_IsNumber(get(json, "size_divisor")) &&
+             get(json, "size_divisor")->valueint > 1,
+         "lensd does not pad to multiples of \"size_divisor\""},
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < COUNT_OF(remarks) && used < capacity; i++)
+        if (remarks[i].is_set)
+            used += (size_t)snprintf(ret + used, capacity - used, "%s%s", used ? "; " : "",
+                                     remarks[i].words);
+}
+
 void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity)
 {
     static const char *const keys[] = {
@@ -449,6 +499,9 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
                                          "%sunknown key \"%.40s\": did you mean \"%s\"?",
                                          used ? "; " : "", item->string, keys[k]);
     }
+    struct error ignored;
+    if (!used && cJSON_IsObject(json) && add_class_defaults(json, &ignored) == STATUS_OK)
+        remark_sizes(json, ret, capacity);
     cJSON_Delete(json);
 }
 

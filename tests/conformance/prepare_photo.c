@@ -6,7 +6,7 @@
  * CONFIG is a preprocessor_config.json, or the text of an Ultralytics file's imgsz ("[640, 640]").
  * WIDTH and HEIGHT are the model's; 0 where it does not fix them. For each photo a line "WIDTH
  * HEIGHT CHANNELS" goes to standard output, then float32 numbers by row, column and channel. Exits
- * 1 with a sentence on standard error. */
+ * 1 with a sentence on standard error, where remarks on CONFIG go, too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +38,10 @@ static enum status read_config(const char *config, struct preprocess *ret, struc
         return preprocess_from_metadata(metadata, COUNT_OF(metadata), ret, err);
     TRY(read_whole(config, &text, &size, err));
     const enum status status = preprocess_from_huggingface(text, size, ret, err);
+    char remarks[400];
+    preprocess_remarks(text, size, remarks, sizeof remarks);
+    if (*remarks)
+        fprintf(stderr, "%s\n", remarks);
     free(text);
     return status;
 }

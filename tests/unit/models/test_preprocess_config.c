@@ -388,6 +388,13 @@ Test(preprocess_config, names_keys_that_are_one_slip_away)
          "Swin2SRImageProcessor mirrors the edges at the right and below, where lensd pads with "
          "zeros"},
         {"{\"do_reszie\"", ""},
+        {"{\"do_pad\": true, \"size\": {\"shortest_edge\": 800, \"longest_edge\": 1333}}",
+         "\"do_pad\" with \"shortest_edge\" and \"longest_edge\" pads photos to the largest of a "
+         "batch; lensd resizes each to the model's size"},
+        {"{\"do_pad\": true, \"size\": {\"shortest_edge\": 640, \"longest_edge\": 640}}", ""},
+        {"{\"keep_aspect_ratio\": true, \"do_pad\": true, \"size_divisor\": 32}",
+         "\"keep_aspect_ratio\" makes photos of any size; lensd resizes each to the model's size; "
+         "lensd does not pad to multiples of \"size_divisor\""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char text[200];
