@@ -433,13 +433,13 @@ const float *node_floats(const struct node *node, const char *name, size_t *ret_
     return present ? attr->floats : NULL;
 }
 
-/* The attribute to overwrite, or a new one at the end of a copied list. */
-static struct attr *attr_slot(struct graph *graph, struct node *node, const char *name)
+/* Overwrites the attribute of that name, or adds one at the end, in a copied list. */
+static bool set_attr(struct graph *graph, struct node *node, const char *name, struct attr attr)
 {
     struct attr *attrs = arena_alloc(graph->arena, node->attr_count + 1, sizeof *attrs);
-    char *copy = arena_copy_text(graph->arena, name, strlen(name));
-    if (!attrs || !copy)
-        return NULL;
+    attr.name = arena_copy_text(graph->arena, name, strlen(name));
+    if (!attrs || !attr.name)
+        return false;
     if (node->attr_count)
         memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
     size_t i = 0;
@@ -450,43 +450,34 @@ static struct attr *attr_slot(struct graph *graph, struct node *node, const char
     if (i == node->attr_count)
         node->attr_count++;
     node->attrs = attrs;
-    attrs[i] = (struct attr){.name = copy};
-    return &attrs[i];
+    attrs[i] = attr;
+    return true;
 }
 
 bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value)
 {
-    struct attr *attr = attr_slot(graph, node, name);
-    if (!attr)
-        return false;
-    attr->kind = ATTR_INT;
-    attr->i = value;
-    return true;
+    return set_attr(graph, node, name, (struct attr){.kind = ATTR_INT, .i = value});
 }
 
 bool node_set_float(struct graph *graph, struct node *node, const char *name, float value)
 {
-    struct attr *attr = attr_slot(graph, node, name);
-    if (!attr)
-        return false;
-    attr->kind = ATTR_FLOAT;
-    attr->f = value;
-    return true;
+    return set_attr(graph, node, name, (struct attr){.kind = ATTR_FLOAT, .f = value});
+}
+
+bool node_set_string(struct graph *graph, struct node *node, const char *name, const char *text)
+{
+    const struct attr attr = {.kind = ATTR_STRING, .count = strlen(text), .s = text};
+    return set_attr(graph, node, name, attr);
 }
 
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count)
 {
     int64_t *copy = arena_alloc(graph->arena, count, sizeof *copy);
-    struct attr *attr = copy ? attr_slot(graph, node, name) : NULL;
-    if (!attr)
-        return false;
-    if (count)
+    if (copy && count)
         memcpy(copy, values, count * sizeof *copy);
-    attr->kind = ATTR_INTS;
-    attr->ints = copy;
-    attr->count = count;
-    return true;
+    const struct attr attr = {.kind = ATTR_INTS, .count = count, .ints = copy};
+    return copy && set_attr(graph, node, name, attr);
 }
 
 bool is_f32_constant(const struct value *value)

@@ -153,6 +153,8 @@ static inline int64_t node_axis(const struct node *node, int64_t otherwise, int 
 /* Adds or replaces an attribute (passes use it); false when out of memory. */
 bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value);
 bool node_set_float(struct graph *graph, struct node *node, const char *name, float value);
+bool node_set_string(struct graph *graph, struct node *node, const char *name,
+                     const char *text); /* `text` is borrowed, and must live as the graph does */
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 

@@ -9,49 +9,25 @@
 
 #include "engine/base/size.h"
 #include "engine/op/families.h"
+#include "engine/passes/edit.h"
 
 struct onnx_rewrite {
-    struct graph *graph;
+    struct edit edit;
     struct node *node;
     struct value *result; /* the node's, which nodes that follow it make instead */
-    struct error *err;
-    enum status status;
 };
 
 /* ---- building blocks: after a failure they do nothing and return NULL ---- */
 
 static void fail(struct onnx_rewrite *r, enum status status)
 {
-    if (r->status == STATUS_OK)
-        r->status = status;
-}
-
-static void fail_memory(struct onnx_rewrite *r)
-{
-    if (r->status == STATUS_OK)
-        r->status = error_no_memory(r->err, "while building the graph");
-}
-
-static struct value *form_constant(struct onnx_rewrite *r, enum dtype dtype, struct shape shape,
-                                   const void *data)
-{
-    struct tensor *tensor;
-    if (r->status == STATUS_OK)
-        r->status = tensor_create(NULL, dtype, &shape, &tensor, r->err);
-    if (r->status != STATUS_OK)
-        return NULL;
-    if (tensor->bytes)
-        memcpy(tensor->data, data, tensor->bytes);
-    struct value *value = graph_add_constant(r->graph, "", tensor);
-    tensor_unref(tensor);
-    if (!value)
-        fail_memory(r);
-    return value;
+    if (r->edit.status == STATUS_OK)
+        r->edit.status = status;
 }
 
 static struct value *form_ints(struct onnx_rewrite *r, size_t count, const int64_t *data)
 {
-    return form_constant(r, DTYPE_I64, SHAPE((int64_t)count), data);
+    return edit_constant(&r->edit, DTYPE_I64, &SHAPE((int64_t)count), data);
 }
 
 static struct value *form_int(struct onnx_rewrite *r, int64_t number)
@@ -61,52 +37,35 @@ static struct value *form_int(struct onnx_rewrite *r, int64_t number)
 
 static struct value *form_float(struct onnx_rewrite *r, float number)
 {
-    return form_constant(r, DTYPE_F32, SHAPE_SCALAR, &number);
+    return edit_constant(&r->edit, DTYPE_F32, &SHAPE_SCALAR, &number);
 }
 
 static void set_input(struct onnx_rewrite *r, size_t at, struct value *value)
 {
-    struct node *node = r->node;
-    if (at >= node->input_count) {
-        struct value **inputs = arena_alloc(r->graph->arena, at + 1, sizeof *inputs);
-        if (!inputs) {
-            fail_memory(r);
+    while (r->node->input_count <= at)
+        if (!edit_append_input(&r->edit, r->node, NULL))
             return;
-        }
-        for (size_t i = 0; i <= at; i++)
-            inputs[i] = i < node->input_count ? node->inputs[i] : NULL;
-        node->inputs = inputs;
-        node->input_count = at + 1;
-    }
-    node->inputs[at] = value;
+    r->node->inputs[at] = value;
 }
 
 static struct node *form_node(struct onnx_rewrite *r, enum op op, size_t count,
                               struct value *const *inputs)
 {
-    if (r->status != STATUS_OK)
-        return NULL;
-    struct node *node = graph_add_node(r->graph, op, r->node->name, count, 1);
-    if (!node) {
-        fail_memory(r);
-        return NULL;
-    }
-    for (size_t i = 0; i < count; i++)
-        node->inputs[i] = inputs[i];
     const int since = op_record(op)->since;
-    node->opset = r->node->opset > since ? r->node->opset : since;
-    return node;
+    return edit_insert_node(&r->edit, r->edit.graph->node_count, op,
+                            r->node->opset > since ? r->node->opset : since, r->node->name, inputs,
+                            count);
 }
 
 /* A new value that a new node makes of a and b (NULL: of a alone). */
 static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, struct value *b)
 {
     struct node *node = form_node(r, op, b ? 2 : 1, (struct value *[]){a, b});
-    struct value *value = node ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
-    if (node && !value)
-        fail_memory(r);
+    struct value *value = node ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
     if (value)
         node_set_output(node, 0, value);
+    else
+        (void)edit_no_memory(&r->edit);
     return value;
 }
 
@@ -121,14 +80,14 @@ static struct value *form_number_like(struct onnx_rewrite *r, float number, stru
  * of that alone). */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
-    if (!r->result || r->status != STATUS_OK)
+    if (!r->result || r->edit.status != STATUS_OK)
         return NULL;
     struct node *from = r->result->producer;
-    struct value *between = graph_add_value(r->graph, "", DTYPE_NONE, NULL);
+    struct value *between = graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL);
     struct node *node =
         between ? form_node(r, op, b ? 2 : 1, (struct value *[]){between, b}) : NULL;
     if (!node) {
-        fail_memory(r);
+        (void)edit_no_memory(&r->edit);
         return NULL;
     }
     node_set_output(from, 0, between);
@@ -139,10 +98,10 @@ static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 static void drop(struct onnx_rewrite *r, const char *name)
 {
     struct node *node = r->node;
-    struct attr *attrs = arena_alloc(r->graph->arena, node->attr_count, sizeof *attrs);
+    struct attr *attrs = arena_alloc(r->edit.graph->arena, node->attr_count, sizeof *attrs);
     size_t kept = 0;
     if (!attrs) {
-        fail_memory(r);
+        (void)edit_no_memory(&r->edit);
         return;
     }
     for (size_t a = 0; a < node->attr_count; a++)
@@ -154,34 +113,21 @@ static void drop(struct onnx_rewrite *r, const char *name)
 
 static void set_int(struct onnx_rewrite *r, struct node *node, const char *name, int64_t value)
 {
-    if (node && !node_set_int(r->graph, node, name, value))
-        fail_memory(r);
+    if (node && !node_set_int(r->edit.graph, node, name, value))
+        (void)edit_no_memory(&r->edit);
 }
 
 static void set_float(struct onnx_rewrite *r, struct node *node, const char *name, float value)
 {
-    if (node && !node_set_float(r->graph, node, name, value))
-        fail_memory(r);
+    if (node && !node_set_float(r->edit.graph, node, name, value))
+        (void)edit_no_memory(&r->edit);
 }
 
 static void set_string(struct onnx_rewrite *r, struct node *node, const char *name,
                        const char *text)
 {
-    if (!node)
-        return;
-    if (node == r->node)
-        drop(r, name);
-    struct attr *attrs = arena_alloc(r->graph->arena, node->attr_count + 1, sizeof *attrs);
-    if (!attrs) {
-        fail_memory(r);
-        return;
-    }
-    if (node->attr_count)
-        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
-    attrs[node->attr_count] =
-        (struct attr){.name = name, .kind = ATTR_STRING, .count = strlen(text), .s = text};
-    node->attrs = attrs;
-    node->attr_count++;
+    if (node && !node_set_string(r->edit.graph, node, name, text))
+        (void)edit_no_memory(&r->edit);
 }
 
 /* ---- attributes that have become operands ---- */
@@ -193,9 +139,9 @@ static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
     if (!attr)
         return false;
     const struct shape list = SHAPE((int64_t)attr->count);
-    struct value *value = attr->kind == ATTR_INTS ? form_constant(r, DTYPE_I64, list, attr->ints)
+    struct value *value = attr->kind == ATTR_INTS ? form_ints(r, attr->count, attr->ints)
                           : attr->kind == ATTR_FLOATS
-                              ? form_constant(r, DTYPE_F32, list, attr->floats)
+                              ? edit_constant(&r->edit, DTYPE_F32, &list, attr->floats)
                           : attr->kind == ATTR_FLOAT ? form_float(r, attr->f)
                                                      : form_int(r, attr->i);
     set_input(r, at, value);
@@ -206,7 +152,7 @@ static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
 static void needs_operand(struct onnx_rewrite *r, const char *name, size_t at)
 {
     if (!to_operand(r, name, at))
-        fail(r, error_set(r->err, STATUS_MODEL, "attribute '%s' is missing", name));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "attribute '%s' is missing", name));
 }
 
 static void axes_operand(struct onnx_rewrite *r)
@@ -280,24 +226,10 @@ static struct value *join(struct onnx_rewrite *r, struct value *a, struct value 
     return joined;
 }
 
-static struct value *int64_fill(struct onnx_rewrite *r, struct value *shape, int64_t number)
+/* `count` (one number) times `number`. */
+static struct value *int64_fill(struct onnx_rewrite *r, struct value *count, int64_t number)
 {
-    static const char name[] = "value";
-    struct value *filled = apply(r, OP_CONSTANT_OF_SHAPE, shape, NULL);
-    struct attr *attr = filled ? arena_alloc(r->graph->arena, 1, sizeof *attr) : NULL;
-    struct tensor *tensor;
-    if (!attr) {
-        fail_memory(r);
-        return NULL;
-    }
-    r->status = tensor_create(NULL, DTYPE_I64, &SHAPE(1), &tensor, r->err);
-    if (r->status != STATUS_OK)
-        return NULL;
-    *(int64_t *)tensor->data = number;
-    *attr = (struct attr){.name = name, .kind = ATTR_TENSOR, .t = tensor};
-    filled->producer->attrs = attr;
-    filled->producer->attr_count = 1;
-    return filled;
+    return apply(r, OP_EXPAND, form_int(r, number), count);
 }
 
 /* b with ones appended, so that it begins at `axis` of a. */
@@ -382,10 +314,10 @@ static void batch_norm_of_positions(struct onnx_rewrite *r)
     drop(r, "spatial");
     drop(r, "is_test");
     if (training) {
-        fail(r, error_set(r->err, STATUS_UNSUPPORTED,
+        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
                           "this is the training form (batch statistics); lensd runs the inference "
                           "form"));
-        (void)error_advise(r->err, "export the model in eval mode");
+        (void)error_advise(r->edit.err, "export the model in eval mode");
         return;
     }
     if (is_spatial)
@@ -418,7 +350,7 @@ static void cast_by_number(struct onnx_rewrite *r)
             set_int(r, r->node, "to", (int64_t)i);
             return;
         }
-    fail(r, error_set(r->err, STATUS_UNSUPPORTED,
+    fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
                       "a cast to '%.40s'; lensd has float, integer and bool tensors", name));
 }
 
@@ -429,7 +361,7 @@ static void dropout_without_ratio(struct onnx_rewrite *r)
     drop(r, "is_test");
     struct value *mask = node_output(r->node, 1);
     struct value *bools =
-        mask && r->node->opset < 10 ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
+        mask && r->node->opset < 10 ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
     if (!bools)
         return;
     struct node *cast =
@@ -453,9 +385,9 @@ static void tile_by_repeats(struct onnx_rewrite *r)
     struct value *ones = int64_fill(r, rank_of(r, node->inputs[0]), 1);
     struct value *inputs[3] = {ones, operands[1], operands[0]};
     struct node *scatter = form_node(r, OP_SCATTER_ELEMENTS, 3, inputs);
-    struct value *repeats = scatter ? graph_add_value(r->graph, "", DTYPE_NONE, NULL) : NULL;
+    struct value *repeats = scatter ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
     if (!repeats) {
-        fail_memory(r);
+        (void)edit_no_memory(&r->edit);
         return;
     }
     node_set_output(scatter, 0, repeats);
@@ -511,7 +443,7 @@ static void resize_of_scales(struct onnx_rewrite *r)
     }
     shrinks = shrinks || (scales && !scales->known);
     if (!scales)
-        fail(r, error_set(r->err, STATUS_MODEL, "scales are missing"));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "scales are missing"));
     set_input(r, 2, scales);
     node->inputs[1] = NULL;
     if (!strcmp(node_string(node, "mode", ""), "bilinear"))
@@ -525,7 +457,7 @@ static void upsample_by_attribute(struct onnx_rewrite *r)
     const float first[4] = {1, 1, node_float(r->node, "height_scale", 0),
                             node_float(r->node, "width_scale", 0)}; /* before opset 7 */
     if (!to_operand(r, "scales", 1) && !node_input(r->node, 1))
-        set_input(r, 1, form_constant(r, DTYPE_F32, SHAPE(4), first));
+        set_input(r, 1, edit_constant(&r->edit, DTYPE_F32, &SHAPE(4), first));
     drop(r, "height_scale");
     drop(r, "width_scale");
     resize_of_scales(r);
@@ -546,9 +478,9 @@ static void image_scaler(struct onnx_rewrite *r)
     size_t count;
     const float *bias = node_floats(r->node, "bias", &count);
     if (!bias)
-        fail(r, error_set(r->err, STATUS_MODEL, "attribute 'bias' is missing"));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "attribute 'bias' is missing"));
     struct value *x = r->node->inputs[0];
-    struct value *added = form_constant(r, DTYPE_F32, SHAPE((int64_t)count, 1, 1), bias);
+    struct value *added = edit_constant(&r->edit, DTYPE_F32, &SHAPE((int64_t)count, 1, 1), bias);
     set_input(r, 1, form_number_like(r, node_float(r->node, "scale", 1), x));
     follow(r, OP_ADD, x->dtype == DTYPE_F32 ? added : apply(r, OP_CAST_LIKE, added, x));
     r->node->attr_count = 0;
@@ -572,7 +504,7 @@ static void crop(struct onnx_rewrite *r)
             (!scale || (scale[i] >= 0 && !__builtin_add_overflow(starts[i], scale[i], &ends[i])));
     }
     if (!fits) {
-        fail(r, error_set(r->err, STATUS_MODEL,
+        fail(r, error_set(r->edit.err, STATUS_MODEL,
                           "cannot crop: expected a border of four numbers and a scale of two, 0 "
                           "or more"));
         return;
@@ -591,19 +523,6 @@ static void quantize_as_13(struct onnx_rewrite *r)
     r->node->opset = 13;
 }
 
-static void set_inputs(struct onnx_rewrite *r, struct node *node, size_t count,
-                       struct value *const *inputs)
-{
-    struct value **room = node ? arena_alloc(r->graph->arena, count, sizeof *room) : NULL;
-    if (!room) {
-        fail_memory(r);
-        return;
-    }
-    memcpy(room, inputs, count * sizeof *inputs);
-    node->inputs = room;
-    node->input_count = count;
-}
-
 /* Operand `at` of an operator on 8-bit tensors, which its scale and zero point follow, as float. */
 static struct value *dequantized(struct onnx_rewrite *r, size_t at)
 {
@@ -611,9 +530,9 @@ static struct value *dequantized(struct onnx_rewrite *r, size_t at)
                                      node_input(r->node, at + 2)};
     struct value *value = apply(r, OP_DEQUANTIZE_LINEAR, inputs[0], inputs[1]);
     if (!inputs[0] || !inputs[1])
-        fail(r, error_set(r->err, STATUS_MODEL, "input %zu or its scale is left out", at));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "input %zu or its scale is left out", at));
     else if (value && inputs[2])
-        set_inputs(r, value->producer, 3, inputs);
+        (void)edit_set_inputs(&r->edit, value->producer, inputs, 3);
     return value;
 }
 
@@ -626,15 +545,16 @@ static void quantized(struct onnx_rewrite *r, size_t at, size_t like, size_t cou
     struct value *scale = node_input(r->node, at), *point = node_input(r->node, at + 1);
     struct value *of_type = node_input(r->node, like);
     if (!scale)
-        fail(r, error_set(r->err, STATUS_MODEL, "the output's scale is left out"));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "the output's scale is left out"));
     if (!point)
-        point = apply(r, OP_CAST_LIKE, form_constant(r, DTYPE_U8, SHAPE_SCALAR, &zero), of_type);
-    if (r->status != STATUS_OK)
+        point = apply(r, OP_CAST_LIKE, edit_constant(&r->edit, DTYPE_U8, &SHAPE_SCALAR, &zero),
+                      of_type);
+    if (r->edit.status != STATUS_OK)
         return;
-    set_inputs(r, r->node, count, inputs);
+    (void)edit_set_inputs(&r->edit, r->node, inputs, count);
     struct node *node = follow(r, OP_QUANTIZE_LINEAR, scale);
     if (node)
-        set_inputs(r, node, 3, (struct value *[]){node->inputs[0], scale, point});
+        (void)edit_set_inputs(&r->edit, node, (struct value *[]){node->inputs[0], scale, point}, 3);
 }
 
 static void quantized_unary(struct onnx_rewrite *r)
@@ -648,7 +568,7 @@ static void quantized_softmax(struct onnx_rewrite *r)
     const bool is_flat = node_int(r->node, "opset", 13) < 13;
     quantized_unary(r);
     drop(r, "opset");
-    if (is_flat && r->status == STATUS_OK)
+    if (is_flat && r->edit.status == STATUS_OK)
         flatten_from(r, node_int(r->node, "axis", -1));
 }
 
@@ -666,22 +586,23 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
     const enum op op = op_by_name("", name);
     const struct op_info *record = op_has(op, OP_UNARY) ? op_record(op) : NULL;
     if (!record) {
-        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'",
-                          name));
+        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
+                          "lensd does not have the activation '%.40s'", name));
         return;
     }
     const bool has_alpha = op == OP_CLIP || op_attr_kind(record, "alpha") >= 0;
     const bool has_beta = op == OP_CLIP || op_attr_kind(record, "beta") >= 0;
     if (count < (size_t)has_alpha + has_beta) {
-        fail(r, error_set(r->err, STATUS_MODEL, "activation %s needs %d activation_params", name,
-                          has_alpha + has_beta));
+        fail(r, error_set(r->edit.err, STATUS_MODEL, "activation %s needs %d activation_params",
+                          name, has_alpha + has_beta));
         return;
     }
     struct node *node = follow(r, op, NULL);
     if (node && op == OP_CLIP) {
-        set_inputs(r, node, 3,
-                   (struct value *[]){node->inputs[0], form_float(r, params[0]),
-                                      form_float(r, params[1])});
+        (void)edit_set_inputs(
+            &r->edit, node,
+            (struct value *[]){node->inputs[0], form_float(r, params[0]), form_float(r, params[1])},
+            3);
         return;
     }
     if (has_alpha)
@@ -729,8 +650,8 @@ static struct value *transposed(struct onnx_rewrite *r, struct value *x)
     for (int i = 0; i < rank; i++)
         perm[i] = i < rank - 2 ? i : 2 * rank - 3 - i;
     struct value *value = apply(r, OP_TRANSPOSE, x, NULL);
-    if (value && !node_set_ints(r->graph, value->producer, "perm", perm, (size_t)rank))
-        fail_memory(r);
+    if (value && !node_set_ints(r->edit.graph, value->producer, "perm", perm, (size_t)rank))
+        (void)edit_no_memory(&r->edit);
     return value;
 }
 
@@ -744,7 +665,8 @@ static void fused_matmul(struct onnx_rewrite *r)
     const bool flips[2] = {node_int(node, "transA", 0) != 0, node_int(node, "transB", 0) != 0};
     bool is_einsum = false;
     if (node_int(node, "transBatchA", 0) || node_int(node, "transBatchB", 0))
-        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B"));
+        fail(r,
+             error_set(r->edit.err, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B"));
     node->attr_count = 0;
     for (size_t i = 0; i < 2; i++)
         is_einsum = is_einsum || (flips[i] && node->inputs[i]->shape.rank < 2);
@@ -799,8 +721,9 @@ static void skip_norm(struct onnx_rewrite *r, size_t bias)
     if (further)
         sum = apply(r, OP_ADD, sum, further);
     if (node_output(node, 1) || node_output(node, 2))
-        fail(r, error_set(r->err, STATUS_UNSUPPORTED, "lensd does not make mean and inv_std_var"));
-    if (r->status != STATUS_OK)
+        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
+                          "lensd does not make mean and inv_std_var"));
+    if (r->edit.status != STATUS_OK)
         return;
     struct value *kept = node_output(node, 3);
     struct node *copy = NULL;
@@ -952,12 +875,12 @@ enum status onnx_form_rewrite(const struct onnx_form *form, struct graph *graph,
                               struct error *err)
 {
     struct onnx_rewrite r = {
-        .graph = graph, .node = node, .result = node_output(node, 0), .err = err};
+        .edit = {.graph = graph, .err = err}, .node = node, .result = node_output(node, 0)};
     TRY(op_check_operands(node, &form->spec, err));
     if (form->rewrite)
         form->rewrite(&r);
     const int last = form->spec.until, since = op_record(node->op)->since;
     node->opset = node->opset > last ? node->opset : last + 1;
     node->opset = node->opset > since ? node->opset : since;
-    return r.status;
+    return r.edit.status;
 }
