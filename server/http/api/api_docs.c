@@ -1,7 +1,8 @@
-/* The description of the API as YAML, as JSON, and as a page: proto/openapi.py makes them of
- * proto/openapi.yaml when lensd is built. */
+/* The files that lensd carries: those of the console, and the description of the API as YAML, as
+ * JSON, and as a page, which proto/openapi.py makes of proto/openapi.yaml when lensd is built. */
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -10,20 +11,32 @@
 
 extern const unsigned char openapi_yaml[], openapi_json[], openapi_page[];
 extern const size_t openapi_yaml_size, openapi_json_size, openapi_page_size;
+extern const unsigned char console_css[], console_icon[], console_js[];
+extern const size_t console_css_size, console_icon_size, console_js_size;
 
-void openapi_yaml_handle(struct exchange *x)
+static const struct asset {
+    const char *path, *type;
+    const unsigned char *bytes;
+    const size_t *size;
+} assets[] = {
+    {"/docs", TYPE_HTML, openapi_page, &openapi_page_size},
+    {"/openapi.yaml", TYPE_YAML, openapi_yaml, &openapi_yaml_size},
+    {"/openapi.json", TYPE_JSON, openapi_json, &openapi_json_size},
+    {"/console.css", TYPE_CSS, console_css, &console_css_size},
+    {"/console.js", TYPE_JS, console_js, &console_js_size},
+    {"/favicon.ico", TYPE_SVG, console_icon, &console_icon_size}, /* browsers ask for this name */
+};
+
+static void respond_file(struct exchange *x, const char *path)
 {
-    respond_asset(x, TYPE_YAML, openapi_yaml, openapi_yaml_size);
+    for (size_t i = 0; i < COUNT_OF(assets); i++)
+        if (!strcmp(path, assets[i].path))
+            respond_asset(x, assets[i].type, assets[i].bytes, *assets[i].size);
 }
 
-void openapi_json_handle(struct exchange *x)
+void asset_handle(struct exchange *x)
 {
-    respond_asset(x, TYPE_JSON, openapi_json, openapi_json_size);
-}
-
-void docs_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_HTML, openapi_page, openapi_page_size);
+    respond_file(x, x->route->path);
 }
 
 /* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. With
@@ -33,7 +46,7 @@ void root_handle(struct exchange *x)
     const char *accept = exchange_header(x, "Accept");
     static const char immich[] = "{\"message\":\"Immich ML\"}";
     if (!strcmp(x->method, "OPTIONS"))
-        openapi_json_handle(x);
+        respond_file(x, "/openapi.json");
     else if (x->server->options.is_immich && !(accept && strstr(accept, "text/html")))
         respond_text(x, 200, TYPE_JSON, strdup(immich), sizeof immich - 1);
     else

@@ -1,30 +1,10 @@
-/* The console's own files, and the models as the page needs them. */
+/* The models as the console needs them. */
 #include <stdlib.h>
 
-#include "engine/base/size.h"
 #include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
-
-extern const unsigned char console_css[], console_icon[], console_js[];
-extern const size_t console_css_size, console_icon_size, console_js_size;
-
-void console_css_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_CSS, console_css, console_css_size);
-}
-
-/* Browsers ask for this name by themselves; the type says that it is an SVG. */
-void favicon_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_SVG, console_icon, console_icon_size);
-}
-
-void console_js_handle(struct exchange *x)
-{
-    respond_asset(x, TYPE_JS, console_js, console_js_size);
-}
 
 static void write_model(struct writer *w, json_node *list, const struct model_status *model)
 {

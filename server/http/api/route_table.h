@@ -20,12 +20,7 @@ void metrics_handle(struct exchange *exchange);
 void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
 void root_handle(struct exchange *exchange);
-void docs_handle(struct exchange *exchange);
-void openapi_yaml_handle(struct exchange *exchange);
-void openapi_json_handle(struct exchange *exchange);
-void console_css_handle(struct exchange *exchange);
-void console_js_handle(struct exchange *exchange);
-void favicon_handle(struct exchange *exchange);
+void asset_handle(struct exchange *exchange); /* a file by the route's path */
 void console_json_handle(struct exchange *exchange);
 void deepstack_list_handle(struct exchange *exchange);
 void deepstack_update_handle(struct exchange *exchange);
