@@ -80,8 +80,9 @@ static bool is_no_vector(const struct heads *heads, size_t i)
     return !contains_one(head_value(heads, i)->name, words, COUNT_OF(words));
 }
 
-/* True if the output `from` is computed from the output `to` by a chain of nodes. / */
-static bool is_made_of(const struct graph *graph, const struct value *from, const struct value *to)
+/* True if the output `from` is computed from the output `to` by a chain of nodes. */
+static bool is_computed_from(const struct graph *graph, const struct value *from,
+                             const struct value *to)
 {
     bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
     if (!is_read)
@@ -113,8 +114,8 @@ static bool is_last(const struct heads *heads, size_t i)
             head_classes(heads, k) == 1 || (other->producer && other->producer->op == OP_TOP_K);
         const bool is_best =
             head_classes(heads, i) == 1 || (own->producer && own->producer->op == OP_TOP_K);
-        if ((!other_is_best && is_made_of(heads->model->graph, other, own)) ||
-            (is_best && is_made_of(heads->model->graph, own, other)))
+        if ((!other_is_best && is_computed_from(heads->model->graph, other, own)) ||
+            (is_best && is_computed_from(heads->model->graph, own, other)))
             return false;
     }
     return true;

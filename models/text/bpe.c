@@ -12,7 +12,7 @@
 
 struct symbol {
     int32_t id;              /* TOKEN_NONE: merged into the one before */
-    uint32_t before, behind; /* NO_SYMBOL: none */
+    uint32_t previous, next; /* NO_SYMBOL: none */
 };
 
 struct waiting {
@@ -161,10 +161,10 @@ static struct waiting heap_pop(struct word *word)
 
 static void push_pair(const struct token_model *model, struct word *word, uint32_t at)
 {
-    if (at == NO_SYMBOL || word->symbols[at].behind == NO_SYMBOL)
+    if (at == NO_SYMBOL || word->symbols[at].next == NO_SYMBOL)
         return;
     const struct merge *merge =
-        find_merge(model, word->symbols[at].id, word->symbols[word->symbols[at].behind].id);
+        find_merge(model, word->symbols[at].id, word->symbols[word->symbols[at].next].id);
     if (merge)
         heap_push(word, (struct waiting){merge->rank, at, merge->to});
 }
@@ -178,18 +178,18 @@ static void merge_all(const struct token_model *model, struct word *word)
     while (word->waiting) {
         const struct waiting top = heap_pop(word);
         struct symbol *symbol = &word->symbols[top.at];
-        if (symbol->id < 0 || symbol->behind == NO_SYMBOL)
+        if (symbol->id < 0 || symbol->next == NO_SYMBOL)
             continue;
-        struct symbol *next = &word->symbols[symbol->behind];
+        struct symbol *next = &word->symbols[symbol->next];
         const struct merge *merge = find_merge(model, symbol->id, next->id);
         if (!merge || merge->to != top.to)
             continue;
         symbol->id = top.to;
         next->id = TOKEN_NONE;
-        symbol->behind = next->behind;
-        if (next->behind != NO_SYMBOL)
-            word->symbols[next->behind].before = top.at;
-        push_pair(model, word, symbol->before);
+        symbol->next = next->next;
+        if (next->next != NO_SYMBOL)
+            word->symbols[next->next].previous = top.at;
+        push_pair(model, word, symbol->previous);
         push_pair(model, word, top.at);
     }
 }
@@ -199,7 +199,7 @@ static void add_symbol(struct word *word, int32_t id)
     const uint32_t at = (uint32_t)word->count++;
     word->symbols[at] = (struct symbol){id, at ? at - 1 : NO_SYMBOL, NO_SYMBOL};
     if (at)
-        word->symbols[at - 1].behind = at;
+        word->symbols[at - 1].next = at;
 }
 
 /* Returns the id of a character with the prefix and suffix for its place in the word. */

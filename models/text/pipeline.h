@@ -210,7 +210,7 @@ struct tokenizer {
     struct template_piece *pieces;
     size_t piece_count;
     bool truncates_left;
-    int32_t front, behind; /* sentencepiece: what the tokenizer's class may add; no template yet */
+    int32_t bos, eos; /* sentencepiece: what the tokenizer's class may add; no template yet */
 };
 
 /* Reads the members of tokenizer.json (tokenizer_json.c). */
@@ -220,7 +220,7 @@ enum status tokenizer_read_json(const struct cJSON *json, struct tokenizer *ret,
 enum status template_read(const struct cJSON *json, struct tokenizer *ret,
                           struct error *err) MUST_USE;
 /* Makes the template that adds a token before and one after the text; TOKEN_NONE: none. */
-enum status template_set(struct tokenizer *ret, int32_t front, int32_t behind,
+enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos,
                          struct error *err) MUST_USE;
 
 enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,

@@ -159,8 +159,8 @@ static enum status read_model(const Sentencepiece__ModelProto *proto, struct tok
         TRY(read_merges(proto->pieces[i], model, err));
     model->unknown_score = (float)(model->unknown_score - 10);
     vocabulary_bytes(&model->vocabulary, model->bytes);
-    ret->front = spec->bos_id;
-    ret->behind = spec->eos_id;
+    ret->bos = spec->bos_id;
+    ret->eos = spec->eos_id;
     return STATUS_OK;
 }
 

@@ -21,12 +21,12 @@ static enum status piece_add(struct tokenizer *tokenizer, int32_t id, size_t typ
     return STATUS_OK;
 }
 
-enum status template_set(struct tokenizer *ret, int32_t front, int32_t behind, struct error *err)
+enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos, struct error *err)
 {
-    if (front >= 0)
-        TRY(piece_add(ret, front, 0, err));
+    if (bos >= 0)
+        TRY(piece_add(ret, bos, 0, err));
     TRY(piece_add(ret, TOKEN_NONE, 0, err));
-    return behind >= 0 ? piece_add(ret, behind, 0, err) : STATUS_OK;
+    return eos >= 0 ? piece_add(ret, eos, 0, err) : STATUS_OK;
 }
 
 static enum status check_id(const cJSON *id, int32_t *ret, struct error *err)

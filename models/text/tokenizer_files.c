@@ -68,7 +68,7 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 /* What a class of transformers adds to a vocabulary: a tokenizer.json without one, and the tokens
  * around a text. */
 struct form {
-    const char *json, *front, *behind;
+    const char *json, *bos, *eos;
 };
 
 #define SPECIAL(token) "{\"content\":\"" token "\",\"normalized\":false}"
@@ -121,8 +121,8 @@ static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *
         status = tokenizer_read_json(json, ret, err);
     cJSON_Delete(json);
     return status != STATUS_OK ? status
-                               : template_set(ret, (int32_t)tokenizer_id(ret, form->front),
-                                              (int32_t)tokenizer_id(ret, form->behind), err);
+                               : template_set(ret, (int32_t)tokenizer_id(ret, form->bos),
+                                              (int32_t)tokenizer_id(ret, form->eos), err);
 }
 
 /* Adds the lines of a text, which it changes, without trailing blanks: to an object as keys of
@@ -189,9 +189,9 @@ static enum status read_vocabulary_json(const struct sources *in, char *text, si
     if (status == STATUS_OK)
         status = read_merges(in, merges, err);
     if (status == STATUS_OK)
-        return read_form(cJSON_GetObjectItemCaseSensitive(vocabulary, clip.front)      ? &clip
-                         : cJSON_GetObjectItemCaseSensitive(vocabulary, roberta.front) ? &roberta
-                                                                                       : &gpt2,
+        return read_form(cJSON_GetObjectItemCaseSensitive(vocabulary, clip.bos)      ? &clip
+                         : cJSON_GetObjectItemCaseSensitive(vocabulary, roberta.bos) ? &roberta
+                                                                                     : &gpt2,
                          vocabulary, merges, ret, err);
     cJSON_Delete(vocabulary);
     cJSON_Delete(merges);
@@ -281,14 +281,14 @@ static enum status read_class(const cJSON *json, struct tokenizer *ret, struct e
 {
     static const struct {
         const char *name; /* its beginning: T5TokenizerFast is the same */
-        bool front, behind;
+        bool bos, eos;
     } classes[] = {{"T5Tokenizer", false, true},
                    {"LlamaTokenizer", true, false},
                    {"GemmaTokenizer", true, false},
                    {"PreTrainedTokenizer", false, false}};
     const char *name;
     size_t i = 0;
-    bool front, behind;
+    bool bos, eos;
     TRY(json_text(json, "tokenizer_class", "PreTrainedTokenizer", &name, err));
     while (i < COUNT_OF(classes) && strncmp(name, classes[i].name, strlen(classes[i].name)) != 0)
         i++;
@@ -298,10 +298,9 @@ static enum status read_class(const cJSON *json, struct tokenizer *ret, struct e
             "lensd does not know what the class %.60s adds to sentencepiece's model; put "
             "its tokenizer.json into the folder",
             name);
-    TRY(json_flag(json, "add_bos_token", classes[i].front, &front, err));
-    TRY(json_flag(json, "add_eos_token", classes[i].behind, &behind, err));
-    return template_set(ret, front ? ret->front : TOKEN_NONE, behind ? ret->behind : TOKEN_NONE,
-                        err);
+    TRY(json_flag(json, "add_bos_token", classes[i].bos, &bos, err));
+    TRY(json_flag(json, "add_eos_token", classes[i].eos, &eos, err));
+    return template_set(ret, bos ? ret->bos : TOKEN_NONE, eos ? ret->eos : TOKEN_NONE, err);
 }
 
 static enum status read_tokenizer_config(const cJSON *json, struct tokenizer *ret,

@@ -1,4 +1,4 @@
-/* Finds the way through the text whose tokens have the largest sum of scores (Unigram). */
+/* Finds the path through the text whose tokens have the largest sum of scores (Unigram). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,15 +12,15 @@
 /* How much less than the worst token an unknown character is worth. */
 #define UNKNOWN_PENALTY 10.0
 
-/* The best way to a place of the text. */
-struct best_way {
+/* The best path to a place of the text. */
+struct best_path {
     double score;
     int32_t id;
     uint32_t start; /* of its last token; UINT32_MAX: none leads here */
 };
 
 /* Returns the score as `tokenizers` reads it with serde_json: the digits as a double, divided by a
- * power of ten. Its last bit may be wrong, and decides between ways with nearly the same score. */
+ * power of ten. Its last bit may be wrong, and decides between paths with nearly the same score. */
 static double as_serde_reads(double score)
 {
     char text[40], digits[24];
@@ -73,22 +73,22 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
     return STATUS_OK;
 }
 
-static void offer(const struct token_model *model, struct best_way *way, double score, int32_t id,
+static void offer(const struct token_model *model, struct best_path *path, double score, int32_t id,
                   size_t start)
 {
     if (model->sums_floats)
         score = (float)score;
-    if (way->start == UINT32_MAX || score > way->score)
-        *way = (struct best_way){score, id, (uint32_t)start};
+    if (path->start == UINT32_MAX || score > path->score)
+        *path = (struct best_path){score, id, (uint32_t)start};
 }
 
-/* Fills the best ways to all places. False: the vocabulary has no token for unknown characters. */
-static bool find_ways(const struct token_model *model, const char *text, size_t size,
-                      struct best_way *ways)
+/* Fills the best paths to all places. False: the vocabulary has no token for unknown characters. */
+static bool find_best_paths(const struct token_model *model, const char *text, size_t size,
+                            struct best_path *paths)
 {
     const struct trie *trie = &model->vocabulary.trie;
     for (size_t start = 0, length; start < size; start += length) {
-        const double so_far = ways[start].score;
+        const double so_far = paths[start].score;
         bool has_single = false;
         length = utf8_length(text + start, size - start);
         uint32_t node = 0;
@@ -96,19 +96,19 @@ static bool find_ways(const struct token_model *model, const char *text, size_t 
             const int32_t id = trie->ids[node];
             if (id < 0)
                 continue;
-            offer(model, &ways[i + 1], model->scores[id] + so_far, id, start);
+            offer(model, &paths[i + 1], model->scores[id] + so_far, id, start);
             has_single |= i + 1 == start + length;
         }
         if (!has_single && model->unknown < 0)
             return false;
         if (!has_single)
-            offer(model, &ways[start + length], model->unknown_score + so_far, model->unknown,
+            offer(model, &paths[start + length], model->unknown_score + so_far, model->unknown,
                   start);
     }
     return true;
 }
 
-/* Appends the ids of a token of the way. It looks up consecutive unknown characters together,
+/* Appends the ids of a token of the path. It looks up consecutive unknown characters together,
  * because they may still be a token. */
 static void add_token(const struct token_model *model, const char *text, size_t size, int32_t id,
                       struct id_list *to)
@@ -127,36 +127,36 @@ static void add_token(const struct token_model *model, const char *text, size_t 
 void unigram_tokenize(const struct token_model *model, const char *text, size_t size,
                       struct id_list *to)
 {
-    struct best_way *ways = alloc_array(size + 1, sizeof *ways);
-    if (!ways) {
+    struct best_path *paths = alloc_array(size + 1, sizeof *paths);
+    if (!paths) {
         to->failed = STATUS_NO_MEMORY;
         return;
     }
     for (size_t i = 0; i <= size; i++)
-        ways[i].start = UINT32_MAX;
-    ways[0].start = 0;
-    if (!find_ways(model, text, size, ways)) {
+        paths[i].start = UINT32_MAX;
+    paths[0].start = 0;
+    if (!find_best_paths(model, text, size, paths)) {
         to->failed = STATUS_INVALID;
-        free(ways);
+        free(paths);
         return;
     }
     /* Goes back from the end and notes the ends, then forwards by them. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
-        start = ways[end].start;
+        start = paths[end].start;
         /* Each slot's start is read before an end is noted there. */
-        ways[end].start = next;
+        paths[end].start = next;
     }
     for (uint32_t start = 0, end = next; start < size;) {
-        const int32_t id = ways[end].id;
-        uint32_t behind = ways[end].start;
-        while (id == model->unknown && behind > end && ways[behind].id == id) {
-            end = behind;
-            behind = ways[end].start;
+        const int32_t id = paths[end].id;
+        uint32_t previous = paths[end].start;
+        while (id == model->unknown && previous > end && paths[previous].id == id) {
+            end = previous;
+            previous = paths[end].start;
         }
         add_token(model, text + start, end - start, id, to);
         start = end;
-        end = behind;
+        end = previous;
     }
-    free(ways);
+    free(paths);
 }

@@ -40,8 +40,8 @@ struct pull {
     const char *wanted; /* the .onnx file; "": not named */
     char repo[200], revision[100];
     struct hub_list files;
-    char *out, *growing; /* the new folder, and where it grows */
-    int folder;          /* `growing`, open and locked */
+    char *out, *partial; /* the new folder, and where it grows */
+    int folder;          /* `partial`, open and locked */
 };
 
 /* The file for one answer, and what the answer's headers say. */
@@ -317,7 +317,7 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
 }
 
 /* Opens and locks the hidden folder, which each model of a repository has for itself. */
-static enum status open_growing(struct pull *p, const char *model, struct error *err)
+static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
     struct stat info;
     const char *folder = p->config->models ? p->config->models : ".", *given = p->config->output;
@@ -327,21 +327,21 @@ static enum status open_growing(struct pull *p, const char *model, struct error 
     for (size_t end = strlen(p->out); end > 1 && p->out[end - 1] == '/'; end--)
         p->out[end - 1] = '\0';
     const int front = (int)(hub_base(p->out) - p->out);
-    if (asprintf(&p->growing, "%.*s.%s.%s.pull", front, p->out, p->out + front, hub_base(model)) <
+    if (asprintf(&p->partial, "%.*s.%s.%s.pull", front, p->out, p->out + front, hub_base(model)) <
         0)
         return error_no_memory(err, NULL);
     if (lstat(p->out, &info) == 0)
         return error_set(err, STATUS_CONFIG,
                          "'%.200s' exists already; remove it, or name another folder with -o",
                          p->out);
-    (void)mkdir(p->growing, 0755);
-    p->folder = open(p->growing, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    (void)mkdir(p->partial, 0755);
+    p->folder = open(p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (p->folder < 0)
-        return error_set(err, STATUS_CONFIG, "cannot make the folder '%.200s': %s", p->growing,
+        return error_set(err, STATUS_CONFIG, "cannot make the folder '%.200s': %s", p->partial,
                          strerror(errno));
     return flock(p->folder, LOCK_EX | LOCK_NB) == 0
                ? STATUS_OK
-               : error_set(err, STATUS_CONFIG, "another lensd pull writes '%.200s'", p->growing);
+               : error_set(err, STATUS_CONFIG, "another lensd pull writes '%.200s'", p->partial);
 }
 
 /* ---- the command ---- */
@@ -425,7 +425,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
     TRY(open_hub(p, err));
     TRY(list_files(p, err));
     TRY(choose_model(p, &model, err));
-    TRY(open_growing(p, model, err));
+    TRY(open_partial(p, model, err));
     for (size_t i = 0; i < p->files.count; i++) {
         const char *path = p->files.paths[i];
         if (!is_needed(path, model))
@@ -434,7 +434,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
             return error_prefix(err, "%.100s", path);
         count++;
     }
-    if (renameat2(AT_FDCWD, p->growing, AT_FDCWD, p->out, RENAME_NOREPLACE) != 0)
+    if (renameat2(AT_FDCWD, p->partial, AT_FDCWD, p->out, RENAME_NOREPLACE) != 0)
         return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s", p->out,
                          strerror(errno));
     progress_clear();
@@ -460,6 +460,6 @@ int command_pull(const struct config *config)
         close(p.folder);
     hub_list_done(&p.files);
     free(p.out);
-    free(p.growing);
+    free(p.partial);
     return result;
 }

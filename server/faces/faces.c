@@ -31,7 +31,7 @@ struct faces {
 /* ---- statements ---- */
 
 /* Sets SQLite's own message, which names no data. */
-static enum status failed(const struct faces *faces, struct error *err)
+static enum status sqlite_error(const struct faces *faces, struct error *err)
 {
     return error_set(err, STATUS_IO, "the registry of faces '%.200s' (--faces): %s", faces->path,
                      faces->db ? sqlite3_errmsg(faces->db) : "out of memory");
@@ -40,7 +40,7 @@ static enum status failed(const struct faces *faces, struct error *err)
 static enum status run_all(struct faces *faces, const char *sql, struct error *err)
 {
     return sqlite3_exec(faces->db, sql, NULL, NULL, NULL) == SQLITE_OK ? STATUS_OK
-                                                                       : failed(faces, err);
+                                                                       : sqlite_error(faces, err);
 }
 
 /* Takes the lock, and prepares a statement. end() releases both, whatever begin() returned. */
@@ -51,8 +51,9 @@ static enum status begin(struct faces *faces, const char *sql, sqlite3_stmt **re
     pthread_mutex_lock(&faces->lock);
     if (!faces->db)
         return error_set(err, STATUS_NOT_READY, "the registry of faces is not open yet");
-    return sqlite3_prepare_v2(faces->db, sql, -1, ret, NULL) == SQLITE_OK ? STATUS_OK
-                                                                          : failed(faces, err);
+    return sqlite3_prepare_v2(faces->db, sql, -1, ret, NULL) == SQLITE_OK
+               ? STATUS_OK
+               : sqlite_error(faces, err);
 }
 
 static enum status end(struct faces *faces, sqlite3_stmt *statement, enum status status)
@@ -68,7 +69,7 @@ static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_
 {
     const int code = sqlite3_step(statement);
     *ret_row = code == SQLITE_ROW;
-    return *ret_row || code == SQLITE_DONE ? STATUS_OK : failed(faces, err);
+    return *ret_row || code == SQLITE_DONE ? STATUS_OK : sqlite_error(faces, err);
 }
 
 /* Gets the number that a statement without parameters returns. The caller holds the lock. */
@@ -78,7 +79,7 @@ static enum status ask_number(struct faces *faces, const char *sql, int64_t *ret
     bool has_row = false;
     enum status status = STATUS_OK;
     if (sqlite3_prepare_v2(faces->db, sql, -1, &statement, NULL) != SQLITE_OK)
-        status = failed(faces, err);
+        status = sqlite_error(faces, err);
     if (status == STATUS_OK)
         status = step(faces, statement, &has_row, err);
     *ret = has_row ? sqlite3_column_int64(statement, 0) : 0;
@@ -271,7 +272,7 @@ enum status faces_register(struct faces *faces, const char *name, const struct f
     snprintf(sql, sizeof sql, "INSERT OR REPLACE INTO people VALUES (?, x'%016llx%016llx', ?)",
              (unsigned long long)vector->model[0], (unsigned long long)vector->model[1]);
     if (sqlite3_prepare_v2(faces->db, sql, -1, &write, NULL) != SQLITE_OK)
-        return end(faces, statement, failed(faces, err));
+        return end(faces, statement, sqlite_error(faces, err));
     sqlite3_bind_text(write, 1, name, -1, SQLITE_STATIC);
     sqlite3_bind_blob(write, 2, vector->values, (int)(vector->count * sizeof *vector->values),
                       SQLITE_STATIC);
