@@ -13,13 +13,15 @@
 /* Numbers below 0 are sides of the image input. */
 enum { SIDE_WIDTH = -1, SIDE_HEIGHT = -2 };
 
-/* RT-DETR's and D-FINE's own exports; PaddleDetection's (scale_factor: of the photo, which is that
- * of the input here); thresholds of suppression as Ultralytics has them. */
+/* Hugging Face's mask of a padded batch (1 is a pixel); RT-DETR's and D-FINE's own exports;
+ * PaddleDetection's (scale_factor: of the photo, which is that of the input here); thresholds of
+ * suppression as Ultralytics has them. */
 static const struct known_input {
     const char *name;
-    size_t count; /* numbers per image, or 1: a threshold */
+    size_t count; /* numbers per image, or 1: a threshold, or 0: one for each pixel */
     float numbers[2];
 } known_inputs[] = {
+    {"pixel_mask", 0, {1}},
     {"orig_target_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
     {"orig_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
     {"im_shape", 2, {SIDE_HEIGHT, SIDE_WIDTH}},
@@ -48,7 +50,9 @@ static const struct known_input *find_known(const struct value *input)
         const struct known_input *known = &known_inputs[i];
         const int64_t last = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
         if (strcmp(input->name, known->name) == 0 && shape.rank != SHAPE_UNKNOWN &&
-            (known->count == 2 ? shape.rank == 2 && last == 2 : shape_count(&shape) == 1))
+            (known->count == 0   ? shape.rank == 3
+             : known->count == 2 ? shape.rank == 2 && last == 2
+                                 : shape_count(&shape) == 1))
             return known;
     }
     return NULL;
@@ -81,6 +85,27 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
+/* Returns ones [rows, height, width] for the sides of the photo. */
+static struct value *fill_pixels(struct edit *edit, const struct model *model)
+{
+    struct value *image = edit->graph->inputs[model->image_input];
+    const float one = 1;
+    const int64_t axes[2][3] = {{0, 2, 3}, {0, 1, 2}};
+    struct value *dims =
+        edit_insert_value(edit, 0, OP_SHAPE, 13, "photo's sides", &image, 1, DTYPE_I64, &SHAPE(4));
+    struct value *which =
+        edit_constant(edit, DTYPE_I64, &SHAPE(3), axes[model->input_channels_last]);
+    struct value *ones = edit_constant(edit, DTYPE_F32, &SHAPE(1), &one);
+    if (!dims || !which || !ones)
+        return NULL;
+    struct value *sides =
+        edit_insert_value(edit, 1, OP_GATHER, 13, "sides of pixels",
+                          (struct value *[]){dims, which}, 2, DTYPE_I64, &SHAPE(3));
+    return sides ? edit_insert_value(edit, 2, OP_EXPAND, 13, "pixels",
+                                     (struct value *[]){ones, sides}, 2, DTYPE_F32, NULL)
+                 : NULL;
+}
+
 /* Replaces an input by a value that nodes compute from `numbers`. */
 static bool fill_input(struct edit *edit, const struct model *model, struct value *input,
                        const struct known_input *known, const struct input_constant *named)
@@ -88,14 +113,17 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
     const struct shape shape = fill_shape(input);
     struct value *filled;
     size_t at = 0;
-    if (!named && known->numbers[0] < 0) {
+    if (!named && !known->count && input->shape.dims[2] == DIM_UNKNOWN) {
+        filled = fill_pixels(edit, model);
+        at = 3;
+    } else if (!named && known->numbers[0] < 0) {
         filled = fill_sides(edit, model, known, &shape);
         at = 2;
     } else {
         filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
         for (size_t i = 0; filled && i < shape_count(&shape); i++)
             ((float *)filled->known->data)[i] =
-                named ? named->numbers[i] : known->numbers[i % known->count];
+                named ? named->numbers[i] : known->numbers[known->count ? i % known->count : 0];
     }
     if (filled)
         filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);
@@ -162,8 +190,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
                          "lensd.json: \"inputs\" fills inputs beside a photo, and this model takes "
                          "none; remove it");
     for (size_t i = 0; i < graph->input_count; i++)
-        if (i != model->image_input && !find_known(graph->inputs[i]) &&
-            !find_named(constants, count, graph->inputs[i]->name))
+        if (i != model->image_input && !word_input_is(model, graph->inputs[i]) &&
+            !find_known(graph->inputs[i]) && !find_named(constants, count, graph->inputs[i]->name))
             stranger = graph->inputs[i];
     if (stranger && model->image_input != SIZE_MAX)
         model_warn(model,
@@ -174,7 +202,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
         /* Clients that send tensors keep sending all inputs that are not named. */
-        if (i == model->image_input || (!named && (stranger || model->image_input == SIZE_MAX)))
+        if (i == model->image_input || word_input_is(model, input) ||
+            (!named && (stranger || model->image_input == SIZE_MAX)))
             continue;
         if (!fill_input(&edit, model, input, find_known(input), named))
             return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;

@@ -402,7 +402,8 @@ static enum status read_text(const struct model_place *place, struct model *mode
                              struct error *err)
 {
     const char *folders[] = {place->folders[0], place->folders[1]};
-    return text_input_read(model->graph, folders, folders[1] ? 2 : 1, &model->text, err);
+    return text_input_read(model->graph, model->words.form == WORDS_TOKENS, folders,
+                           folders[1] ? 2 : 1, &model->text, err);
 }
 
 static enum status fill(struct model *model, const struct model_place *place, const char *name,
@@ -428,7 +429,10 @@ static enum status fill(struct model *model, const struct model_place *place, co
     bool is_half = place->is_half;
     if (model_has_tokenizer(place))
         TRY(model_split(model, place->wants_texts, &is_half, err));
+    word_input_find(model, is_half);
     TRY(read_text(place, model, err));
+    if (!model->text.tokenizer && model->words.form == WORDS_TOKENS)
+        model->words.form = WORDS_NONE;
     if (!model->text.tokenizer)
         TRY(zero_shot_read(place, &model->texts, &model->labels, err));
     if (model->texts.count)
@@ -442,7 +446,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     struct task_facts facts = facts_of(&onnx, &config);
     facts.text_size = model->texts.count ? model->texts.size : 0;
     facts.are_characters = are_characters;
-    facts.takes_texts = model->text.tokenizer != NULL;
+    facts.words = model->words.form;
+    facts.takes_texts = model->text.tokenizer != NULL && facts.words == WORDS_NONE;
     facts.is_half = is_half;
     enum status status = model_describe(model, model->is_configured, &config, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;

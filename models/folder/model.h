@@ -27,6 +27,15 @@ struct model_tensor {
 
 struct onnx_metadata;
 
+/* The words that a detector takes beside its photo, as a row of an input. */
+struct word_input {
+    enum word_form form;
+    size_t input;       /* WORDS_VECTORS: the graph's input, [batch, count, size] */
+    size_t count, size; /* of that input: the most words, and numbers of a vector */
+};
+
+#define MODEL_WORDS 64 /* words of an input whose file leaves their number free */
+
 /* When the server loads a model, as lensd.json says. */
 enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
 
@@ -64,13 +73,14 @@ struct model {
     enum dtype input_dtype;         /* as the file declares it */
     size_t output;                  /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
-    struct text_input text;         /* of a model that takes texts instead of photos */
-    size_t class_count;             /* 0: unknown before a run */
-    bool has_probabilities;         /* the graph ends in Softmax: do not apply it again */
-    struct zero_shot texts;         /* TASK_ZERO_SHOT: the labels' vectors */
-    struct labels point_names;      /* TASK_POSE: of a box's key points; may be empty */
-    struct graph_hash fingerprint;  /* TASK_EMBEDDING: of its graph as the file has it */
-    struct task task;               /* decides how /predict interprets the outputs */
+    struct text_input text; /* of a model that takes texts instead of photos, or WORDS_TOKENS */
+    struct word_input words;
+    size_t class_count;            /* 0: unknown before a run */
+    bool has_probabilities;        /* the graph ends in Softmax: do not apply it again */
+    struct zero_shot texts;        /* TASK_ZERO_SHOT: the labels' vectors */
+    struct labels point_names;     /* TASK_POSE: of a box's key points; may be empty */
+    struct graph_hash fingerprint; /* TASK_EMBEDDING: of its graph as the file has it */
+    struct task task;              /* decides how /predict interprets the outputs */
     /* In the graph's order; they stay when the graph goes. */
     struct model_tensor *inputs, *outputs;
     size_t input_count, output_count;

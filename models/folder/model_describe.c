@@ -198,8 +198,9 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
         shape->dims[last ? 2 : 3] = model->preprocess.width;
         shape->dims[last ? 3 : 1] = preprocess_channels(&model->preprocess);
     }
-    for (size_t i = 0; model->text.tokenizer && i < copy->input_count; i++)
-        if (copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
+    for (size_t i = 0; i < copy->input_count; i++)
+        if ((model->text.tokenizer || word_input_is(model, copy->inputs[i])) &&
+            copy->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
             copy->inputs[i]->shape.dims[0] = 1;
     /* If the photo does not fit the graph, compilation reports it. */
     *ret_fits = graph_validate(copy, NULL, &ignored) == STATUS_OK;
@@ -517,6 +518,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
     enum status status = decide_task(model, configured, facts, outputs, err);
     free(outputs);
     TRY(status);
+    word_input_place(model);
     const struct value *output = model->graph->outputs[model->output];
     model->has_probabilities = output_is_probabilities(output);
     model->output_name = strdup(output->name);

@@ -147,6 +147,17 @@ bool model_is_text_vector(const char *name, size_t size);
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
+/* Finds the words that a detector takes beside its photo: vectors, where another file of the folder
+ * makes these (`is_half`), or tokens (models/folder/word_input.c). */
+void word_input_find(struct model *model, bool is_half);
+
+/* Whether an input of the model's graph gets words. */
+bool word_input_is(const struct model *model, const struct value *input);
+
+/* Sets the places of the inputs for words once no other input changes. Words mean something to a
+ * detector alone. */
+void word_input_place(struct model *model);
+
 /* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {
     char *task, *layout;         /* lensd.json */

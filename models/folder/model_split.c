@@ -16,6 +16,7 @@ struct division {
     struct graph *graph;
     uint8_t *from;          /* by value->index */
     struct value *texts;    /* the vectors of texts, [texts, numbers] */
+    struct value *words;    /* of a detector: the same for each photo, [photos, words, numbers] */
     struct value **outputs; /* of a half */
     size_t output_count;
 };
@@ -54,22 +55,33 @@ static void mark_values(struct division *d)
     }
 }
 
-/* Finds the output with the vectors of texts that photos do not change. */
+/* Finds the output with the vectors of texts that photos do not change. A detector shapes them for
+ * its number of photos. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
-        struct value *output = d->graph->outputs[i];
-        if (from_of(d, output) == FROM_TEXT &&
-            model_is_text_vector(output->name, strlen(output->name)))
-            d->texts = output;
+        struct value *output = d->graph->outputs[i], *value = output;
+        if (!model_is_text_vector(output->name, strlen(output->name)))
+            continue;
+        while (from_of(d, value) == FROM_BOTH && value->producer &&
+               (value->producer->op == OP_RESHAPE || value->producer->op == OP_UNSQUEEZE))
+            value = node_input(value->producer, 0);
+        if (from_of(d, value) != FROM_TEXT)
+            continue;
+        d->texts = value;
+        d->words = value != output ? output : NULL;
     }
 }
 
-static void keep_outputs_from(struct division *d, uint8_t from)
+/* What photos decide, alone or, in a detector, with the words. */
+static void keep_photo_outputs(struct division *d)
 {
-    for (size_t i = 0; i < d->graph->output_count; i++)
-        if (from_of(d, d->graph->outputs[i]) == from)
-            d->outputs[d->output_count++] = d->graph->outputs[i];
+    for (size_t i = 0; i < d->graph->output_count; i++) {
+        struct value *output = d->graph->outputs[i];
+        if (output != d->words &&
+            (from_of(d, output) == FROM_PHOTO || (d->words && from_of(d, output) == FROM_BOTH)))
+            d->outputs[d->output_count++] = output;
+    }
 }
 
 /* A scalar, or e to the power of one. */
@@ -133,18 +145,102 @@ static enum status cut(struct division *d, uint8_t from, struct error *err)
     return edit_end(&edit);
 }
 
+/* Replaces tokens by ones: they no longer decide a vector, but which words are there. */
+static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
+{
+    struct shape shape = input->shape;
+    shape.dims[0] = count;
+    shape.dims[1] = shape.dims[1] == DIM_UNKNOWN ? 1 : shape.dims[1];
+    struct value *ones = edit_constant(edit, DTYPE_I64, &shape, NULL);
+    for (size_t i = 0; ones && i < shape_count(&shape); i++)
+        ((int64_t *)ones->known->data)[i] = 1;
+    if (ones)
+        ones = edit_insert_cast(edit, 0, "tokens of words", ones, input->dtype);
+    if (ones)
+        edit_replace(edit->graph, input, ones);
+    return ones != NULL;
+}
+
+/* Makes the vectors of words an input of the detector, for one photo a run. */
+static enum status feed_words(struct division *d, struct error *err)
+{
+    struct graph *graph = d->graph;
+    struct edit edit = {.graph = graph, .err = err};
+    struct word_input *words = &d->model->words;
+    const char *name = d->words->name;
+    const int64_t count = words->count ? (int64_t)words->count : MODEL_WORDS;
+    d->words->name = "";
+    struct value *fed =
+        graph_add_value(graph, name, d->words->dtype, &SHAPE(1, count, (int64_t)words->size));
+    if (!fed)
+        return error_no_memory(err, NULL);
+    edit_replace(graph, d->words, fed);
+    size_t kept = 0;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        struct value *input = graph->inputs[i];
+        if (from_of(d, input) == FROM_PHOTO)
+            graph->inputs[kept++] = input;
+        else if (!replace_tokens(&edit, input, count))
+            return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+    }
+    for (size_t i = 0; i < kept; i++)
+        if (graph->inputs[i]->shape.rank > 0 && graph->inputs[i]->shape.dims[0] == DIM_UNKNOWN)
+            graph->inputs[i]->shape.dims[0] = 1;
+    graph->inputs[kept++] = fed; /* instead of a token input */
+    graph->input_count = kept;
+    memcpy(graph->outputs, d->outputs, d->output_count * sizeof *d->outputs);
+    graph->output_count = d->output_count;
+    words->form = WORDS_VECTORS;
+    edit_sweep(&edit);
+    return edit_end(&edit);
+}
+
+/* Returns how long the vectors are, by the weights that make them; 0: not known. */
+static int64_t vector_size(const struct value *value)
+{
+    for (const struct node *node = value->producer; node; node = value->producer) {
+        const struct value *weights = node_input(node, 1);
+        if (node->op == OP_MATMUL || node->op == OP_GEMM)
+            return weights && weights->known && weights->shape.rank == 2
+                       ? weights->shape.dims[!node_int(node, "transB", 0)]
+                       : 0;
+        if (node->op != OP_DIV && node->op != OP_MUL && node->op != OP_ADD && node->op != OP_CAST &&
+            node->op != OP_IDENTITY)
+            return 0;
+        value = node_input(node, 0);
+    }
+    return 0;
+}
+
+/* Finds how many words the detector takes, and how long a vector is. False: that is not known. */
+static bool read_word_shape(struct division *d)
+{
+    const struct shape *shape = &d->words->shape;
+    const bool has_shape = shape->rank == 3;
+    const int64_t count = has_shape && shape->dims[1] > 0 ? shape->dims[1] : 0;
+    const int64_t size = has_shape && shape->dims[2] > 0 ? shape->dims[2] : vector_size(d->texts);
+    d->model->words = (struct word_input){.count = (size_t)count, .size = (size_t)size};
+    return size > 0 && d->words->dtype == DTYPE_F32;
+}
+
 static enum status divide(struct division *d, bool wants_texts, bool *ret_is_half,
                           struct error *err)
 {
     mark_values(d);
     find_texts(d);
-    keep_outputs_from(d, FROM_PHOTO);
-    if (!d->texts || !d->output_count)
+    keep_photo_outputs(d);
+    if (!d->texts || !d->output_count || (d->words && !read_word_shape(d)))
         return STATUS_OK;
     *ret_is_half = true;
+    if (!wants_texts && d->words)
+        return feed_words(d, err);
     if (!wants_texts) {
         read_scores(d);
         return cut(d, FROM_PHOTO, err);
+    }
+    if (d->words) {
+        d->texts->name = d->words->name;
+        d->words->name = "";
     }
     d->outputs[0] = d->texts;
     d->output_count = 1;

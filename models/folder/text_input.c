@@ -34,25 +34,37 @@ bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
            text_input_is_name(input->name, strlen(input->name), ret);
 }
 
-/* True if the graph takes nothing but tokens; then *ret has its inputs. */
-static bool find_inputs(const struct graph *graph, struct text_input *ret)
+/* True if the graph takes tokens, and nothing else unless `beside`; then *ret has its inputs. */
+static bool find_inputs(const struct graph *graph, bool beside, struct text_input *ret)
 {
     bool has_ids = false;
-    if (graph->input_count > TEXT_INPUTS_MAX)
-        return false;
     for (size_t i = 0; i < graph->input_count; i++) {
         const int64_t length = graph->inputs[i]->shape.dims[1];
-        if (!text_input_kind_of(graph->inputs[i], &ret->kinds[i]) ||
+        const size_t at = ret->input_count;
+        enum text_input_kind kind;
+        if (beside && !text_input_kind_of(graph->inputs[i], &kind))
+            continue;
+        if (at == TEXT_INPUTS_MAX || !text_input_kind_of(graph->inputs[i], &kind) ||
             (length != DIM_UNKNOWN && (length < 1 || length > TEXT_FILE_LENGTH_MAX)))
             return false;
-        has_ids = has_ids || ret->kinds[i] == TEXT_IDS;
-        ret->are_32[i] = graph->inputs[i]->dtype == DTYPE_I32;
+        has_ids = has_ids || kind == TEXT_IDS;
+        ret->kinds[at] = kind;
+        ret->at[at] = i;
+        ret->are_32[at] = graph->inputs[i]->dtype == DTYPE_I32;
+        ret->input_count++;
     }
-    ret->input_count = graph->input_count;
     return has_ids;
 }
 
-static void set_length(struct graph *graph, struct text_input *text)
+void text_input_place(const struct graph *graph, struct text_input *text)
+{
+    enum text_input_kind kind;
+    for (size_t i = 0, k = 0; i < graph->input_count && k < text->input_count; i++)
+        if (text_input_kind_of(graph->inputs[i], &kind))
+            text->at[k++] = i;
+}
+
+static void set_length(struct graph *graph, bool beside, struct text_input *text)
 {
     const struct tokenizer_facts *facts = tokenizer_facts(text->tokenizer);
     text->length = facts->fixed_length                    ? facts->fixed_length
@@ -60,25 +72,27 @@ static void set_length(struct graph *graph, struct text_input *text)
                                                           : TEXT_LENGTH_MAX;
     if (text->length > TEXT_FILE_LENGTH_MAX) /* of a fixed padding */
         text->length = TEXT_FILE_LENGTH_MAX;
+    if (beside && text->length > TEXT_BESIDE_MAX)
+        text->length = TEXT_BESIDE_MAX;
     for (size_t i = 0; i < text->input_count; i++)
-        if (graph->inputs[i]->shape.dims[1] != DIM_UNKNOWN)
-            text->length = (size_t)graph->inputs[i]->shape.dims[1];
+        if (graph->inputs[text->at[i]]->shape.dims[1] != DIM_UNKNOWN)
+            text->length = (size_t)graph->inputs[text->at[i]]->shape.dims[1];
     for (size_t i = 0; i < text->input_count; i++)
-        graph->inputs[i]->shape.dims[1] = (int64_t)text->length;
+        graph->inputs[text->at[i]]->shape.dims[1] = (int64_t)text->length;
 }
 
-enum status text_input_read(struct graph *graph, const char *const folders[], size_t count,
-                            struct text_input *ret, struct error *err)
+enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
+                            size_t count, struct text_input *ret, struct error *err)
 {
     struct text_input text = {0};
     *ret = text;
-    if (!find_inputs(graph, &text))
+    if (!find_inputs(graph, beside, &text))
         return STATUS_OK;
     const enum status status = tokenizer_open(folders, count, &text.tokenizer, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(status);
-    set_length(graph, &text);
+    set_length(graph, beside, &text);
     *ret = text;
     return STATUS_OK;
 }

@@ -60,9 +60,13 @@ static void heap_make(struct detection *heap, size_t count, int sign)
         heap_sift(heap, count, i, sign);
 }
 
-void candidates_add(struct candidates *candidates, const struct detection *added)
+void candidates_add(struct candidates *candidates, const struct detection *given)
 {
     struct detections *found = &candidates->found;
+    struct detection box = *given, *added = &box;
+    const struct task_words *words = candidates->options->words;
+    if (words && box.index >= words->count) /* padding repeats the first word */
+        box.index = 0;
     const size_t most = candidates->is_oriented ? DETECT_MAX_ORIENTED : DETECT_MAX_CANDIDATES;
     if (!(added->score > candidates->options->confidence) || !isfinite(added->score) ||
         !isfinite(added->angle) || !isfinite(added->x1) || !isfinite(added->y1) ||

@@ -26,7 +26,7 @@ struct candidates {
 
 /* Adds a candidate, unless its score is not above the threshold, its class is not wanted, or its
  * box is not finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
-void candidates_add(struct candidates *candidates, const struct detection *added);
+void candidates_add(struct candidates *candidates, const struct detection *given);
 
 /* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, first
  * drops each candidate that overlaps a better one by more than that (a better one of its class, or
@@ -46,6 +46,7 @@ layout_decoder decode_rtdetr;
 layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
 layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
 layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
+layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
 /* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() adds it. */

@@ -28,6 +28,8 @@ static layout_decoder *const decoders[] = {
     [LAYOUT_SCRFD_FLAT] = decode_faces,
     [LAYOUT_YOLO_NAS] = decode_yolo_nas,
     [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
+    [LAYOUT_OWL] = decode_words,
+    [LAYOUT_GROUNDING] = decode_words,
 };
 
 static float to_photo(float at, float begin, float gain, float side)
@@ -99,7 +101,8 @@ static enum status check_finite(const struct task *task, const struct task_rows 
     for (size_t o = 0; o < task->output_count; o++) {
         size_t bad = 0;
         for (size_t i = 0; i < outputs[o].count; i++)
-            bad += !isfinite(outputs[o].data[i]);
+            bad += !isfinite(outputs[o].data[i]) &&
+                   !(task->layout == LAYOUT_GROUNDING && outputs[o].data[i] < 0); /* no token */
         if (bad > outputs[o].count / 2)
             return error_set(err, STATUS_NUMERIC,
                              "%zu of the %zu numbers of an output are NaN or infinite for this "

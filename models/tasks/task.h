@@ -61,6 +61,8 @@ enum task_layout {
     LAYOUT_SCRFD_FLAT,   /* the same without a batch: one image a run */
     LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: its number, corners, score, class */
+    LAYOUT_OWL, /* logits [Q, words] under a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
+    LAYOUT_GROUNDING, /* the same, where logits are of the tokens of all words; Grounding DINO */
 };
 
 /* Most outputs that a layout has. */
@@ -76,6 +78,20 @@ enum task_layout {
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
+/* How words reach a detector of what they name, beside the photo. */
+enum word_form {
+    WORDS_NONE,
+    WORDS_VECTORS, /* a vector for each, made by a half for texts */
+    WORDS_TOKENS,  /* tokens of one text: "a dog. a cat." */
+};
+
+/* The words that a request looks for: classes 0 … count - 1. */
+struct task_words {
+    size_t count;
+    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: of none */
+    size_t token_count;
+};
+
 /* Options of answers. Each member has a value for "not given"; then the next source is used, in
  * this order: the request, the command line, the model's folder, the layout's default. */
 struct task_options {
@@ -90,6 +106,7 @@ struct task_options {
     int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
     int dimensions;          /* embeddings: their first numbers alone, at length 1; 0: not given */
     enum mask_form masks;    /* how masks are written */
+    const struct task_words *words; /* of a request; NULL: none; borrowed */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
@@ -170,6 +187,7 @@ struct task_facts {
     bool is_headless;         /* config.json of timm: num_classes is 0 */
     bool are_characters;      /* labels are the characters of a text */
     bool takes_texts;         /* its inputs are tokens of texts */
+    enum word_form words;     /* it takes words beside a photo */
     bool is_half;             /* it has the photos of a model whose texts another file has, or the
                                  texts */
 };

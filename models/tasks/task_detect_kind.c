@@ -309,6 +309,12 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
         decided(task, kind_of_queries(task), "%s in config.json", architecture);
         return;
     }
+    if (facts->words != WORDS_NONE) {
+        task->layout = facts->words == WORDS_VECTORS ? LAYOUT_OWL : LAYOUT_GROUNDING;
+        decided(task, TASK_DETECTION,
+                "outputs 'logits' and 'pred_boxes', and words beside a photo");
+        return;
+    }
     const int64_t classes = dim_of(&facts->outputs[task->outputs[0]], 1);
     const int64_t labels = (int64_t)facts->label_count;
     if (labels && (classes == labels || classes == labels + 1)) {
@@ -884,9 +890,11 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
         if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
-    if (facts->configured_layout)
+    /* lensd.json beside both halves of a detector is not about texts. */
+    const bool is_about_photos = !facts->takes_texts || !facts->is_half;
+    if (facts->configured_layout && is_about_photos)
         TRY(configured_layout(facts, &task, err));
-    if (facts->configured_task)
+    if (facts->configured_task && is_about_photos)
         TRY(apply_configured_task(facts, &task, err));
     if (facts->text_size && task.kind == TASK_EMBEDDING)
         decided(&task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json");

@@ -10,6 +10,7 @@
 
 #include "engine/base/size.h"
 #include "server/image/encode.h"
+#include "server/schedule/runtime/image_answer.h"
 
 #define MASK_OPACITY 0.45f
 
@@ -22,6 +23,7 @@ enum { LABEL_TEXT = 240 };
 struct annotation {
     struct canvas canvas;
     const struct model *model;
+    const struct predict_request *request;
     float line, letter; /* thickness of lines, height of capitals; pixels */
 };
 
@@ -34,7 +36,7 @@ size_t annotate_bytes(const struct predict_image *image)
 static void write_label(const struct annotation *a, size_t index, float share,
                         char ret[static LABEL_TEXT])
 {
-    const char *label = labels_name(&a->model->labels, index);
+    const char *label = predict_class_name(a->request, index);
     if (label)
         snprintf(ret, LABEL_TEXT, "%.100s %.0f %%", label, (double)share * 100);
     else
@@ -265,6 +267,7 @@ enum status annotate_image(const struct predict_image *image, enum annotate_form
         const struct annotation a = {
             .canvas = {image_pixels(decoder), photo.stride, photo.width, photo.height},
             .model = image->request->used_model,
+            .request = image->request,
             .line = fmaxf(side / 300, 1.5f),
             .letter = fmaxf(side / 60, 8)};
         status = draw_answer(&a, image, err);

@@ -14,6 +14,7 @@
 #include "proto/v1.h"
 #include "server/image/encode.h"
 #include "server/image/image.h"
+#include "server/schedule/runtime/image_answer.h"
 
 /* ---- predictions ---- */
 
@@ -197,7 +198,7 @@ static bool describe_box(const struct predict_image *image, const struct model *
     struct answer_oriented *oriented = arena_alloc(described->arena, 1, sizeof *oriented);
     if (!points || !oriented)
         return false;
-    *ret = (struct answer_prediction){.label = labels_name(&model->labels, box->index),
+    *ret = (struct answer_prediction){.label = predict_class_name(image->request, box->index),
                                       .index = box->index,
                                       .probability = box->score,
                                       .box = {box->x1, box->y1, box->x2, box->y2},

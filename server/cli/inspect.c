@@ -143,7 +143,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
         preprocess_describe(&in->model->preprocess, in->transform, sizeof in->transform);
     if (in->model->text.tokenizer)
         tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
-    if (in->file)
+    if (in->file && in->model->image_input != SIZE_MAX)
         TRY(model_find_text(config->model, &in->text_half, err));
     in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
@@ -312,6 +312,12 @@ static void print_model(const struct inspection *in, const struct model *model)
         printf(": %zu tokens\n", model->text.length);
     } else
         printf("%-12sno input looks like a photo\n", "photos");
+    if (model->words.form == WORDS_VECTORS)
+        printf("%-12s%s: up to %zu labels of a request, %zu numbers each\n", "words",
+               SHOWN(model->inputs[model->words.input].name), model->words.count,
+               model->words.size);
+    if (model->words.form == WORDS_TOKENS)
+        printf("%-12slabels of a request: %zu tokens\n", "words", model->text.length);
     if (in->text_half)
         printf("%-12sby the half %s\n", "texts", SHOWN(in->text_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
@@ -325,7 +331,8 @@ static void print_inspection(const struct inspection *in)
 {
     const struct model *model = in->model;
     const bool answers_photos = model && model->image_input != SIZE_MAX &&
-                                model->input_count == 1 && model->task.kind != TASK_UNKNOWN;
+                                (model->input_count == 1 || model->words.form != WORDS_NONE) &&
+                                model->task.kind != TASK_UNKNOWN;
     printf("%s  (%s)\n", SHOWN(model ? model->name : in->name),
            SHOWN(in->file ? in->file : "embedded"));
     if (model)

@@ -72,7 +72,7 @@ static void check_boxes(const struct detections *found, const struct task_option
 
 static enum task_layout layout_of(const uint8_t *head)
 {
-    return (enum task_layout)(1 + head[0] % LAYOUT_YOLO_NAS_FLAT);
+    return (enum task_layout)(1 + head[0] % LAYOUT_GROUNDING);
 }
 
 static enum task_kind kind_of(const uint8_t *head)
@@ -153,6 +153,13 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
     struct error err;
     struct detections found = {0};
     const enum task_layout layout = layout_of(head);
+    static const uint16_t of_tokens[] = {3, 0, 1, 3, 2, 2};
+    const struct task_words words = {.count = 3,
+                                     .of_tokens = layout == LAYOUT_GROUNDING ? of_tokens : NULL,
+                                     .token_count = COUNT_OF(of_tokens)};
+    struct task_options with_words = *options;
+    with_words.words =
+        layout == LAYOUT_OWL || layout == LAYOUT_GROUNDING || head[7] & 8 ? &words : NULL;
     const struct task task = {.kind = kind_of(head),
                               .layout = layout,
                               .output_count = layout == LAYOUT_YUNET         ? 12
@@ -162,12 +169,14 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
                               .point_numbers = task_layout_is_faces(layout) ? 2 : 3,
                               .prototypes = layout == LAYOUT_RFDETR ? 0 : 2,
                               .mask_side = head[7] & 32 ? 24 : 0};
-    if (detect_decode(&task, rows, options, geometry, &found, &err) != STATUS_OK) {
+    if (detect_decode(&task, rows, &with_words, geometry, &found, &err) != STATUS_OK) {
         HOLDS(err.message[0] && !found.items);
         return;
     }
     check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED,
                 task_layout_is_faces(layout));
+    for (size_t i = 0; with_words.words && i < found.count; i++)
+        HOLDS(found.items[i].index < words.count);
     detections_done(&found);
 }
 

@@ -301,6 +301,84 @@ class Whole(TextCase):
         self.assertNotIn("text_half", without)
 
 
+class Words(TextCase):
+    """Words as boxes: those that transformers' own processors find (tests/data/text_models/make_word_models.py)."""
+
+    with open(os.path.join(DATA, "words.json"), encoding="utf-8") as file:
+        WANTED = json.load(file)
+    with open(os.path.join(DATA, "words.png"), "rb") as file:
+        WORDS_PHOTO = file.read()
+
+    @classmethod
+    def write_models(cls, folder):
+        for name in ("owl", "grounding", "world"):
+            shutil.copytree(os.path.join(DATA, name), os.path.join(folder.name, name))
+        shutil.copytree(os.path.join(DATA, "clip", "textual"), os.path.join(folder.name, "world", "textual"))
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            shutil.copyfile(os.path.join(DATA, "clip", name), os.path.join(folder.name, "world", name))
+
+    def ask(self, model, labels, status=200, **query):
+        query = urllib.parse.urlencode({"model": model, "labels": ",".join(labels), **query})
+        answer = self.server.request("POST", "/predict?" + query, self.WORDS_PHOTO)
+        self.assertEqual(answer.status, status, answer.body)
+        return answer.json()
+
+    def assert_boxes(self, found, wanted):
+        self.assertEqual(len(found), len(wanted))
+        self.assertTrue(wanted)
+        rest = list(found)
+        for box in wanted:
+            near = [p for p in rest if p["label"] == box["label"] and abs(p["score"] - box["score"]) < 1e-3 and
+                    all(abs(p["box"][side] - min(max(v, 0), 64)) < .5 for side, v in zip(("x1", "y1", "x2", "y2"), box["box"]))]
+            self.assertTrue(near, (box, found))
+            rest.remove(near[0])
+
+    def test_boxes_are_those_of_transformers(self):
+        for model, wanted in self.WANTED["found"].items():
+            for _ in range(2):
+                answer = self.ask(model, self.WANTED["labels"])
+                self.assert_boxes(answer["predictions"], wanted)
+                self.assertEqual(answer["model"], model)
+
+    def test_other_words(self):
+        """The order of the words does not matter, and each request has its own."""
+        labels = self.WANTED["labels"]
+        for model in ("owl", "world"):
+            self.assert_boxes(self.ask(model, labels[::-1])["predictions"], self.WANTED["found"][model])
+        answers = {}
+
+        def run(model, label):
+            answers[model, label] = self.ask(model, [label], confidence=0.01)["predictions"]
+        alone = {}
+        for model in self.WANTED["found"]:
+            for label in labels:
+                run(model, label)
+        alone, answers = answers, {}
+        threads = [threading.Thread(target=run, args=key) for key in alone]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for (model, label), found in answers.items():
+            self.assertEqual({p["label"] for p in found} | {label}, {label})
+            self.assert_boxes(found, [{"label": label, "score": p["score"], "box": list(p["box"].values())}
+                                      for p in alone[model, label]])
+
+    def test_forms(self):
+        labels = self.WANTED["labels"]
+        drawn = self.server.request("POST", "/predict?format=png&model=owl&labels=" + urllib.parse.quote(",".join(labels)), self.WORDS_PHOTO)
+        self.assertEqual((drawn.status, drawn.body[:4]), (200, b"\x89PNG"))
+        body = {"model": "grounding", "image": {"b64": base64.b64encode(self.WORDS_PHOTO).decode()}, "labels": labels}
+        self.assert_boxes(self.post("/predict", body)["predictions"], self.WANTED["found"]["grounding"])
+
+    def test_refusals(self):
+        for model in self.WANTED["found"]:
+            answer = self.server.request("POST", "/predict?model=" + model, self.WORDS_PHOTO)
+            self.assert_error(answer, 400, "invalid_request", "labels=")
+        self.assertIn("at most 64", self.ask("owl", [f"a{i}" for i in range(65)], 400)["error"])
+        self.assertIn("32 tokens", self.ask("grounding", ["a dog"] * 12, 400)["error"])
+
+
 class Reload(TextCase):
     """While the half for texts is replaced, the labels of a request are all encoded by the old one or all by the new one."""
 

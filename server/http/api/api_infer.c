@@ -282,7 +282,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     struct request_texts *texts = &work->rows_of_texts;
     size_t at;
     TRY(find_input(deployment, input->name, &at, err));
-    if (deployment->model->text.kinds[at] != TEXT_IDS)
+    if (deployment->model->text.kinds[at] != TEXT_IDS) /* it has no others */
         return error_set(err, STATUS_INVALID,
                          "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
                          input->name);

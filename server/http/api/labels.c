@@ -78,6 +78,120 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
     return STATUS_OK;
 }
 
+/* The tokens of one text, and the word that each belongs to. */
+struct caption {
+    const struct text_input *input;
+    uint16_t *of_tokens;
+    int64_t *ids;
+    size_t count;
+};
+
+static void put_token(struct caption *caption, int64_t id, uint16_t word)
+{
+    caption->of_tokens[caption->count] = word;
+    caption->ids[caption->count++] = id;
+}
+
+/* Adds the tokens of a label, or of what lies between labels (`word`: the number of labels). */
+static enum status add_tokens(struct caption *caption, const char *text, uint16_t word,
+                              struct error *err)
+{
+    const struct encode_options options = {.max_length = caption->input->length,
+                                           .omit_special = true};
+    struct token_list list;
+    TRY(tokenizer_encode(caption->input->tokenizer, text, strlen(text), &options, &list, err));
+    for (size_t i = 0; i < list.count && caption->count < caption->input->length; i++)
+        put_token(caption, list.ids[i], word);
+    const bool has_room = caption->count < caption->input->length;
+    token_list_done(&list);
+    return has_room ? STATUS_OK
+                    : error_set(err, STATUS_INVALID,
+                                "the labels have more than the %zu tokens that the model takes; "
+                                "send fewer",
+                                caption->input->length);
+}
+
+/* Writes "a dog. a cat." between the tokenizer's special tokens. */
+static enum status add_labels(struct caption *caption, const struct request_labels *labels,
+                              struct error *err)
+{
+    const struct encode_options options = {.max_length = caption->input->length};
+    const uint16_t none = (uint16_t)labels->count;
+    struct token_list special;
+    TRY(tokenizer_encode(caption->input->tokenizer, "", 0, &options, &special, err));
+    const size_t before = special.count / 2; /* [CLS] before, [SEP] behind */
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < before; i++)
+        put_token(caption, special.ids[i], none);
+    for (size_t i = 0; i < labels->count && status == STATUS_OK; i++) {
+        status = add_tokens(caption, labels->names[i], (uint16_t)i, err);
+        if (status == STATUS_OK)
+            status = add_tokens(caption, ".", none, err);
+    }
+    for (size_t i = before; i < special.count && status == STATUS_OK; i++) {
+        if (caption->count == caption->input->length)
+            status = error_set(err, STATUS_INVALID,
+                               "the labels fill all %zu tokens that the model takes; send fewer",
+                               caption->input->length);
+        else
+            put_token(caption, special.ids[i], none);
+    }
+    token_list_done(&special);
+    return status;
+}
+
+/* Makes the labels one text: rows of the detector's inputs of tokens. */
+static enum status write_caption(struct exchange *x, struct request_labels *labels,
+                                 const struct deployment *deployment, struct error *err)
+{
+    const struct text_input *input = &deployment->model->text;
+    struct caption caption = {.input = input};
+    caption.of_tokens = labels->of_tokens = alloc_array(input->length, sizeof(uint16_t));
+    caption.ids = alloc_array(input->length, sizeof *caption.ids);
+    enum status status = caption.of_tokens && caption.ids
+                             ? upload_charge(&x->body, 4 * input->length * sizeof(int64_t), err)
+                             : error_no_memory(err, "for the labels of a request");
+    if (status == STATUS_OK)
+        status = add_labels(&caption, labels, err);
+    const struct text_item item = {.ids = caption.ids, .id_count = caption.count};
+    if (status == STATUS_OK)
+        status = text_rows_make(input, &item, 1, false, &labels->texts.rows, err);
+    for (size_t k = 0; k < input->input_count && status == STATUS_OK; k++) {
+        labels->words.rows[input->at[k]] = labels->texts.rows.inputs[k];
+        labels->words.bytes[input->at[k]] = deployment->inputs[input->at[k]].bytes;
+    }
+    labels->words.words = (struct task_words){labels->count, labels->of_tokens, caption.count};
+    free(caption.ids);
+    return status;
+}
+
+/* Fills the detector's input with the labels' vectors; the first one again where there are no more.
+ */
+static enum status write_vectors(struct exchange *x, struct request_labels *labels,
+                                 struct error *err)
+{
+    const size_t count = labels->input.count, size = labels->input.size;
+    size_t cells;
+    if (labels->scores.size != size)
+        return error_set(err, STATUS_MODEL,
+                         "the half of texts makes vectors of %zu numbers, and the detector takes "
+                         "%zu",
+                         labels->scores.size, size);
+    if (!size_mul(count, size, &cells))
+        return error_no_memory(err, "for the labels of a request");
+    TRY(upload_charge(&x->body, cells * sizeof *labels->rows, err));
+    labels->rows = alloc_array(cells, sizeof *labels->rows);
+    if (!labels->rows)
+        return error_no_memory(err, "for the labels of a request");
+    for (size_t i = 0; i < count; i++)
+        memcpy(labels->rows + i * size, labels->scores.vectors + (i < labels->count ? i : 0) * size,
+               size * sizeof *labels->rows);
+    labels->words.rows[labels->input.input] = labels->rows;
+    labels->words.bytes[labels->input.input] = cells * sizeof *labels->rows;
+    labels->words.words = (struct task_words){.count = labels->count};
+    return STATUS_OK;
+}
+
 /* Reads how the model scores labels. */
 static enum status read_scores(struct exchange *x, struct request_labels *labels,
                                const struct predict_request *request, struct error *err)
@@ -91,11 +205,20 @@ static enum status read_scores(struct exchange *x, struct request_labels *labels
     const struct model *model = deployment->model;
     const struct zero_shot *own = &model->texts;
     const enum task_kind kind = model->task.kind;
-    if (!deployment->takes_images || (kind != TASK_EMBEDDING && kind != TASK_ZERO_SHOT))
+    labels->input = model->words;
+    const bool is_detector = labels->input.form != WORDS_NONE;
+    if (!deployment->takes_images ||
+        (kind != TASK_EMBEDDING && kind != TASK_ZERO_SHOT && !is_detector))
         status = error_set(err, STATUS_INVALID,
                            "labels need a model for photos and texts, such as CLIP; model '%s' is "
                            "for %s",
                            model->name, task_name(kind));
+    else if (labels->input.form == WORDS_VECTORS && labels->count > labels->input.count)
+        status = error_set(err, STATUS_INVALID,
+                           "the request has %zu labels, but model '%s' takes at most %zu at a time",
+                           labels->count, model->name, labels->input.count);
+    else if (is_detector)
+        status = STATUS_OK;
     else if (own->is_sigmoid && !own->has_scale)
         status = error_set(err, STATUS_INVALID,
                            "model '%s' scores labels with a scale and a bias of its own; write "
@@ -106,8 +229,12 @@ static enum status read_scores(struct exchange *x, struct request_labels *labels
     labels->scores.is_sigmoid = own->is_sigmoid;
     if (!labels->prompt[0])
         snprintf(labels->prompt, sizeof labels->prompt, "%s",
-                 own->prompt ? own->prompt : DEFAULT_PROMPT);
-    if (status == STATUS_OK)
+                 own->prompt   ? own->prompt
+                 : is_detector ? "{}"
+                               : DEFAULT_PROMPT);
+    if (status == STATUS_OK && labels->input.form == WORDS_TOKENS)
+        status = write_caption(x, labels, deployment, err);
+    else if (status == STATUS_OK)
         status = model_host_find_text(host, model->name, labels->texts.model, err);
     model_host_release(host, deployment);
     return status;
@@ -123,6 +250,23 @@ static struct request_labels *labels_of(const struct exchange *x)
 static void labels_failed(struct exchange *x, const struct error *err)
 {
     submit_or_refuse(x, err->status, err);
+}
+
+/* All labels have vectors or tokens: goes on with the photos. */
+static void labels_are_ready(struct exchange *x)
+{
+    struct request_labels *labels = labels_of(x);
+    struct predict_request *photos = x->work;
+    struct error err;
+    if (labels->input.form == WORDS_VECTORS && write_vectors(x, labels, &err) != STATUS_OK) {
+        labels_failed(x, &err);
+        return;
+    }
+    if (labels->input.form != WORDS_NONE) {
+        photos->words = &labels->words;
+        photos->texts = NULL;
+    }
+    labels->run(x);
 }
 
 /* Writes the text of each label into one block; NULL: out of memory. */
@@ -195,7 +339,7 @@ static void take_vectors(struct exchange *x)
         text_cache_keep(request->deployment->text_cache, labels->texts.items[i].text, found->values,
                         size);
     }
-    labels->run(x);
+    labels_are_ready(x);
 }
 
 static void labels_encoded(struct predict_request *request)
@@ -236,7 +380,7 @@ static void encode_labels(struct exchange *x)
     if (status != STATUS_OK)
         labels_failed(x, &err);
     else if (is_done)
-        labels->run(x);
+        labels_are_ready(x);
 }
 
 static void texts_loaded(struct predict_request *request)
@@ -267,6 +411,10 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
         labels_failed(x, &err);
         return;
     }
+    if (labels->input.form == WORDS_TOKENS) {
+        labels_are_ready(x);
+        return;
+    }
     if (model_host_hold(host, &labels->request)) {
         encode_labels(x);
         return;
@@ -286,5 +434,7 @@ void request_labels_done(struct request_labels *labels)
     texts_done(&labels->texts);
     zero_shot_done(&labels->scores);
     free(labels->prompts);
+    free(labels->rows);
+    free(labels->of_tokens);
     free(labels->list);
 }

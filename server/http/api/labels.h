@@ -14,6 +14,10 @@ struct request_labels {
     size_t count;
     char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* "": the model's, or the default */
     struct zero_shot scores;               /* a vector for each label */
+    struct request_words words;            /* of a detector: the labels as rows of its inputs */
+    struct word_input input;               /* what that takes; form WORDS_NONE: a classifier */
+    float *rows;                           /* owned: vectors for all places of the input */
+    uint16_t *of_tokens;                   /* owned: words.words.of_tokens */
     void (*run)(struct exchange *exchange);
 
     /* For labels whose vectors are not cached. */

@@ -14,7 +14,8 @@
 
 size_t deployment_image_input(const struct model *model)
 {
-    return model->input_count == 1 ? model->image_input : SIZE_MAX;
+    return model->input_count == 1 || model->words.form != WORDS_NONE ? model->image_input
+                                                                      : SIZE_MAX;
 }
 
 bool deployment_is_classifier(const struct deployment *deployment)
@@ -31,7 +32,7 @@ bool deployment_may_batch(const struct model *model)
 {
     if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
         return false;
-    if (deployment_image_input(model) != SIZE_MAX)
+    if (deployment_image_input(model) != SIZE_MAX && model->words.form == WORDS_NONE)
         return true; /* the session finds out */
     for (size_t i = 0; i < model->input_count; i++) {
         const struct shape *shape = &model->inputs[i].shape;

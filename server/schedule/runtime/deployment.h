@@ -68,7 +68,7 @@ struct deployment {
     size_t max_rows;                        /* of a request: the queue's bound */
     size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
     struct image_numbers image_numbers;
-    bool takes_images;             /* photos can be sent: the image is the only input */
+    bool takes_images;             /* photos can be sent: deployment_image_input() */
     size_t output;                 /* index of the class scores, or of the task's first output */
     size_t class_count;            /* of a classifier; 0: not known before a run */
     char no_answer[320];           /* a sentence: why photos get no answer; "" if they do */
@@ -103,7 +103,7 @@ bool deployment_is_classifier(const struct deployment *deployment);
 bool deployment_takes_texts(const struct model *model);
 
 /* The input that photos are fed to in the session (session_options.image_input): the model's image
- * input when it is the only one, else SIZE_MAX. */
+ * input when it is the only one, or the others take words; else SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);
 
 /* Fills in the description of deployment->model, compiled into `session`. STATUS_SHAPE when the

@@ -29,11 +29,17 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
 {
     const struct task *task = &model->task;
     const struct task_options *asked = image->request->options;
-    const struct task_options options =
-        asked ? task_options_merge(asked, &task->options) : task->options;
+    struct task_options options = asked ? task_options_merge(asked, &task->options) : task->options;
+    options.words = image->request->words ? &image->request->words->words : NULL;
     struct task_geometry geometry = {0};
     if (!image->request->tensors) /* a text has no place */
         TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);
+}
+
+const char *predict_class_name(const struct predict_request *request, size_t index)
+{
+    return request->text_names ? request->text_names[index]
+                               : labels_name(&request->used_model->labels, index);
 }

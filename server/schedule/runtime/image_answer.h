@@ -10,3 +10,7 @@
 enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
                             int batch, int row, struct task_buffer *buffers,
                             struct predict_image *image) MUST_USE;
+
+/* The name of a class of a request's answers: a text of the request, or the model's label; NULL: it
+ * has none. */
+const char *predict_class_name(const struct predict_request *request, size_t index);

@@ -121,13 +121,11 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
                         &image->prediction_count, &image->error);
 }
 
-static void set_labels(const struct lane *lane, struct predict_image *image)
+static void set_labels(struct predict_image *image)
 {
-    const char *const *names = image->request->text_names;
     for (size_t i = 0; i < image->prediction_count; i++) {
         struct prediction *found = &image->predictions[i];
-        found->label =
-            names ? names[found->index] : labels_name(&lane->model->labels, found->index);
+        found->label = predict_class_name(image->request, found->index);
     }
 }
 
@@ -135,7 +133,7 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
                                   struct predict_image *image)
 {
     TRY(find_classes(lane, batch, row, image));
-    set_labels(lane, image);
+    set_labels(image);
     return STATUS_OK;
 }
 
@@ -150,7 +148,7 @@ static enum status answer_texts(struct lane *lane, int batch, int row, struct pr
     const enum status status =
         scores_top_k(scores, texts->count, true, (size_t)image->request->top_k, &image->predictions,
                      &image->prediction_count, &image->error);
-    set_labels(lane, image);
+    set_labels(image);
     free(scores);
     embedding_done(&image->answer.embedding);
     return status;

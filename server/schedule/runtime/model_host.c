@@ -287,6 +287,24 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
+/* Whether the request has a row for each input beside the photo. */
+static enum status check_words(const struct deployment *deployment,
+                               const struct predict_request *request, struct error *err)
+{
+    const struct request_words *words = request->words;
+    if (deployment->input_count > 1 && !words)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' finds what words name; add them: labels=a dog,a red car",
+                         deployment->model->name);
+    for (size_t i = 0; i < deployment->input_count; i++)
+        if (i != deployment->image_input &&
+            (!words->rows[i] || words->bytes[i] != deployment->inputs[i].bytes))
+            return error_set(err, STATUS_NOT_READY,
+                             "model '%s' was loaded anew meanwhile; send the request again",
+                             deployment->model->name);
+    return STATUS_OK;
+}
+
 /* Whether the model can do what the request wants of it. */
 static enum status check_fits(const struct deployment *deployment,
                               const struct predict_request *request, struct error *err)
@@ -297,6 +315,8 @@ static enum status check_fits(const struct deployment *deployment,
             err, STATUS_INVALID,
             "model '%s' has no answer to a photo: %s; send tensors to POST /v2/models/%s/infer",
             name, deployment->no_answer, name);
+    if (!request->tensors && deployment->takes_images)
+        TRY(check_words(deployment, request, err));
     if (!request->tensors && !deployment->takes_images)
         return error_set(err, STATUS_INVALID,
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",

@@ -153,6 +153,16 @@ enum size_choice {
 
 struct model_entry;
 
+#define REQUEST_WORD_INPUTS 8
+
+/* Words that a detector looks for in the photos of a request: a row for each of the model's inputs
+ * but the photo's, in its order. */
+struct request_words {
+    struct task_words words;
+    const void *rows[REQUEST_WORD_INPUTS];
+    size_t bytes[REQUEST_WORD_INPUTS];
+};
+
 struct predict_request {
     struct predict_image *images;
     size_t image_count;
@@ -170,7 +180,8 @@ struct predict_request {
     /* Texts that are the classes, instead of the model's: a photo's vector is compared with theirs.
      * Borrowed until predict_request_free_results; must be filled before submit. NULL: none. */
     struct zero_shot *texts;
-    const char *const *text_names;
+    const struct request_words *words; /* likewise, of a detector that takes words */
+    const char *const *text_names;     /* of the texts or words */
     struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */

@@ -177,8 +177,13 @@ static enum status worker_write_slot(struct worker *worker, struct scheduler *sc
         worker_write_row(scheduler, image, slot);
         return STATUS_OK;
     }
-    const struct preprocess *preprocess = &scheduler_served(scheduler)->model->preprocess;
-    void *row = scheduler_row(scheduler, slot.buffer, 0, slot.slot);
+    const struct deployment *deployment = scheduler_served(scheduler);
+    const struct preprocess *preprocess = &deployment->model->preprocess;
+    for (size_t i = 0; i < deployment->input_count; i++)
+        if (i != deployment->image_input)
+            memcpy(scheduler_row(scheduler, slot.buffer, i, slot.slot),
+                   image->request->words->rows[i], deployment->inputs[i].bytes);
+    void *row = scheduler_row(scheduler, slot.buffer, deployment->image_input, slot.slot);
     return marks
                ? transform_bytes(worker->transform, pixels, preprocess, row, &image->error)
                : transform_numbers(worker->transform, pixels, preprocess,

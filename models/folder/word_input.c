@@ -1,0 +1,70 @@
+/* Finds the inputs of a detector that take words: YOLO-World's and YOLOE's vectors, Grounding
+ * DINO's tokens. */
+#include <string.h>
+
+#include "models/folder/model_internal.h"
+
+static bool has_output(const struct graph *graph, const char *name)
+{
+    for (size_t i = 0; i < graph->output_count; i++)
+        if (!strcmp(graph->outputs[i]->name, name))
+            return true;
+    return false;
+}
+
+/* [batch, words, numbers] of float32. */
+static bool is_vectors(const struct value *input)
+{
+    return input->dtype == DTYPE_F32 && input->shape.rank == 3 && input->shape.dims[2] > 0;
+}
+
+bool word_input_is(const struct model *model, const struct value *input)
+{
+    enum text_input_kind kind;
+    return model->words.form == WORDS_VECTORS  ? is_vectors(input)
+           : model->words.form == WORDS_TOKENS ? text_input_kind_of(input, &kind)
+                                               : false;
+}
+
+void word_input_find(struct model *model, bool is_half)
+{
+    struct graph *graph = model->graph;
+    struct value *vectors = NULL;
+    enum text_input_kind kind;
+    bool has_ids = false, has_photo = false;
+    if (model->words.form != WORDS_NONE)
+        return;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        struct value *input = graph->inputs[i];
+        has_ids = has_ids || (text_input_kind_of(input, &kind) && kind == TEXT_IDS);
+        has_photo = has_photo || input->shape.rank == 4;
+        vectors = is_vectors(input) ? input : vectors;
+    }
+    if (has_photo && has_ids && has_output(graph, "logits") && has_output(graph, "pred_boxes"))
+        model->words.form = WORDS_TOKENS;
+    if (!is_half || !has_photo || !vectors || graph->input_count != 2)
+        return;
+    if (vectors->shape.dims[1] == DIM_UNKNOWN)
+        vectors->shape.dims[1] = MODEL_WORDS;
+    model->words.form = WORDS_VECTORS;
+}
+
+void word_input_place(struct model *model)
+{
+    struct graph *graph = model->graph;
+    struct word_input *words = &model->words;
+    text_input_place(graph, &model->text);
+    if (model->task.kind != TASK_DETECTION)
+        words->form = WORDS_NONE;
+    for (size_t i = 0; i < graph->input_count; i++)
+        if (i != model->image_input && !word_input_is(model, graph->inputs[i]))
+            words->form = WORDS_NONE; /* lensd cannot fill all inputs */
+    for (size_t i = 0; i < graph->input_count && words->form == WORDS_VECTORS; i++) {
+        const struct value *input = graph->inputs[i];
+        if (!is_vectors(input))
+            continue;
+        words->input = i;
+        words->count = (size_t)input->shape.dims[1];
+        words->size = (size_t)input->shape.dims[2];
+    }
+}
