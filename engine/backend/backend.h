@@ -13,6 +13,7 @@
 struct backend; /* one opened device of one session */
 struct program; /* one compiled graph */
 struct node_call;
+struct shared_arena;
 
 struct backend_options {
     struct device_id device;
@@ -90,6 +91,11 @@ struct backend_ops {
     /* Gives the arena's pages back to the system; runs take them again as they use them. NULL: the
      * device has no such pages. */
     void (*release_pages)(struct backend *backend);
+
+    /* From now on the values of the backend's programs lie in `arena`, which outlives it. Returns
+     * how many bytes of it they take; 0: it could not grow, and nothing changes. NULL: the device
+     * does not share. */
+    size_t (*share_arena)(struct backend *backend, struct shared_arena *arena);
 
     /* Runs a program: submit() begins, collect() waits for the oldest run and gives its outputs,
      * valid until the next collect(). At most `depth` runs are under way; a device that cannot work

@@ -29,12 +29,15 @@ struct plan {
     struct place *places; /* by value->index */
     size_t value_count;
     size_t arena_bytes;
+    size_t kept_at; /* outputs lie from here on, and nothing else; arena_bytes if there are none,
+                       or if they may lie between the other values */
 };
 
 /* Every shape in the graph must be known. `claim` is the backend's: of kernel_caps, in_place and
- * KERNEL_PITCH count. The caller frees with plan_done(). */
-enum status plan_create(const struct graph *graph, kernel_claim_fn claim, struct plan *ret,
-                        struct error *err) MUST_USE;
+ * KERNEL_PITCH count. `keeps_outputs`: they lie behind all other values. The caller frees with
+ * plan_done(). */
+enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool keeps_outputs,
+                        struct plan *ret, struct error *err) MUST_USE;
 
 /* Has the plan made output 0 of `node` the bytes of input 0 under another shape, so that there is
  * nothing to run? */

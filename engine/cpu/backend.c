@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/forkjoin.h"
+#include "engine/base/thread.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -48,12 +49,27 @@ static enum status cpu_enter(struct backend *backend, struct error *err)
     return start_threads(backend->options.threads, err);
 }
 
+static void cpu_close(struct backend *backend)
+{
+    if (!backend)
+        return;
+    node_programs_free(backend);
+    weights_free(backend);
+    arena_leave(backend);
+    shared_arena_done(&backend->own_arena);
+    (void)pages_resize(&backend->kept, backend->kept_bytes, 0);
+    onednn_close(backend->onednn);
+    free(backend);
+}
+
 static enum status cpu_open(const struct backend_options *options, struct backend **ret,
                             struct error *err)
 {
     struct backend *backend = calloc(1, sizeof *backend);
     TRY(check_memory(backend, NULL, err));
     backend->options = *options;
+    shared_arena_init(&backend->own_arena);
+    (void)arena_join(backend, &backend->own_arena); /* of 0 bytes yet */
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
@@ -62,39 +78,34 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     if (status == STATUS_OK)
         status = onednn_open(&backend->onednn, err);
     if (status != STATUS_OK) {
-        free(backend);
+        cpu_close(backend);
         return status;
     }
     *ret = backend;
     return STATUS_OK;
 }
 
-static void cpu_close(struct backend *backend)
-{
-    if (!backend)
-        return;
-    node_programs_free(backend);
-    weights_free(backend);
-    programs_release_arena(backend);
-    onednn_close(backend->onednn);
-    free(backend);
-}
-
 static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
-    if (backend->arena_bytes > programs_arena_bytes(backend)) /* programs have been freed since */
-        programs_release_arena(backend);
     TRY(programs_place(backend, err));
     weights_seal(backend);
     onednn_drop_unused();
     return STATUS_OK;
 }
 
-/* Nothing in the arena outlives a run. */
+/* Nothing in the arena outlives a run, and outputs not the next one. */
 static void cpu_release_pages(struct backend *backend)
 {
-    if (backend->arena)
-        madvise(backend->arena, backend->arena_bytes, MADV_DONTNEED);
+    LOCK(&backend->arena->lock);
+    if (backend->arena->base)
+        madvise(backend->arena->base, backend->arena->bytes, MADV_DONTNEED);
+    if (backend->kept)
+        madvise(backend->kept, backend->kept_bytes, MADV_DONTNEED);
+}
+
+static size_t cpu_share_arena(struct backend *backend, struct shared_arena *arena)
+{
+    return arena_join(backend, arena) ? backend->arena_bytes : 0;
 }
 
 static enum status cpu_submit(struct program *program, const struct run_request *request,
@@ -127,6 +138,7 @@ const struct backend_ops backend_cpu = {
     .free_program = program_free,
     .reserve = cpu_reserve,
     .release_pages = cpu_release_pages,
+    .share_arena = cpu_share_arena,
     .depth = 1,
     .submit = cpu_submit,
     .collect = cpu_collect,

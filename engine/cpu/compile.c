@@ -102,7 +102,7 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
         !program->output_values)
         status = error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
-        status = plan_create(graph, cpu_claim, &program->plan, err);
+        status = plan_create(graph, cpu_claim, true, &program->plan, err);
     if (status == STATUS_OK)
         status = add_steps(program, graph, err);
     if (status == STATUS_OK)

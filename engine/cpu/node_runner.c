@@ -189,8 +189,8 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
                         struct memory_budget *budget)
 {
     size_t activations = program_activation_bytes(program), wanted;
-    if (activations < backend->arena_bytes)
-        activations = backend->arena_bytes;
+    if (activations < backend->arena->bytes)
+        activations = backend->arena->bytes;
     if (!size_add(activations, backend->weight_bytes, &wanted) ||
         memory_charge(budget, wanted, NULL) != STATUS_OK)
         return false;
@@ -262,7 +262,7 @@ enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_
     const void *inputs[MOST_OPERANDS], *output;
     for (size_t i = 0; i < MOST_OPERANDS; i++)
         inputs[i] = call->in[kept->inputs[i]] ? call->in[kept->inputs[i]]->data : NULL;
-    const size_t arena = backend->arena_bytes;
+    const size_t arena = backend->arena->bytes;
     if (memory_charge(call->budget, arena, NULL) != STATUS_OK)
         return STATUS_OK;
     if (kept->in_place)
@@ -272,7 +272,7 @@ enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_
         memcpy(call->out[0]->data, output, call->out[0]->bytes);
     memory_uncharge(call->budget, arena);
     if (arena > KEPT_ARENA)
-        madvise(backend->arena, arena, MADV_DONTNEED);
+        madvise(backend->arena->base, arena, MADV_DONTNEED);
     *ret_taken = true;
     return status;
 }

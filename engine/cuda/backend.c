@@ -173,7 +173,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
         !program->result_offsets)
         status = error_no_memory(err, "while compiling");
     if (status == STATUS_OK)
-        status = plan_create(graph, claim, &program->plan, err);
+        status = plan_create(graph, claim, false, &program->plan, err);
     if (status == STATUS_OK) {
         runs_place(program);
         status = add_steps(program, err);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/backend/run.h"
+#include "engine/backend/shared_arena.h"
 #include "engine/graph/graph.h"
 #include "engine/tensor/image_numbers.h"
 
@@ -54,6 +55,8 @@ struct session_options {
                                             0 = no limit */
     size_t batch_memory; /* the same with all sizes but the smallest, where max_batch is not pinned:
                             what others will want stays free; 0 = memory_limit */
+    size_t batch_activations; /* sizes with more bytes of activations are not compiled, but for the
+                                 smallest; 0: all are */
     struct memory_budget *run_memory; /* what the tensors of data-dependent parts are charged to,
                                          all sessions' together; outlives them; or NULL */
     bool poison;              /* for tests: a device with memory of its own fills activations and
@@ -71,8 +74,9 @@ struct session_options {
 };
 
 /* Memory for the inputs of sessions on `device`, from which it copies best (page-locked for a GPU):
- * zeroed, its pages touched, aligned to 64 bytes or more. Any thread. STATUS_NO_MEMORY,
- * STATUS_DEVICE. session_buffer_free takes NULL, and needs no session to be alive. */
+ * zeroed, aligned to 64 bytes or more. A CPU's takes pages as they are written. Any thread.
+ * STATUS_NO_MEMORY, STATUS_DEVICE. session_buffer_free takes NULL, and needs no session to be
+ * alive. */
 enum status session_buffer_create(struct device_id device, size_t bytes, void **ret,
                                   struct error *err) MUST_USE;
 void session_buffer_free(struct device_id device, void *data);
@@ -120,6 +124,11 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
 /* Returns the pages of activations to the system. The next run allocates them again on first use.
  */
 void session_release_pages(struct session *session);
+
+/* Has the session compute in `arena`, which outlives it, in common with others that never run at
+ * the same time; its outputs stay its own. Returns how many of info.activation_bytes lie there: 0
+ * on a GPU, or if memory is short. Not during a run. */
+size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker
  * threads that passes are split over; they live as long as the calling thread. STATUS_NO_MEMORY:

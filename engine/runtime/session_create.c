@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/backend/cuda_module.h"
 #include "engine/backend/tuning_store.h"
@@ -140,6 +141,13 @@ static enum status compile_all(struct session *session, struct error *err)
             status = compiled_create(session, sizes[i], c, err);
             session->compiled_count = 1;
         }
+        const size_t most = session->options.batch_activations;
+        if (status == STATUS_OK && i > 0 && most &&
+            session->ops->activation_bytes(c->program) > most) {
+            compiled_done(session, c);
+            session->compiled_count--;
+            break;
+        }
         if (status == STATUS_OK)
             status = session_check_memory(session, err);
         if (status == STATUS_NO_MEMORY && i > 0 && !session->options.max_batch_is_pinned) {
@@ -233,6 +241,12 @@ static enum status reserve(struct session *session, struct error *err)
     }
 }
 
+size_t session_share_arena(struct session *session, struct shared_arena *arena)
+{
+    const struct backend_ops *ops = session->ops;
+    return ops->share_arena ? ops->share_arena(session->backend, arena) : 0;
+}
+
 static enum status build(struct session *session, const struct graph *graph, struct error *err)
 {
     TRY(graph_clone(graph, &session->base, err));
@@ -308,11 +322,14 @@ enum status session_buffer_create(struct device_id device, size_t bytes, void **
         return STATUS_DEVICE;
     if (ops->host_alloc)
         return ops->host_alloc(device, bytes, ret, err);
-    void *data = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
-    if (!data)
+    /* Its length lies in front. */
+    size_t all, *pages = MAP_FAILED;
+    if (size_add(bytes, TENSOR_ALIGN, &all))
+        pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
         return error_set(err, STATUS_NO_MEMORY, "no memory for %zu bytes of inputs", bytes);
-    memset(data, 0, bytes);
-    *ret = data;
+    *pages = all;
+    *ret = (char *)pages + TENSOR_ALIGN;
     return STATUS_OK;
 }
 
@@ -320,10 +337,11 @@ void session_buffer_free(struct device_id device, void *data)
 {
     struct error ignored;
     const struct backend_ops *ops = backend_find(device, &ignored);
+    size_t *pages = data ? (void *)((char *)data - TENSOR_ALIGN) : NULL;
     if (ops && ops->host_free)
         ops->host_free(data);
-    else
-        free(data);
+    else if (pages)
+        munmap(pages, *pages);
 }
 
 static enum status refuse_int8(const struct graph *graph, struct error *err)

@@ -15,7 +15,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import small_onnx  # noqa: E402
-from harness import PATIENCE, Server, flat_png, hang_up, multipart, png, post, read_answer, run_lensd  # noqa: E402
+from harness import PATIENCE, SANITIZED, Server, flat_png, hang_up, multipart, png, post, read_answer, run_lensd  # noqa: E402
 
 PLAIN = ("--precision", "fp32", "--max-batch", "4", "--workers", "1", "--threads", "1")
 KEPT = 4
@@ -192,6 +192,34 @@ class Sizes(unittest.TestCase):
         self.assertEqual(server.log().count(" size compiled "), KEPT + 2)
         memory = server.get("/devices").json()["devices"][0]["memory"]
         self.assertGreater(memory["used_by_lensd_bytes"], 0)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer keeps freed memory")
+    def test_sizes_share_weights_and_memory(self):
+        weights, widths = 512 * 16384 * 4, range(240, 240 + 12 * 16, 16)
+        folder = os.path.join(self.folder, "heavy")
+        os.makedirs(folder)
+        nodes = [small_onnx.node("Conv", ["image", "a"], ["columns"], small_onnx.ints("kernel_shape", [32, 4]),
+                                 small_onnx.ints("strides", [32, 4])),
+                 small_onnx.node("GlobalAveragePool", ["columns"], ["means"]), small_onnx.node("Flatten", ["means"], ["row"]),
+                 small_onnx.node("MatMul", ["row", "b"], ["scores"])]
+        small_onnx.write(os.path.join(folder, "model.onnx"), nodes,
+                         [small_onnx.noise("a", 5, 0.05, 512, 3, 32, 4), small_onnx.weights("b", 512, 16384)],
+                         [small_onnx.tensor_info("image", "N", 3, 32, "W")], [small_onnx.tensor_info("scores", "N", 16384)])
+        server = Server(folder, *PLAIN)
+        self.addCleanup(server.stop)
+        photo = png(40, 40)
+
+        def resident():
+            with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) << 10
+        self.assertEqual(server.predict(photo, "/predict").status, 200)
+        before = resident()
+        self.assertGreater(before, weights)
+        for width in widths:
+            answer, waited = self.ask(lambda width=width: server.predict(photo, f"/predict?size={width}x32"))
+            self.assertEqual((answer.status, waited), (200, True), answer.body)
+        # Four sizes are kept: with weights of their own they would take four times as much more.
+        server.wait_for(lambda: resident() < before + 2 * weights, "what compiling took to be given back")
 
     def test_impossible_sizes(self):
         free, fixed = self.serve(detector, "free"), self.serve(segmenter, "fixed")

@@ -5,13 +5,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 #include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 
 void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err)
@@ -98,54 +98,64 @@ size_t program_activation_bytes(const struct program *program)
     return size_align(program->plan.arena_bytes, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
-size_t programs_arena_bytes(const struct backend *backend)
+static size_t arena_bytes(const struct program *program)
+{
+    return size_align(program->plan.kept_at, 4096) + size_align(program->scratch_bytes, 4096);
+}
+
+static size_t largest_arena(const struct backend *backend)
 {
     size_t bytes = 0;
     for (const struct program *program = backend->programs; program; program = program->next)
-        if (program_activation_bytes(program) > bytes)
-            bytes = program_activation_bytes(program);
+        if (arena_bytes(program) > bytes)
+            bytes = arena_bytes(program);
     return bytes;
 }
 
-void programs_release_arena(struct backend *backend)
+/* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
+static void place(struct program *program)
 {
-    if (backend->arena)
-        munmap(backend->arena, backend->arena_bytes);
-    backend->arena = NULL;
-    backend->arena_bytes = 0;
+    const struct plan *plan = &program->plan;
+    unsigned char *base = program->backend->arena->base, *kept = program->backend->kept;
+    program->base = base;
+    for (size_t v = 0; v < program->value_count; v++) {
+        const size_t offset = plan->places[v].offset;
+        if (plan->places[v].kind != PLACE_ARENA)
+            continue;
+        if (offset >= plan->kept_at)
+            program->data[v] = kept + (offset - plan->kept_at);
+        else if (base)
+            program->data[v] = base + offset;
+    }
+    program->scratch = base ? base + size_align(plan->kept_at, 4096) : NULL;
 }
 
-/* One arena for all programs. Runs take its pages as they use them, and session_release_pages()
- * gives them back; huge pages keep the first pass from thousands of page faults. */
 enum status programs_place(struct backend *backend, struct error *err)
 {
-    const size_t bytes = programs_arena_bytes(backend);
-    if (bytes > backend->arena_bytes) {
-        programs_release_arena(backend);
-        void *arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (arena == MAP_FAILED)
-            return error_set(err, STATUS_NO_MEMORY,
-                             "out of memory: %zu bytes of activations on the CPU (%s)", bytes,
-                             strerror(errno));
-        madvise(arena, bytes, MADV_HUGEPAGE);
-        backend->arena = arena;
-        backend->arena_bytes = bytes;
+    size_t bytes = 0;
+    for (const struct program *program = backend->programs; program; program = program->next) {
+        const size_t kept = program->plan.arena_bytes - program->plan.kept_at;
+        bytes = kept > bytes ? kept : bytes;
     }
-    /* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
-    for (struct program *program = backend->arena ? backend->programs : NULL; program;
-         program = program->next) {
-        for (size_t v = 0; v < program->value_count; v++)
-            if (program->plan.places[v].kind == PLACE_ARENA)
-                program->data[v] = backend->arena + program->plan.places[v].offset;
-        program->scratch = backend->arena + size_align(program->plan.arena_bytes, 4096);
-    }
+    bytes = size_align(bytes, 4096);
+    backend->arena_bytes = largest_arena(backend);
+    if (!arena_fit(backend->arena) || !pages_resize(&backend->kept, backend->kept_bytes, bytes))
+        return error_set(err, STATUS_NO_MEMORY,
+                         "out of memory: %zu bytes of activations on the CPU (%s)",
+                         backend->arena_bytes + bytes, strerror(errno));
+    backend->kept_bytes = bytes;
+    for (struct program *program = backend->programs; program; program = program->next)
+        place(program);
     return STATUS_OK;
 }
 
 /* ---- run ---- */
 
-static void bind_inputs(struct program *program, const void *const *inputs)
+/* Call it with the arena's lock, which another session's growth may have moved since. */
+static void bind_places(struct program *program, const void *const *inputs)
 {
+    if (program->base != program->backend->arena->base)
+        place(program);
     forkjoin_set_threads(program->backend->options.threads);
     for (size_t i = 0; i < program->input_value_count; i++)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
@@ -179,7 +189,8 @@ static enum status run_steps(struct program *program, struct error *err)
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err)
 {
-    bind_inputs(program, inputs);
+    LOCK(&program->backend->arena->lock);
+    bind_places(program, inputs);
     const uint64_t mode = cpu_flush_subnormals();
     const enum status status = run_steps(program, err);
     cpu_set_float_mode(mode);
@@ -193,7 +204,8 @@ enum status program_profile(struct program *program, const void *const *inputs,
                             struct session_step *ret, size_t max, size_t *ret_count,
                             struct error *err)
 {
-    bind_inputs(program, inputs);
+    LOCK(&program->backend->arena->lock);
+    bind_places(program, inputs);
     size_t count = 0;
     enum status status = STATUS_OK;
     const uint64_t mode = cpu_flush_subnormals();

@@ -7,6 +7,7 @@
 
 #include "engine/backend/backend.h"
 #include "engine/backend/plan.h"
+#include "engine/backend/shared_arena.h"
 #include "engine/cpu/program/onednn.h"
 
 struct step;
@@ -18,8 +19,11 @@ struct backend {
     size_t weight_bytes;
     bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
     int64_t tuning_ns; /* spent on measuring kernels: product_kernels.c */
-    unsigned char *arena;
-    size_t arena_bytes;
+    struct shared_arena *arena;    /* of its programs' values, but outputs */
+    struct shared_arena own_arena; /* until it joins another one */
+    struct backend *next_user;     /* of `arena` */
+    unsigned char *kept;           /* outputs */
+    size_t kept_bytes;
     struct program *programs;  /* linked, so that reserve() can place them */
     struct program *submitted; /* to be run by collect(); or NULL */
     const void *const *submitted_inputs;
@@ -32,7 +36,8 @@ struct program {
     struct weight *weights_before; /* backend->weights when it was begun */
     struct plan plan;
     size_t value_count;
-    void **data; /* by value index */
+    void **data;               /* by value index */
+    const unsigned char *base; /* of the arena, where `data` points to */
     struct step **steps;
     size_t step_count;
     size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
@@ -113,10 +118,20 @@ enum status program_profile(struct program *program, const void *const *inputs,
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Takes the arena for the largest program so far and gives every program its place in it. */
+/* Takes memory for the largest program so far and gives every program its places. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
-size_t programs_arena_bytes(const struct backend *backend); /* what the largest program needs */
-void programs_release_arena(struct backend *backend);
+
+/* ---- arenas (shared_arena.c) ---- */
+
+/* Maps, moves, or with 0 bytes unmaps memory of `before` bytes. False: there is not enough, and all
+ * is as it was. */
+bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
+
+/* Makes the arena as large as the largest program of its users. False: no memory. */
+bool arena_fit(struct shared_arena *arena);
+/* The same with one more user, which leaves the arena that it had. False: it keeps that. */
+bool arena_join(struct backend *backend, struct shared_arena *arena);
+void arena_leave(struct backend *backend); /* it may have none */
 
 /* ---- epilogues (epilogue.c) ---- */
 

@@ -3,13 +3,28 @@
  * Programs for several batch sizes come from clones of one graph, which share constants by
  * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
  * exist once. Constants that were made separately for each clone (a folded Reshape) are recognised
- * by their contents. */
+ * by their contents. So is what another session has packed: the sizes of a model have a session
+ * each. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 #include "engine/cpu/program/program.h"
 #include "engine/tensor/tensor_file.h"
+
+/* Packed bytes that weights of one or more sessions hold. */
+struct packed_block {
+    struct packed_block *next;
+    uint64_t hash;
+    size_t bytes, users;
+    void *data;
+};
+
+enum { BLOCK_LISTS = 256, LEAST_BLOCK = 4096 /* bytes; smaller ones are not looked for */ };
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct packed_block
+    *blocks[BLOCK_LISTS]; /* by hash; guarded by the lock, as all they hold */
 
 struct weight {
     struct weight *next;
@@ -21,6 +36,7 @@ struct weight {
     size_t bytes;
     void *data; /* packed, or the constant's own bytes */
     bool owned;
+    struct packed_block *block; /* of `data`; NULL: it is in no list */
 };
 
 void strided_layout_row_major(struct strided_layout *layout)
@@ -99,11 +115,56 @@ static enum status weight_alloc(struct backend *backend, struct weight *weight, 
     return STATUS_OK;
 }
 
+/* Takes the bytes that another session has packed alike, and frees the weight's own. */
+static void block_take(struct backend *backend, struct weight *weight)
+{
+    struct memory_budget *memory = backend->options.memory;
+    if (!memory || weight->bytes < LEAST_BLOCK)
+        return;
+    const uint64_t hash = hash_bytes(weight->data, weight->bytes);
+    LOCK(&blocks_lock);
+    struct packed_block **list = &blocks[hash % BLOCK_LISTS], *block = *list;
+    while (block && (block->hash != hash || block->bytes != weight->bytes ||
+                     memcmp(block->data, weight->data, weight->bytes) != 0))
+        block = block->next;
+    if (block) {
+        memory_free(memory, weight->data, weight->bytes);
+        (void)!memory_charge(memory, weight->bytes, NULL); /* as before */
+        weight->data = block->data;
+    } else if ((block = malloc(sizeof *block)) != NULL) {
+        *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
+        *list = block;
+    } else {
+        return;
+    }
+    block->users++;
+    weight->block = block;
+}
+
+/* Whether nobody else holds the weight's bytes. */
+static bool block_leave(const struct weight *weight)
+{
+    struct packed_block *block = weight->block;
+    if (!block)
+        return true;
+    LOCK(&blocks_lock);
+    if (--block->users > 0)
+        return false;
+    struct packed_block **link = &blocks[block->hash % BLOCK_LISTS];
+    while (*link != block)
+        link = &(*link)->next;
+    *link = block->next;
+    free(block);
+    return true;
+}
+
 static void weight_release(struct backend *backend, const struct weight *weight)
 {
     packed_layout_free(weight->wanted);
-    if (weight->owned)
+    if (weight->owned && block_leave(weight))
         memory_free(backend->options.memory, weight->data, weight->bytes);
+    else if (weight->owned)
+        memory_uncharge(backend->options.memory, weight->bytes);
 }
 
 /* Gives the pages of a constant in a mapped file back to the system after it was read. */
@@ -133,8 +194,10 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
         return status != STATUS_OK ? status : error_no_memory(err, "while packing weights");
     }
     *weight = *made;
-    if (weight->owned)
+    if (weight->owned) {
         release_mapping(constant);
+        block_take(backend, weight);
+    }
     weight->constant = tensor_ref(constant);
     weight->next = backend->weights;
     backend->weights = weight;

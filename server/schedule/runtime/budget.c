@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "engine/backend/shared_arena.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
@@ -147,6 +148,21 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
     assert(!account || account->used >= bytes);
     if (account)
         account->used -= bytes;
+    set_run_limit_locked(budget);
+    pthread_mutex_unlock(&budget->lock);
+    pthread_cond_broadcast(&budget->picture_done);
+}
+
+void budget_book_arena(struct device_budgets *budget, struct device_id device,
+                       struct shared_arena *arena)
+{
+    pthread_mutex_lock(&budget->lock);
+    struct account *account = account_locked(budget, device);
+    if (account) {
+        account->used -= arena->booked;
+        arena->booked = arena->bytes;
+        account->used += arena->booked;
+    }
     set_run_limit_locked(budget);
     pthread_mutex_unlock(&budget->lock);
     pthread_cond_broadcast(&budget->picture_done);

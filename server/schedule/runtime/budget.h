@@ -18,6 +18,7 @@
 #include "engine/tensor/tensor.h"
 
 struct device_budgets;
+struct shared_arena;
 
 /* What one device may give; 0: no limit. */
 struct budget_limit {
@@ -49,6 +50,10 @@ size_t budget_batch_share(struct device_budgets *budget, struct device_id device
 /* Books, and unbooks, bytes of a device. */
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
+
+/* Books what the arena has grown by since it was called last, or unbooks what it has shrunk by. */
+void budget_book_arena(struct device_budgets *budget, struct device_id device,
+                       struct shared_arena *arena);
 
 /* Takes bytes for a picture, once all of them are free, but does not wait beyond `until`
  * (clock_now()). STATUS_TIMEOUT: they are not yet; STATUS_TOO_LARGE: they will not be. */

@@ -112,6 +112,18 @@ static enum image_layout choose_layout(const struct model_host_options *options,
     return IMAGE_NHWC_ANY;
 }
 
+/* Where each thread of a CPU has so many bytes of activations to compute, more images in a pass
+ * gain nothing, and take memory. 0: the operator has chosen the batch. */
+static size_t batch_activations(const struct model_host_options *options, size_t i,
+                                const struct model *model)
+{
+    const size_t of_thread = (size_t)32 << 20;
+    const int threads = options->threads ? options->threads : device_cpu_threads();
+    if (options->devices[i].kind != DEVICE_CPU || options->max_batch || model->max_batch > 0)
+        return 0;
+    return of_thread * (size_t)threads;
+}
+
 static struct session_pixels pixels_of(const struct model *model)
 {
     struct session_pixels pixels = {.channels = preprocess_channels(&model->preprocess),
@@ -143,6 +155,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .image_width = model->preprocess.width,
         .memory_limit = budget_share(budget, options->devices[i], lanes_to_come(options, i)),
         .batch_memory = budget_batch_share(budget, options->devices[i], lanes_to_come(options, i)),
+        .batch_activations = batch_activations(options, i, model),
         .run_memory = budget_run_memory(budget),
         .max_batch_is_pinned = options->max_batch > 0,
         .cancel = deployment->cancel,
@@ -177,7 +190,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
                         &deployment->lanes[i], err));
         const struct session_info *info = lane_info(deployment->lanes[deployment->lane_count++]);
         if (info->batched && session.batches[0] == 0 &&
-            info->batches[info->batch_count - 1].size < session.max_batch)
+            info->batches[info->batch_count - 1].size < session.max_batch && info->note[0])
             log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
                       LOG_INT("width", session.image_width),
                       LOG_INT("height", session.image_height), LOG_STR("text", info->note));

@@ -8,13 +8,15 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "engine/backend/shared_arena.h"
 #include "engine/base/thread.h"
 
 struct device_queue {
     pthread_mutex_t lock;
     struct device_turn *first,
-        **last;                /* those that wait, in the order they came; guarded by lock */
-    _Atomic int waiting;       /* how many; changes under the lock */
+        **last;          /* those that wait, in the order they came; guarded by lock */
+    _Atomic int waiting; /* how many; changes under the lock */
+    struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */
     int64_t clock;
 };
@@ -24,6 +26,7 @@ struct device_queue *device_queue_create(void)
     struct device_queue *queue = calloc(1, sizeof *queue);
     if (!queue)
         return NULL;
+    shared_arena_init(&queue->arena);
     pthread_mutex_init(&queue->lock, NULL);
     queue->last = &queue->first;
     return queue;
@@ -34,8 +37,14 @@ void device_queue_free(struct device_queue *queue)
     if (!queue)
         return;
     assert(!queue->owner && !queue->first);
+    shared_arena_done(&queue->arena);
     pthread_mutex_destroy(&queue->lock);
     free(queue);
+}
+
+struct shared_arena *device_queue_arena(struct device_queue *queue)
+{
+    return &queue->arena;
 }
 
 void device_turn_init(struct device_turn *turn, struct device_queue *queue)

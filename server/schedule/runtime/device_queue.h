@@ -28,6 +28,9 @@ struct device_turn {
 struct device_queue *device_queue_create(void);
 void device_queue_free(struct device_queue *queue);
 
+/* Where the sessions compute that take turns here: one for all. */
+struct shared_arena *device_queue_arena(struct device_queue *queue);
+
 /* `queue` outlives the turn. */
 void device_turn_init(struct device_turn *turn, struct device_queue *queue);
 void device_turn_done(struct device_turn *turn);

@@ -30,8 +30,7 @@ static enum status allocate(struct lane *lane, struct error *err)
     return STATUS_OK;
 }
 
-/* What the session takes of its device: as its limit was checked. */
-static size_t booked_bytes(const struct lane *lane, const struct session_options *options)
+static size_t needed_bytes(const struct lane *lane, const struct session_options *options)
 {
     size_t rows = (size_t)lane_padded_batch(lane, lane_max_batch(lane)), row_bytes = 0;
     rows = rows * options->input_batches + options->input_images;
@@ -50,6 +49,7 @@ enum status lane_create(const struct model *model, struct session *session,
         return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
     }
     lane->model = model;
+    lane->arena = device_queue_arena(queue);
     device_turn_init(&lane->turn, queue);
     device_turn_init(&lane->borrowed, queue);
     pthread_mutex_init(&lane->lock, NULL);
@@ -64,9 +64,12 @@ enum status lane_create(const struct model *model, struct session *session,
     }
     lane->cap = batch_cap_begin(lane_max_batch(lane));
     lane->budget = budget;
-    lane->booked = booked_bytes(lane, options);
-    if (budget)
+    lane->needs = needed_bytes(lane, options);
+    lane->booked = lane->needs - session_share_arena(session, lane->arena);
+    if (budget) {
         budget_book(budget, lane->info.device, lane->booked);
+        budget_book_arena(budget, lane->info.device, lane->arena);
+    }
     *ret = lane;
     return STATUS_OK;
 }
@@ -102,7 +105,7 @@ int lane_max_batch(const struct lane *lane)
 
 size_t lane_bytes(const struct lane *lane)
 {
-    return lane->booked;
+    return lane->needs;
 }
 
 /* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h), which
@@ -187,7 +190,9 @@ void lane_free(struct lane *lane)
     free(lane->inputs);
     free(lane->outputs);
     session_free(lane->session);
-    if (lane->budget)
+    if (lane->budget) {
         budget_return(lane->budget, lane->info.device, lane->booked);
+        budget_book_arena(lane->budget, lane->info.device, lane->arena);
+    }
     free(lane);
 }

@@ -41,7 +41,9 @@ struct lane {
     struct session_info info;
     size_t input_count;
     struct device_budgets *budget; /* NULL: none, or nothing is booked yet */
-    size_t booked;
+    struct shared_arena *arena;    /* its queue's */
+    size_t needs;                  /* bytes of its device, as its limit was checked */
+    size_t booked; /* of these: all but what lies in the arena of the device's queue */
     struct scheduler *scheduler;
     struct deployment *deployment;
     int index; /* of this lane in its scheduler */

@@ -2,6 +2,7 @@
  * and loaded again stays READY throughout: its deployment is exchanged. */
 #include "server/schedule/runtime/model_table.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -566,6 +567,8 @@ void table_retire(struct model_host *host, const struct leaving *leaving)
 {
     for (size_t i = 0; i < leaving->count; i++)
         retire_one(host, leaving->all[i]);
+    if (leaving->count > 0)
+        malloc_trim(0); /* its weights lay between what stays */
 }
 
 /* Takes the next ready version to remove out of the table; false: there is none. */

@@ -655,10 +655,10 @@ static size_t resident_pages(const struct session *session)
 {
     enum { PAGE = 4096, MOST = 65536 };
     static unsigned char pages[MOST];
-    const size_t count = (session->backend->arena_bytes + PAGE - 1) / PAGE;
+    const size_t count = (session->backend->arena->bytes + PAGE - 1) / PAGE;
     size_t resident = 0;
     cr_assert_leq(count, (size_t)MOST);
-    cr_assert_eq(mincore(session->backend->arena, session->backend->arena_bytes, pages), 0);
+    cr_assert_eq(mincore(session->backend->arena->base, session->backend->arena->bytes, pages), 0);
     for (size_t p = 0; p < count; p++)
         resident += pages[p] & 1;
     return resident;
@@ -679,6 +679,61 @@ Test(session, takes_no_memory_for_sizes_that_do_not_run)
     cr_expect_gt(resident_pages(session), 0);
     session_free(session);
     graph_free(graph);
+    free(images);
+}
+
+/* Sessions of other shapes, one of which makes the arena grow and move while the other one's output
+ * is still to be read. */
+Test(session, computes_in_an_arena_that_others_share)
+{
+    enum { SMALL = 12, LARGE = 40, RUNS = 3 };
+    static const int sides[] = {SMALL, LARGE};
+    struct error err = {0};
+    struct shared_arena arena;
+    struct session *session[2];
+    struct graph *graph[2];
+    struct tensor *expected[2];
+    const struct tensor *outputs[2][RANDOM_GRAPH_OUTPUTS];
+    float *images = calloc(3 * LARGE * LARGE, sizeof *images);
+    const void *inputs[1] = {images};
+    shared_arena_init(&arena);
+    for (int i = 0; i < 2; i++) {
+        const size_t before = arena.bytes;
+        graph[i] = random_graph(1003, (size_t)sides[i], (size_t)sides[i]);
+        session[i] = create(graph[i], 1);
+        make_images(7, 1, (size_t)sides[i], (size_t)sides[i], images, images);
+        cr_assert_eq(session_run(session[i], 1, inputs, outputs[i], &err), STATUS_OK);
+        cr_assert_eq(
+            tensor_create(NULL, outputs[i][0]->dtype, &outputs[i][0]->shape, &expected[i], &err),
+            STATUS_OK);
+        memcpy(expected[i]->data, outputs[i][0]->data, expected[i]->bytes);
+        const size_t shared = session_share_arena(session[i], &arena);
+        cr_assert_gt(shared, before);
+        cr_assert_eq(arena.bytes, shared);
+        cr_assert_leq(shared, session_info(session[i])->activation_bytes);
+    }
+    for (int run = 0; run < RUNS; run++)
+        for (int i = 0; i < 2; i++) {
+            make_images(7, 1, (size_t)sides[i], (size_t)sides[i], images, images);
+            cr_assert_eq(session_run(session[i], 1, inputs, outputs[i], &err), STATUS_OK);
+            for (int k = 0; k < 2; k++)
+                if (run > 0 || k <= i)
+                    cr_assert_eq(memcmp(outputs[k][0]->data, expected[k]->data, expected[k]->bytes),
+                                 0);
+        }
+    const size_t both = arena.bytes;
+    session_free(session[1]);
+    cr_assert_lt(arena.bytes, both);
+    make_images(7, 1, SMALL, SMALL, images, images);
+    cr_assert_eq(session_run(session[0], 1, inputs, outputs[0], &err), STATUS_OK);
+    cr_assert_eq(memcmp(outputs[0][0]->data, expected[0]->data, expected[0]->bytes), 0);
+    session_free(session[0]);
+    cr_assert_eq(arena.bytes, 0);
+    shared_arena_done(&arena);
+    for (int i = 0; i < 2; i++) {
+        tensor_unref(expected[i]);
+        graph_free(graph[i]);
+    }
     free(images);
 }
 

@@ -546,6 +546,13 @@ enum status session_enter(struct session *session, struct error *err)
     return session->plan.refuses ? error_set(err, STATUS_NO_MEMORY, "no thread for it") : STATUS_OK;
 }
 
+size_t session_share_arena(struct session *session, struct shared_arena *arena)
+{
+    (void)session;
+    (void)arena; /* as on a GPU */
+    return 0;
+}
+
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context)
 {
     (void)session;

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 
+#include "engine/backend/shared_arena.h"
 #include "server/schedule/runtime/budget.h"
 
 #define GPU ((struct device_id){DEVICE_CUDA, 1})
@@ -88,6 +89,26 @@ Test(budget, without_limit_only_counts)
     cr_assert_eq(budget_used(budget, DEVICE_HOST, NULL), 0);
     budget_free(budget);
     budget_free(NULL);
+}
+
+Test(budget, an_arena_is_booked_once)
+{
+    struct device_budgets *budget =
+        budget_create((const struct budget_limit[]){{DEVICE_HOST, 1000}}, 1, 0);
+    struct shared_arena arena;
+    shared_arena_init(&arena);
+    arena.bytes = 300;
+    budget_book_arena(budget, DEVICE_HOST, &arena);
+    budget_book_arena(budget, DEVICE_HOST, &arena);
+    cr_assert_eq(budget_used(budget, DEVICE_HOST, NULL), 300);
+    arena.bytes = 500;
+    budget_book_arena(budget, DEVICE_HOST, &arena);
+    cr_assert_eq(budget_share(budget, DEVICE_HOST, 1), 500);
+    arena.bytes = 0;
+    budget_book_arena(budget, DEVICE_HOST, &arena);
+    cr_assert_eq(budget_used(budget, DEVICE_HOST, NULL), 0);
+    shared_arena_done(&arena);
+    budget_free(budget);
 }
 
 Test(budget, one_load_at_a_time)

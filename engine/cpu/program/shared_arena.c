@@ -1,0 +1,69 @@
+/* Arenas and who uses them. Runs take the pages as they use them, and session_release_pages() gives
+ * them back; huge pages keep the first pass from thousands of page faults. */
+#include <sys/mman.h>
+
+#include "engine/base/thread.h"
+#include "engine/cpu/program/program.h"
+
+bool pages_resize(unsigned char **pages, size_t before, size_t bytes)
+{
+    void *moved = NULL;
+    if (bytes == before)
+        return true;
+    if (bytes == 0)
+        munmap(*pages, before);
+    else if (before == 0)
+        moved = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    else
+        moved = mremap(*pages, before, bytes, MREMAP_MAYMOVE);
+    if (moved == MAP_FAILED)
+        return false;
+    if (moved)
+        madvise(moved, bytes, MADV_HUGEPAGE);
+    *pages = moved;
+    return true;
+}
+
+/* As large as its users want, and at least `bytes`. */
+static bool fit_locked(struct shared_arena *arena, size_t bytes)
+{
+    for (const struct backend *user = arena->users; user; user = user->next_user)
+        if (user->arena_bytes > bytes)
+            bytes = user->arena_bytes;
+    if (!pages_resize(&arena->base, arena->bytes, bytes))
+        return false;
+    arena->bytes = bytes;
+    return true;
+}
+
+bool arena_fit(struct shared_arena *arena)
+{
+    LOCK(&arena->lock);
+    return fit_locked(arena, 0);
+}
+
+bool arena_join(struct backend *backend, struct shared_arena *arena)
+{
+    LOCK(&arena->lock);
+    if (!fit_locked(arena, backend->arena_bytes))
+        return false;
+    arena_leave(backend);
+    backend->next_user = arena->users;
+    arena->users = backend;
+    backend->arena = arena;
+    return true;
+}
+
+void arena_leave(struct backend *backend)
+{
+    struct shared_arena *arena = backend->arena;
+    if (!arena)
+        return;
+    LOCK(&arena->lock);
+    struct backend **link = &arena->users;
+    while (*link != backend)
+        link = &(*link)->next_user;
+    *link = backend->next_user;
+    backend->arena = NULL;
+    (void)fit_locked(arena, 0); /* what gets smaller has room */
+}
