@@ -26,7 +26,7 @@ static char *spec_of(const struct dialect_model *model)
     json_node *root = cJSON_CreateArray();
     size_t count = 0;
     for (size_t i = 0; labels && i < model->label_count; i++)
-        if (model->labels[i] && model->labels[i][0])
+        if (model->labels[i][0])
             labels[count++] = model->labels[i];
     if (count)
         qsort(labels, count, sizeof *labels, by_text);

@@ -100,7 +100,7 @@ struct dialect_model {
     const char *name, *version;
     const char *task;          /* in Roboflow's words; NULL: it has none */
     const char *shape;         /* in CVAT's words; NULL: it has none */
-    const char *const *labels; /* of its classes; an entry may be NULL */
+    const char *const *labels; /* of its classes; "": it has none */
     size_t label_count;        /* 0: also while the model is not loaded */
     int width, height;         /* of its photos; 0: not fixed */
 };

@@ -133,19 +133,22 @@ void deepstack_list_handle(struct exchange *x)
     respond_models(x, LIST_NAMES, "", write_names);
 }
 
-void doods_detectors_handle(struct exchange *x)
+static void respond_labelled(struct exchange *x)
 {
-    respond_models(x, LIST_DETECTORS, "", doods_detectors_json);
+    if (x->route->dialect == &dialect_doods)
+        respond_models(x, LIST_DETECTORS, "", doods_detectors_json);
+    else if (x->match.model[0])
+        respond_models(x, LIST_SHAPES, x->match.model, cvat_function_json);
+    else
+        respond_models(x, LIST_SHAPES, "", cvat_functions_json);
+    exchange_resume(x);
 }
 
-void cvat_functions_handle(struct exchange *x)
+/* On an offload thread: models may have many thousands of labels. */
+void labelled_models_handle(struct exchange *x)
 {
-    respond_models(x, LIST_SHAPES, "", cvat_functions_json);
-}
-
-void cvat_function_handle(struct exchange *x)
-{
-    respond_models(x, LIST_SHAPES, x->match.model, cvat_function_json);
+    exchange_wait(x, NULL, NULL);
+    exchange_offload(x, SIZE_MAX, respond_labelled);
 }
 
 void roboflow_registry_handle(struct exchange *x)
