@@ -104,6 +104,8 @@ static enum status labels_finish(struct builder *b, enum status status, struct l
 static enum status read_lines(struct builder *b, const char *text, size_t size, struct error *err)
 {
     size_t line = 0;
+    if (size >= 2 && (!memcmp(text, "\xFF\xFE", 2) || !memcmp(text, "\xFE\xFF", 2)))
+        return error_set(err, STATUS_MODEL, "the file is UTF-16; save it as UTF-8");
     if (size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
         text += 3;
         size -= 3;

@@ -1,5 +1,6 @@
-/* Class labels: labels.txt (one line per class), index_to_name.json (TorchServe), id2label of a
- * Hugging Face config.json, names of Ultralytics metadata. Immutable after load. */
+/* Class labels: labels.txt or imagenet_classes.txt (one line per class), index_to_name.json
+ * (TorchServe) or labels.json, id2label of a Hugging Face config.json, names of Ultralytics
+ * metadata. Immutable after load. */
 #pragma once
 
 #include "engine/base/status.h"

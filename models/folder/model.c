@@ -216,8 +216,8 @@ static enum status read_labels(const struct model_place *place, const struct onn
         const char *file;
         labels_reader read;
     } sources[] = {
-        {"labels.txt", labels_from_text},
-        {"index_to_name.json", labels_from_json},
+        {"labels.txt", labels_from_text},  {"index_to_name.json", labels_from_json},
+        {"labels.json", labels_from_json}, {"imagenet_classes.txt", labels_from_text},
         {"config.json", labels_from_json},
     };
     TRY(read_characters(place, onnx, model, err));

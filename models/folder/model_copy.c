@@ -47,6 +47,8 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
 {
     const char *const names[] = {"labels.txt",
                                  "index_to_name.json",
+                                 "labels.json",
+                                 "imagenet_classes.txt",
                                  "preprocessor_config.json",
                                  "preprocess_cfg.json",
                                  "tokenizer.json",

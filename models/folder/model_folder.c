@@ -102,11 +102,11 @@ static bool ends_with(const char *name, const char *ending)
     return length > tail && !strcmp(name + length - tail, ending);
 }
 
-/* Weights of a framework that models/export/ knows. */
+/* Weights of a framework that models/export/ knows, or a model in ONNX Runtime's own format. */
 static bool is_weights(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
-           ends_with(name, ".ckpt") ||
+           ends_with(name, ".ckpt") || ends_with(name, ".ort") ||
            (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
 }
 
@@ -174,9 +174,10 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
             survey->files);
     if (survey->checkpoint)
         return error_set(
-            err, STATUS_NOT_FOUND,
-            "no .onnx file, but %.80s: export it to ONNX first (models/export/README.md)",
-            survey->checkpoint);
+            err, STATUS_NOT_FOUND, "no .onnx file, but %.80s: %s", survey->checkpoint,
+            ends_with(survey->checkpoint, ".ort")
+                ? "this is ONNX Runtime's own format; add the .onnx file that it was made from"
+                : "export it to ONNX first (models/export/README.md)");
     return error_set(err, STATUS_NOT_FOUND,
                      "no model: looked for model.onnx, onnx/model.onnx, N/model.onnx (Triton; no "
                      "leading zeros) and a single *.onnx file, found none of those; export a model "

@@ -371,6 +371,9 @@ const char *wire_recognise(const uint8_t *data, size_t size)
         return NOT_ONNX "HDF5 (a Keras checkpoint?); convert it with tf2onnx first";
     if (size >= 8 && !memcmp(data + 4, "TFL3", 4))
         return NOT_ONNX "a TensorFlow Lite model; convert it with tf2onnx first";
+    if (size >= 8 && !memcmp(data + 4, "ORTM", 4))
+        return NOT_ONNX
+            "ONNX Runtime's own format (.ort); use the .onnx file that it was made from";
     if (size >= 2 && data[0] == 0x80 && data[1] >= 2 && data[1] <= 5)
         return NOT_ONNX "a Python pickle (a PyTorch checkpoint?)" EXPORT " (torch.onnx.export)";
     if (starts_with_bytes(data, size, "\x1f\x8b", 2))

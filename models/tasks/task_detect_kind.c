@@ -660,7 +660,12 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
         return;
     const struct task_output *output = &facts->outputs[at];
     const char *architecture = facts->architecture;
-    if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
+    if (architecture && has_suffix(architecture, "ForPoseEstimation"))
+        decided(task, TASK_UNKNOWN,
+                "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, of "
+                "which lensd makes no points; ask for tensors",
+                architecture, output->name);
+    else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
     else if (facts->label_count > 1 && dim_of(output, 0) == (int64_t)facts->label_count &&
              (facts->class_output == SIZE_MAX || facts->class_output == at))

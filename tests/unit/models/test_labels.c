@@ -81,6 +81,10 @@ Test(labels, refuses_lines)
         {"overlong", "\xC0\xAF\n", 0, STATUS_MODEL, "UTF-8"},
         {"surrogate", "\xED\xA0\x80\n", 0, STATUS_MODEL, "UTF-8"},
         {"NUL", "a\0b\n", 4, STATUS_MODEL, "NUL"},
+        {"UTF-16",
+         "\xFF\xFE"
+         "a\0\n\0",
+         6, STATUS_MODEL, "the file is UTF-16; save it as UTF-8"},
     };
     check_bad(cases, COUNT_OF(cases), labels_from_text);
 }

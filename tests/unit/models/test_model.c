@@ -757,6 +757,13 @@ Test(model, a_folder_without_onnx_says_what_to_do)
     expect_failure(&folder, STATUS_NOT_FOUND, "found none");
     put_text(&folder, "config.json", "{}");
     expect_failure(&folder, STATUS_NOT_FOUND, "but config.json: export it to ONNX first");
+    put_text(&folder, "model.ort", "x");
+    expect_failure(&folder, STATUS_NOT_FOUND,
+                   "but model.ort: this is ONNX Runtime's own format; add the .onnx file");
+    put_text(&folder, "a.safetensors", "x");
+    expect_failure(&folder, STATUS_NOT_FOUND, "but a.safetensors: export");
+    remove_folder(&folder);
+    folder = make_folder();
     put_text(&folder, "model.safetensors", "x");
     expect_failure(&folder, STATUS_NOT_FOUND,
                    "but model.safetensors: export it to ONNX first (models/export/README.md)");
@@ -764,6 +771,25 @@ Test(model, a_folder_without_onnx_says_what_to_do)
     put_net(&folder, "b.onnx", &plain_net);
     expect_failure(&folder, STATUS_NOT_FOUND, "found 2 of those; name the .onnx file");
     remove_folder(&folder);
+}
+
+Test(model, labels_of_other_names)
+{
+    static const char *const files[][2] = {{"labels.json", "[\"cat\", \"dog\"]"},
+                                           {"imagenet_classes.txt", "cat\ndog\n"}};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct folder folder = make_folder();
+        struct model *model;
+        struct error err = {0};
+        put_net(&folder, "model.onnx", &plain_net);
+        put_text(&folder, files[i][0], files[i][1]);
+        cr_assert_eq(model_load(folder.path, NULL, NULL, &model, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_expect_str_eq(model->labels_source, files[i][0]);
+        cr_expect_str_eq(labels_name(&model->labels, 1), "dog");
+        model_free(model);
+        remove_folder(&folder);
+    }
 }
 
 Test(model, errors_of_configurations_name_their_file)

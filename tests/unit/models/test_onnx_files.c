@@ -128,6 +128,7 @@ Test(onnx_files, says_what_a_file_is_instead)
         {"\x89PNG\r\n\x1a\n", "a PNG image"},
         {"\x80\x02}q\x01", "pickle"},
         {"\x1f\x8b\x08", "gzip"},
+        {"\x20\x01\x01\x01ORTM", "(.ort); use the .onnx file"},
         {"# ResNet-50\n\nA model of images.\n", "not an ONNX file: it looks like plain text"},
         {"\x08\x07\x3a\x7f\x0a", "damaged or incomplete: copy it again"},
         {"\x08\x07\x3f\x7f", "malformed file: an unknown wire type"},

@@ -197,6 +197,12 @@ Test(task, faces_and_text)
     cr_expect(task.outputs[8] == 0 && !task_layout_has_rows(task.layout));
     lists[3].shape.dims[1]--;
     cr_expect_eq(decide(none, lists, 9).kind, TASK_UNKNOWN);
+    const struct task_output heat = OUTPUT("heatmaps", 1, 17, 64, 48);
+    task =
+        decide((struct task_facts){.architecture = "VitPoseForPoseEstimation", .label_count = 17},
+               &heat, 1);
+    cr_expect(task.kind == TASK_UNKNOWN && strstr(task.evidence, "'heatmaps' is a heatmap"), "%s",
+              task.evidence);
     const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);
     const struct task_facts characters = {.label_count = 96, .are_characters = true};
     cr_expect_eq(decide(characters, &line, 1).kind, TASK_TEXT);
