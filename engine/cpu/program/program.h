@@ -22,6 +22,7 @@ struct backend {
     struct shared_arena *arena;    /* of its programs' values, but outputs */
     struct shared_arena own_arena; /* until it joins another one */
     struct backend *next_user;     /* of `arena` */
+    size_t arena_bytes;            /* what the largest program wants of it */
     unsigned char *kept;           /* outputs */
     size_t kept_bytes;
     struct program *programs;  /* linked, so that reserve() can place them */
