@@ -178,8 +178,9 @@ static enum status read_triton(const struct model_place *place, struct model *mo
     triton_config_done(&config);
     if (status == STATUS_NOT_FOUND) /* its file of labels */
         status = error_set(err, STATUS_MODEL, "%s", err->message);
-    return side_file_close(&file, status, err) == STATUS_OK
-               ? STATUS_OK
+    status = side_file_close(&file, status, err);
+    return status == STATUS_OK || status == STATUS_NO_MEMORY
+               ? status
                : error_set(err, STATUS_MODEL, "%s", err->message);
 }
 

@@ -128,7 +128,8 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
     if (status != STATUS_OK) {
         labels_done(&labels);
         zero_shot_done(ret);
-        return error_set(err, STATUS_MODEL, "%s", err->message);
+        return status == STATUS_NO_MEMORY ? status
+                                          : error_set(err, STATUS_MODEL, "%s", err->message);
     }
     if (!ret->count)
         return STATUS_OK;

@@ -128,14 +128,22 @@ enum status onnx_file_check(const struct onnx_file *file, enum status status, st
     return status;
 }
 
-static void *arena_take(void *arena, size_t size)
+struct onnx_unpacking {
+    struct arena *arena;
+    bool is_short;
+};
+
+static void *arena_take(void *context, size_t size)
 {
-    return arena_alloc(arena, 1, size);
+    struct onnx_unpacking *unpacking = context;
+    void *memory = arena_alloc(unpacking->arena, 1, size);
+    unpacking->is_short |= !memory;
+    return memory;
 }
 
-static void arena_keep(void *arena, void *pointer)
+static void arena_keep(void *context, void *pointer)
 {
-    (void)arena;
+    (void)context;
     (void)pointer; /* goes with the arena */
 }
 
@@ -160,17 +168,19 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
                    : err->status;
     }
     /* The messages are gone again before the graph is used: they are limited, not charged. */
-    struct arena *arena = arena_create(file->limit - file->used);
+    struct onnx_unpacking unpacking = {.arena = arena_create(file->limit - file->used)};
     ProtobufCAllocator allocator = {
-        .alloc = arena_take, .free = arena_keep, .allocator_data = arena};
+        .alloc = arena_take, .free = arena_keep, .allocator_data = &unpacking};
     ProtobufCMessage *root =
-        arena ? protobuf_c_message_unpack(descriptor, &allocator, size, slim) : NULL;
+        unpacking.arena ? protobuf_c_message_unpack(descriptor, &allocator, size, slim) : NULL;
     free(slim);
     if (!root) {
-        arena_free(arena);
-        return error_set(err, STATUS_MODEL,
-                         "the file is malformed, or its structures pass the memory limit");
+        arena_free(unpacking.arena);
+        return unpacking.is_short || !unpacking.arena
+                   ? error_set(err, STATUS_NO_MEMORY,
+                               "no memory for the file's structures, or they pass the memory limit")
+                   : error_set(err, STATUS_MODEL, "the file is malformed");
     }
-    *ret = (struct onnx_messages){arena, root};
+    *ret = (struct onnx_messages){unpacking.arena, root};
     return STATUS_OK;
 }

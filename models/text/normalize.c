@@ -235,7 +235,9 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
     if (status == STATUS_OK)
         status = charsmap_set(step, bytes, size, err);
     free(bytes);
-    return status == STATUS_OK ? status : error_set(err, STATUS_MODEL, "%s", err->message);
+    return status == STATUS_OK || status == STATUS_NO_MEMORY
+               ? status
+               : error_set(err, STATUS_MODEL, "%s", err->message);
 }
 
 /* ---- tokenizer.json ---- */

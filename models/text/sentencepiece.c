@@ -16,17 +16,25 @@ typedef Sentencepiece__ModelProto__SentencePiece piece_t;
 /* Memory that unpacking a file may take. */
 #define UNPACKED_MAX ((size_t)256 << 20)
 
-static void *limited_alloc(void *left, size_t size)
+struct piece_unpacking {
+    size_t left;
+    bool no_memory; /* the system has none; the file may be fine */
+};
+
+static void *limited_alloc(void *context, size_t size)
 {
-    if (size > *(size_t *)left)
+    struct piece_unpacking *unpacking = context;
+    if (size > unpacking->left)
         return NULL;
-    *(size_t *)left -= size;
-    return malloc(size);
+    unpacking->left -= size;
+    void *memory = malloc(size);
+    unpacking->no_memory |= !memory;
+    return memory;
 }
 
-static void limited_free(void *left, void *memory)
+static void limited_free(void *context, void *memory)
 {
-    (void)left;
+    (void)context;
     free(memory);
 }
 
@@ -166,12 +174,14 @@ static enum status read_model(const Sentencepiece__ModelProto *proto, struct tok
 
 enum status sentencepiece_read(char *bytes, size_t size, struct tokenizer *ret, struct error *err)
 {
-    size_t left = UNPACKED_MAX;
-    ProtobufCAllocator allocator = {limited_alloc, limited_free, &left};
+    struct piece_unpacking unpacking = {.left = UNPACKED_MAX};
+    ProtobufCAllocator allocator = {limited_alloc, limited_free, &unpacking};
     Sentencepiece__ModelProto *proto =
         sentencepiece__model_proto__unpack(&allocator, size, (const uint8_t *)bytes);
     if (!proto)
-        return error_set(err, STATUS_MODEL, "the file is damaged, or no model of sentencepiece");
+        return unpacking.no_memory ? error_no_memory(err, "for a tokenizer")
+                                   : error_set(err, STATUS_MODEL,
+                                               "the file is damaged, or no model of sentencepiece");
     const enum status status = read_model(proto, ret, err);
     sentencepiece__model_proto__free_unpacked(proto, &allocator);
     return status;

@@ -1,0 +1,226 @@
+/* Memory runs out while files are read: the n-th allocation fails, for one n after the other. The
+ * result is the right one, or a sentence and STATUS_NO_MEMORY. A plain program: the allocators are
+ * wrapped by the linker. Those of libraries (cJSON, protobuf-c, oneDNN) never fail here. */
+#include <dirent.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/size.h"
+#include "engine/runtime/session.h"
+#include "models/folder/model.h"
+#include "models/onnx/onnx_write.h"
+#include "models/text/tokenizer.h"
+#include "tests/unit/tap.h"
+
+#define DATA LENSD_SOURCE_ROOT "/tests/data/"
+
+/* ---- allocators ---- */
+
+static atomic_long left = LONG_MAX; /* allocations that succeed before one fails */
+static atomic_bool has_failed;
+
+static bool fails(void)
+{
+    if (atomic_fetch_sub(&left, 1) != 1)
+        return false;
+    atomic_store(&has_failed, true);
+    return true;
+}
+
+#define WRAP(type, name, parameters, ...)                                                          \
+    type __real_##name parameters;                                                                 \
+    type __wrap_##name parameters;                                                                 \
+    type __wrap_##name parameters                                                                  \
+    {                                                                                              \
+        return fails() ? NULL : __real_##name(__VA_ARGS__);                                        \
+    }
+
+WRAP(void *, malloc, (size_t size), size)
+WRAP(void *, calloc, (size_t count, size_t size), count, size)
+WRAP(void *, realloc, (void *data, size_t size), data, size)
+WRAP(char *, strdup, (const char *text), text)
+WRAP(char *, strndup, (const char *text, size_t size), text, size)
+
+/* ---- the sweep ---- */
+
+struct job {
+    enum status (*run)(const struct job *job, struct error *err);
+    const char *path;
+};
+
+static enum status run_once(const struct job *job, long n, struct error *err)
+{
+    *err = (struct error){0};
+    atomic_store(&has_failed, false);
+    atomic_store(&left, n);
+    const enum status status = job->run(job, err);
+    atomic_store(&left, LONG_MAX);
+    return status;
+}
+
+/* Returns false for what fails without a shortage: it is no job. Later allocations are a sample. */
+static bool sweep(const struct job *job)
+{
+    struct error err;
+    if (run_once(job, LONG_MAX, &err) != STATUS_OK)
+        return false;
+    for (long n = 1;; n += 1 + n / 256) {
+        const enum status status = run_once(job, n, &err);
+        const bool is_right = status == STATUS_OK || (status == STATUS_NO_MEMORY && err.message[0]);
+        if (!is_right)
+            fprintf(stderr, "%s, allocation %ld: %s: %s\n", job->path, n, status_word(status),
+                    err.message);
+        CHECK(is_right);
+        if (!atomic_load(&has_failed))
+            return true;
+    }
+}
+
+/* With each file or folder in a folder, of which so many are good. */
+static void sweep_folder(const char *folder, enum status (*run)(const struct job *, struct error *),
+                         size_t good)
+{
+    char path[PATH_MAX];
+    size_t count = 0;
+    DIR *dir = opendir(folder);
+    CHECK(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        count += sweep(&(struct job){run, path});
+    }
+    closedir(dir);
+    CHECK(count >= good);
+}
+
+/* ---- models ---- */
+
+static enum status make_session(const struct graph *graph, struct error *err)
+{
+    struct session *session;
+    const struct session_options options = {
+        .threads = 1, .max_batch = 2, .no_kernel_tuning = true, .image_input = SIZE_MAX};
+    const enum status status = session_create(graph, &options, &session, err);
+    if (status == STATUS_OK)
+        session_free(session);
+    return status;
+}
+
+static enum status write_file(const struct graph *graph, struct error *err)
+{
+    char path[] = "/tmp/lensd-allocations-XXXXXX";
+    const struct onnx_write_options options = {.producer = "test"};
+    CHECK(mkdtemp(path));
+    char file[sizeof path + 8];
+    snprintf(file, sizeof file, "%s/m.onnx", path);
+    const enum status status = onnx_write_file(graph, &options, file, err);
+    CHECK((unlink(file) == 0) == (status == STATUS_OK));
+    CHECK(rmdir(path) == 0);
+    return status;
+}
+
+static enum status read_onnx(const struct job *job, struct error *err)
+{
+    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    struct onnx_model model;
+    struct graph *copy = NULL;
+    TRY(onnx_load_file(job->path, &options, &model, err));
+    enum status status = graph_clone(model.graph, &copy, err);
+    onnx_model_done(&model);
+    if (status == STATUS_OK)
+        graph_free(copy);
+    return status;
+}
+
+static enum status compile_onnx(const struct job *job, struct error *err)
+{
+    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    struct onnx_model model;
+    TRY(onnx_load_file(job->path, &options, &model, err));
+    const enum status status = make_session(model.graph, err);
+    onnx_model_done(&model);
+    return status;
+}
+
+static enum status write_onnx(const struct job *job, struct error *err)
+{
+    static const struct onnx_options options = {.memory_limit = (size_t)64 << 20};
+    struct onnx_model model;
+    TRY(onnx_load_file(job->path, &options, &model, err));
+    const enum status status = write_file(model.graph, err);
+    onnx_model_done(&model);
+    return status;
+}
+
+static enum status read_folder(const struct job *job, struct error *err)
+{
+    static const struct model_limits limits = {.memory = (size_t)64 << 20};
+    struct model *model;
+    TRY(model_load(job->path, NULL, &limits, &model, err));
+    model_free(model);
+    return STATUS_OK;
+}
+
+static enum status read_tokenizer(const struct job *job, struct error *err)
+{
+    static const char text[] = "A photo of two cats, 3.5 m\xc3\xa9tres high \xf0\x9f\x90\x88";
+    static const struct encode_options options = {.max_length = 16, .truncate = true};
+    struct tokenizer *tokenizer;
+    struct token_list list;
+    TRY(tokenizer_open(&job->path, 1, &tokenizer, err));
+    const enum status status =
+        tokenizer_encode(tokenizer, text, sizeof text - 1, &options, &list, err);
+    if (status == STATUS_OK)
+        token_list_done(&list);
+    tokenizer_free(tokenizer);
+    return status;
+}
+
+static void test_onnx_files(void)
+{
+    sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/onnx", read_onnx, 12);
+}
+
+static void test_onnx_files_that_are_written(void)
+{
+    sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/onnx", write_onnx, 12);
+}
+
+static void test_sessions(void)
+{
+    sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/onnx", compile_onnx, 12);
+    sweep_folder(DATA "batches", compile_onnx, 4);
+}
+
+static void test_folders(void)
+{
+    static const char *const paths[] = {"text_models/clip", "text_models/siglip", "lists",
+                                        "../../models/digits"};
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, DATA "%s", paths[i]);
+        CHECK(sweep(&(struct job){read_folder, path}));
+    }
+}
+
+static void test_tokenizers(void)
+{
+    sweep_folder(DATA "tokenizers", read_tokenizer, 8);
+}
+
+int main(void)
+{
+    static const struct tap_test tests[] = {
+        {"ONNX files are read", test_onnx_files},
+        {"ONNX files are written", test_onnx_files_that_are_written},
+        {"sessions are compiled", test_sessions},
+        {"folders of models are read", test_folders},
+        {"tokenizers are read, and used", test_tokenizers},
+    };
+    return tap_run(tests, COUNT_OF(tests), NULL);
+}
