@@ -249,6 +249,9 @@ static void allow_system(struct file_rules *rules)
         "/etc/resolv.conf", "/etc/gai.conf"};
     for (size_t i = 0; i < COUNT_OF(paths); i++)
         allow(rules, paths[i], READ);
+#ifdef COVERAGE_FOLDER
+    allow(rules, COVERAGE_FOLDER, CHANGE | MAKE_REG);
+#endif
     (void)dl_iterate_phdr(allow_library, rules);
     /* NVIDIA's management library is loaded later, for metrics. */
     char *folders = strdup(getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "");
