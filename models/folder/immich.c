@@ -30,6 +30,9 @@ const char *immich_file(const char *path, const char *name)
         {"ocr", "detection", "lensd.json",
          "{\"task\": \"text-detection\", \"confidence\": 0.5, \"unclip_ratio\": 1.6, "
          "\"use_dilation\": true}"},
+        /* for memory: pages are large, and come one by one */
+        {"ocr", "detection", "config.pbtxt", "max_batch_size: 1"},
+        {"ocr", "recognition", "config.pbtxt", "max_batch_size: 4"},
         {"ocr", "detection", "preprocessor_config.json",
          "{\"size\": {\"height\": 736, \"width\": 992}, \"do_flip_channel_order\": true, "
          "\"resample\": 1, \"image_mean\": [0.5, 0.5, 0.5], \"image_std\": [0.5, 0.5, 0.5]}"},

@@ -442,11 +442,10 @@ static enum status add_part(struct repository *repository, const char *folder, c
 /* Fills the stages of such a folder, but for the names of their models. */
 static void immich_stages(bool is_text, struct pipeline_config *ret)
 {
-    /* Of pictures of 4:3, 16:9 and 1:1 with a short side of 736, Immich's maxResolution. */
-    static const struct stage_size pages[] = {
-        {992, 736}, {736, 992}, {1312, 736}, {736, 1312}, {736, 736}};
-    static const struct stage_size lines[] = {
-        {320, 48}, {480, 48}, {640, 48}, {960, 48}, {1280, 48}};
+    /* Of pictures of 4:3 and 16:9 with a short side of 736, Immich's maxResolution; each size takes
+     * memory and time to load. */
+    static const struct stage_size pages[] = {{992, 736}, {736, 992}, {1312, 736}, {736, 1312}};
+    static const struct stage_size lines[] = {{320, 48}, {640, 48}, {1280, 48}};
     struct pipeline_stage *first = &ret->stages[0], *second = &ret->stages[1];
     *ret = (struct pipeline_config){.stage_count = 2};
     first->max = STAGE_CROPS_DEFAULT;
@@ -467,7 +466,10 @@ static enum status add_stages_of(struct repository *repository, const char *fold
 {
     const char *dashes = is_text ? strstr(name, "__") : NULL;
     TRY(add_part(repository, folder, name, "detection", err));
+    const size_t before = repository->count;
     TRY(add_part(repository, folder, name, "recognition", err));
+    if (is_text && repository->count == before) /* the detector for readers of languages */
+        return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
     if (!config)
         return no_memory(err);

@@ -15,6 +15,8 @@ from small_onnx import floats, ints, node, noise, tensor_info, value
 CLIP, FACES = "tiny__seeded", "buffalo_t"
 TEXTS = ["two  birds on\tthe roof ", "A red CAR at night!"]
 PICTURES = [(400, 300), (225, 371)]
+PAGES = [(1104, 828), (828, 1104)]
+OCR, SHADES = "LATIN__tiny_ocr", [4, 13, 22, 31, 40]
 LEAST = .7  # Immich's minScore for faces
 SIDE, LENGTH, VECTOR, CELL = 32, 16, 16, 4
 STRIDES = (8, 16, 32)
@@ -91,6 +93,42 @@ def arcface(path):
         [tensor_info("input.1", "N", 3, 112, 112)], [tensor_info("683", "N", 24)])
 
 
+def page(width, height):
+    """A white PNG with bars for lines of text: pieces of five shades with white between them."""
+    rows, letters = [b"\0" + b"\xf8" * 3 * width] * height, random.Random(9)
+    for top in range(60, height - 60, 110):
+        row = bytearray(rows[top])
+        for left in (50, width // 2 + 30) if top < 300 else (90,):
+            for i in range(letters.randint(3, 6)):
+                at, shade = left + 60 * i, SHADES[letters.randrange(5)]
+                row[1 + 3 * at:1 + 3 * (at + 44)] = bytes([shade] * 3 * 44)
+        rows[top:top + 36] = [bytes(row)] * 36
+    return png_header(width, height) + png_chunk(b"IDAT", zlib.compress(b"".join(rows), 1)) + png_chunk(b"IEND", b"")
+
+
+def text_detector(path):
+    """The probability of text: how dark the neighbourhood is."""
+    small_onnx.write(path, [
+        node("Conv", ["x", "w", "b"], ["c"], ints("pads", [1, 12, 1, 12])), node("Sigmoid", ["c"], ["map"])],
+        [floats("w", (1, 3, 3, 25), [-6 / 225] * 225), floats("b", (1,), [2])],
+        [tensor_info("x", 1, 3, "height", "width")], [tensor_info("map", 1, 1, "height", "width")])
+
+
+def text_reader(path):
+    """The lightest point of each column, between its rows 16 and 32, becomes a character: five, and the blank for lighter ones."""
+    shades = [-.5, *(s / 127.5 - 1 for s in SHADES)]
+    small_onnx.write(path, [
+        node("Slice", ["x", "from", "to", "axis"], ["middle"]),
+        node("MaxPool", ["middle"], ["columns"], ints("kernel_shape", [16, 8]), ints("strides", [16, 8])),
+        node("Conv", ["columns", "w", "b"], ["c"]), node("Squeeze", ["c", "axis"], ["s"]),
+        node("Transpose", ["s"], ["t"], ints("perm", [0, 2, 1])), node("Softmax", ["t"], ["text"])],
+        [floats("w", (6, 3, 1, 1), [2 * 2000 * s / 3 for s in shades for _ in range(3)]),
+         floats("b", (6,), [-2000 * s * s for s in shades]),
+         *(small_onnx.integers(name, [number]) for name, number in (("from", 16), ("to", 32), ("axis", 2)))],
+        [tensor_info("x", "N", 3, 48, "width")], [tensor_info("text", "N", "steps", 6)],
+        metadata=[("character", "a\nb\nc\nd\ne")])
+
+
 def put(folder, *names):
     path = os.path.join(folder, *names)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -116,3 +154,5 @@ def make(cache):
         "resize_mode": "squash", "fill_color": 0}))
     scrfd(put(cache, "facial-recognition", FACES, "detection", "model.onnx"))
     arcface(put(cache, "facial-recognition", FACES, "recognition", "model.onnx"))
+    text_detector(put(cache, "ocr", OCR.rpartition("__")[2], "detection", "model.onnx"))  # the language is the reader's
+    text_reader(put(cache, "ocr", OCR, "recognition", "model.onnx"))

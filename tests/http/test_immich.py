@@ -1,6 +1,7 @@
 """The requests of Immich's server, byte for byte as Node's fetch sends a FormData, against a folder as Immich's cache. Expected
 answers are ONNX Runtime's (tests/data/immich/make_golden.py)."""
 
+import difflib
 import gzip
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import unittest
 
 import immich_models
-from harness import ROOT, FolderCase, multipart, png, run_lensd
+from harness import ROOT, FolderCase, flat_png, multipart, png, run_lensd
 from test_apps import commands
 
 with open(os.path.join(ROOT, "tests", "data", "immich", "expected.json"), encoding="utf-8") as golden:
@@ -122,6 +123,36 @@ class Answers(ImmichCase):
         between = (first[1]["score"] + first[2]["score"]) / 2
         self.assertEqual(len(self.ask(faces(between), immich_models.picture(400, 300))["facial-recognition"]), 2)
 
+    def test_text(self):
+        self.start()
+        task = pair("ocr", immich_models.OCR, .5)
+        task["ocr"]["detection"]["options"]["maxResolution"] = 736
+        task["ocr"]["recognition"]["options"] = {"minScore": .5}
+        for size, wanted in EXPECTED["ocr"].items():
+            width, height = map(int, size.split("x"))
+            answer = self.ask(task, immich_models.page(width, height))
+            self.assertEqual((list(answer), answer["imageHeight"], answer["imageWidth"]),
+                             (["ocr", "imageHeight", "imageWidth"], height, width))
+            found = answer["ocr"]
+            self.assertEqual(list(found), ["text", "box", "boxScore", "textScore"])
+            self.assertEqual(len(found["text"]), len(wanted), found)
+            # Columns at the edge of a piece of shade read otherwise where a line is a pixel wider.
+            alike = [difflib.SequenceMatcher(None, text, line["text"]).ratio() for text, line in zip(found["text"], wanted)]
+            self.assertGreater(min(alike), .6, found["text"])
+            self.assertGreater(alike.count(1), len(alike) / 2, found["text"])
+            for k, line in enumerate(wanted):
+                for value, want, side in zip(found["box"][8 * k:8 * k + 8], line["box"], (width, height) * 4):
+                    self.assertAlmostEqual(value * side, want * side, delta=2.5)
+                self.assertAlmostEqual(found["boxScore"][k], line["boxScore"], delta=.01)
+                self.assertAlmostEqual(found["textScore"][k], line["textScore"], delta=.05)
+        best = sorted(line["textScore"] for line in wanted)
+        task["ocr"]["recognition"]["options"] = {"minScore": (best[-1] + best[0]) / 2}
+        fewer = self.ask(task, immich_models.page(width, height))["ocr"]
+        self.assertLess(len(fewer["text"]), len(wanted))
+        self.assertEqual([len(fewer[k]) // n for k, n in (("text", 1), ("box", 8), ("boxScore", 1), ("textScore", 1))],
+                         [len(fewer["text"])] * 4)
+        self.assertEqual(self.ask(task, flat_png(255, 64))["ocr"], {"text": [], "box": [], "boxScore": [], "textScore": []})
+
     def test_names(self):
         """Names are cleaned as those of the folders in the cache are."""
         self.start()
@@ -145,7 +176,9 @@ class Answers(ImmichCase):
         answer = self.server.request("POST", "/predict", body, {"Content-Type": kind})
         self.assertEqual((answer.status, len(answer.json()["embedding"])), (200, immich_models.VECTOR))
         names = {m["name"] for m in self.server.get("/health").json()["models"]}
-        self.assertEqual(names, {CLIP, CLIP + ".text", FACES, FACES + ".detection", FACES + ".recognition"})
+        ocr, detector = immich_models.OCR, immich_models.OCR.rpartition("__")[2] + ".detection"
+        self.assertEqual(names, {CLIP, CLIP + ".text", FACES, FACES + ".detection", FACES + ".recognition", ocr,
+                                 ocr + ".recognition", detector})
 
 
 class Errors(ImmichCase):
@@ -220,7 +253,9 @@ class Page(ImmichCase):
     @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
     def test_page(self):
         """The commands of docs/apps/immich.md."""
-        for task, ours, name in (("clip", CLIP, "ViT-B-32__openai"), ("facial-recognition", FACES, "buffalo_l")):
+        shutil.move(os.path.join(self.cache, "ocr", "tiny_ocr", "detection"), os.path.join(self.cache, "ocr", immich_models.OCR))
+        for task, ours, name in (("clip", CLIP, "ViT-B-32__openai"), ("facial-recognition", FACES, "buffalo_l"),
+                                 ("ocr", immich_models.OCR, "PP-OCRv5_mobile")):
             os.rename(os.path.join(self.cache, task, ours), os.path.join(self.cache, task, name))
         with open(self.path("photo.jpg"), "wb") as file:
             file.write(png(64, 64))
@@ -237,7 +272,8 @@ class Page(ImmichCase):
             answers.append(run.stdout)
         self.assertEqual(answers[0], "pong")
         self.assertEqual([sorted(json.loads(answer)) for answer in answers[1:]], [
-            ["clip", "imageHeight", "imageWidth"], ["clip"], ["facial-recognition", "imageHeight", "imageWidth"]])
+            ["clip", "imageHeight", "imageWidth"], ["clip"], ["facial-recognition", "imageHeight", "imageWidth"],
+            ["imageHeight", "imageWidth", "ocr"]])
 
 
 if __name__ == "__main__":

@@ -420,6 +420,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     x->answer_form = DESCRIBE_JSON;
     TRY(immich_entries_parse((const char *)entries->data, entries->size, asked, err));
     x->dialect = asked->dialect;
+    work->request.waits_for_sizes = true; /* a refusal marks the server dead */
     if (!picture && !text)
         return error_set(err, STATUS_INVALID, "Either image or text must be provided");
     if (asked->refusal || (!picture && !asked->is_text) || (picture && asked->is_text))

@@ -101,6 +101,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
     if (!host)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the model host");
     host->options = *options;
+    host->sizes_to_come = table_sizes_to_come_locked;
     fill_in_defaults(&host->options);
     pthread_mutex_init(&host->lock, NULL);
     condition_init(&host->released);

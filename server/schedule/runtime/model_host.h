@@ -169,8 +169,9 @@ struct predict_request {
     const char *model; /* NULL: the default model; borrowed until on_done */
     int height, width; /* pixels that photos are prepared to; 0: the model's own */
     enum size_choice size_choice;
-    bool any_size;       /* for model_host_would_admit: the body may name a size */
-    const char *version; /* NULL: the newest one served; borrowed until on_done */
+    bool waits_for_sizes; /* model_host_await() waits for the sizes that its pipeline names, too */
+    bool any_size;        /* for model_host_would_admit: the body may name a size */
+    const char *version;  /* NULL: the newest one served; borrowed until on_done */
     struct deployment
         *target; /* NULL, or from model_host_acquire: serves it, whatever `model` says */
     /* Raw tensors instead of photos; needs `target`. One pointer per input of the served model, in

@@ -289,8 +289,7 @@ static enum status note_sizes(const struct deployment *base, const struct model_
     return STATUS_OK;
 }
 
-/* Sizes that the stages of a pipeline name and that are not compiled yet. */
-static int count_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages)
+int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages)
 {
     int count = 0;
     for (size_t s = 0; s < stages->stage_count; s++) {
@@ -310,7 +309,7 @@ size_t model_host_sizes_left(struct model_host *host)
     LOCK(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++)
         if (host->entries[i]->stages)
-            count += (size_t)count_sizes_to_come_locked(host, host->entries[i]->stages);
+            count += (size_t)table_sizes_to_come_locked(host, host->entries[i]->stages);
     return count;
 }
 
@@ -323,7 +322,7 @@ void table_plan_memory(struct model_host *host)
         count += entry->state == MODEL_LOADING ||
                  (entry->deployment && entry->deployment->plan == PLAN_FIRST); /* to be completed */
         if (entry->stages)
-            count += count_sizes_to_come_locked(host, entry->stages);
+            count += table_sizes_to_come_locked(host, entry->stages);
     }
     pthread_mutex_unlock(&host->lock);
     budget_expect(host->budget, count > 1 ? count - 1 : 0);
@@ -399,10 +398,11 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
                           int height, int width, const struct error *failure)
 {
     const struct deployment_size size = {height, width};
-    LOCK(&host->lock);
+    pthread_mutex_lock(&host->lock);
     struct model_entry *entry = table_find_version_locked(host, name, version);
     if (entry && entry->deployment)
         fail_size_locked(entry, size, failure);
+    table_settle_and_unlock(host, NULL);
 }
 
 /* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
@@ -468,7 +468,8 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         fail_size_locked(entry, size, &failure);
     }
     const bool has_failed = status != STATUS_OK && find_failed_size(entry, size);
-    pthread_mutex_unlock(&host->lock);
+    atomic_store(&entry->used, clock_now());
+    table_settle_and_unlock(host, NULL);
     if (has_failed)
         log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),

@@ -325,7 +325,10 @@ bool table_must_wait_locked(struct model_host *host, const struct predict_reques
     bool must_wait = false;
     for (size_t i = 0; i < count; i++)
         must_wait = table_want_locked(host, needed[i]) || must_wait;
-    return must_wait;
+    if (must_wait || count < 2 || !request->waits_for_sizes)
+        return must_wait;
+    return host->sizes_to_come(host,
+                               table_find_locked(host, request->model, request->version)->stages);
 }
 
 bool table_hold_locked(struct model_host *host, struct predict_request *request)

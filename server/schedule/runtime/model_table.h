@@ -107,7 +107,12 @@ struct model_host {
     struct predict_request *waiting; /* for a load, oldest first */
     size_t waiting_count;
     uint64_t wishes; /* for loads, so far */
+    /* table_sizes_to_come_locked: model_sizes.c uses the table */
+    int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
+
+/* Sizes that the stages of a pipeline name and that are not compiled yet. */
+int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
 
 /* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);

@@ -2,7 +2,7 @@
 """Writes expected.json: what ONNX Runtime, with the preprocessing and the decoding that Immich's service documents, makes of
 the pictures and texts of tests/http/immich_models.py with its networks. tests/http/test_immich.py compares lensd with it.
 
-    LENSD=… make_golden.py      needs onnxruntime, tokenizers, opencv-python-headless, Pillow 9, numpy
+    LENSD=… make_golden.py      needs onnxruntime, rapidocr, tokenizers, opencv-python-headless, Pillow 9, numpy
 """
 
 import io
@@ -15,6 +15,8 @@ import cv2
 import numpy as np
 import onnxruntime
 from PIL import Image
+from rapidocr.ch_ppocr_det.utils import DBPostProcess
+from rapidocr.utils.process_img import get_rotate_crop_image
 from tokenizers import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -110,8 +112,38 @@ def faces(folder, picture, least, size=640):
     return answer
 
 
+def ocr(folder, picture, least_box, least_text, resolution=736):
+    """rapidocr's parts with Immich's parameters."""
+    rgb = np.asarray(picture)
+    height, width = rgb.shape[:2]
+    ratio = min(resolution / min(height, width), 1)
+    size = [max(round(side * ratio / 32), 1) * 32 for side in (width, height)]
+    x = np.asarray(picture.resize(size, Image.Resampling.LANCZOS), np.float32)[:, :, ::-1]
+    x = ((x / 255 - .5) / .5).transpose(2, 0, 1)[None]
+    detector = os.path.join(folder, models.OCR.rpartition("__")[2], "detection", "model.onnx")
+    boxes, scores = DBPostProcess(.3, least_box, 1000, 1.6, "fast", True)(session(detector).run(None, {"x": x})[0], (height, width))
+    boxes, scores = np.array(boxes, np.float32), np.array(scores)
+    rows = np.argsort(boxes[:, 0, 1], kind="stable")
+    lines = np.cumsum(np.append(False, np.diff(boxes[rows, 0, 1]) >= 10))
+    reader = session(os.path.join(folder, models.OCR, "recognition", "model.onnx"))
+    characters, answer = [*reader.get_modelmeta().custom_metadata_map["character"].splitlines(), " "], []
+    for i in rows[np.lexsort((boxes[rows, 0, 0], lines))]:
+        crop = get_rotate_crop_image(np.ascontiguousarray(rgb[:, :, ::-1]), boxes[i].copy())
+        wide = int(np.ceil(48 * crop.shape[1] / crop.shape[0]))
+        x = np.zeros((1, 3, 48, max(wide, 320)), np.float32)
+        x[0, :, :, :wide] = ((np.float32(cv2.resize(crop, (wide, 48))) / 255 - .5) / .5).transpose(2, 0, 1)
+        steps = reader.run(None, {"x": x})[0][0]
+        best = steps.argmax(1)
+        kept = [k for k, c in enumerate(best) if c and (k == 0 or best[k - 1] != c)]
+        score = float(np.mean([steps[k].max() for k in kept])) if kept else 0
+        if score > least_text:
+            answer.append({"text": "".join(characters[best[k] - 1] for k in kept), "box": (boxes[i] / (width, height)).ravel().tolist(),
+                           "boxScore": float(scores[i]), "textScore": score})
+    return answer
+
+
 def main():
-    expected = {"clip": {}, "text": {}, "faces": {}}
+    expected = {"clip": {}, "text": {}, "faces": {}, "ocr": {}}
     with tempfile.TemporaryDirectory() as cache:
         models.make(cache)
         clip = os.path.join(cache, "clip", models.CLIP)
@@ -122,6 +154,10 @@ def main():
             expected["faces"][f"{width}x{height}"] = faces(people, picture, models.LEAST)
         for text in models.TEXTS:
             expected["text"][text] = clip_text(clip, text).tolist()
+        for width, height in models.PAGES:
+            picture = Image.open(io.BytesIO(models.page(width, height))).convert("RGB")
+            expected["ocr"][f"{width}x{height}"] = ocr(os.path.join(cache, "ocr"), picture, .5, .5)
+    print([[(line["text"], round(line["boxScore"], 3), round(line["textScore"], 3)) for line in v] for v in expected["ocr"].values()])
     print({k: len(v) for k, v in expected["faces"].items()}, [[round(f["score"], 3) for f in v[:40]] for v in expected["faces"].values()])
     with open(os.path.join(HERE, "expected.json"), "w", encoding="utf-8") as file:
         json.dump(json.loads(json.dumps(expected), parse_float=lambda t: round(float(t), 6)), file, ensure_ascii=False, indent=0)
