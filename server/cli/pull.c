@@ -316,7 +316,8 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
     return status;
 }
 
-/* Opens and locks the hidden folder, which each model of a repository has for itself. */
+/* Opens and locks the hidden folder, which each model and commit of a repository has for
+ * itself: files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
     struct stat info;
@@ -327,8 +328,8 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
     for (size_t end = strlen(p->out); end > 1 && p->out[end - 1] == '/'; end--)
         p->out[end - 1] = '\0';
     const int front = (int)(hub_base(p->out) - p->out);
-    if (asprintf(&p->partial, "%.*s.%s.%s.pull", front, p->out, p->out + front, hub_base(model)) <
-        0)
+    if (asprintf(&p->partial, "%.*s.%s.%s.%.12s.pull", front, p->out, p->out + front,
+                 hub_base(model), p->files.commit) < 0)
         return error_no_memory(err, NULL);
     if (lstat(p->out, &info) == 0)
         return error_set(err, STATUS_CONFIG,
@@ -425,6 +426,11 @@ static enum status pull_steps(struct pull *p, struct error *err)
     TRY(open_hub(p, err));
     TRY(list_files(p, err));
     TRY(choose_model(p, &model, err));
+    if (!is_needed(model, model))
+        return error_set(err, STATUS_CONFIG,
+                         "lensd serves no model of a hidden file or of a name over 200 bytes, as "
+                         "'%.200s' of %s is; have it renamed there",
+                         model, p->repo);
     TRY(open_partial(p, model, err));
     for (size_t i = 0; i < p->files.count; i++) {
         const char *path = p->files.paths[i];

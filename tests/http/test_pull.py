@@ -20,6 +20,7 @@ from test_tls import OPENSSL, make_certificate
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "acme/digits"
 TOKEN = "hf_secret"
+PARTIAL = f".digits.model.onnx.{COMMIT[:12]}.pull"
 
 
 def git_hash(data):
@@ -195,7 +196,7 @@ class Pull(FolderCase):
         process = subprocess.Popen([harness.BINARY, "pull", f"hf:{REPO}", "-o", self.path("models/third")],
                                    env={**os.environ, **self.environment()}, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
-        grows = self.path("models/.third.model.onnx.pull/model.onnx")
+        grows = self.path(f"models/{PARTIAL}/model.onnx").replace("digits", "third")
         end = time.monotonic() + harness.PATIENCE
         while not (os.path.exists(grows) and os.path.getsize(grows)):
             self.assertLess(time.monotonic(), end, "no bytes came")
@@ -214,11 +215,22 @@ class Pull(FolderCase):
         self.assertEqual(self.blobs(), [f"bytes={have}-"])
         self.hub.seen.clear()
         # What is whole already is only compared.
-        os.rename(self.path("models/third"), self.path("models/.third.model.onnx.pull"))
+        os.rename(self.path("models/third"), self.path("models/" + PARTIAL.replace("digits", "third")))
         self.assertEqual(self.pull(f"hf:{REPO}", "-o", self.path("models/third")).returncode, 0)
         self.assertEqual(self.blobs(), [f"bytes={size}-"])
         for name in ("digits", "second", "third"):
             self.assertEqual(harness.read(self.path(f"models/{name}/model.onnx")), self.files["model.onnx"])
+
+    def test_another_commit_begins_again(self):
+        """What a stopped pull of an older commit has left is in a folder of its own."""
+        older = self.path("models/" + PARTIAL.replace(COMMIT[:12], "ffffffffffff"))
+        os.mkdir(older)
+        for name in ("labels.txt", "gone.json"):
+            with open(os.path.join(older, name), "wb") as file:
+                file.write(b"old")
+        self.assertEqual(self.pull().returncode, 0)
+        self.assertEqual(sorted(os.listdir(self.path("models/digits"))), ["LICENSE", "labels.txt", "model.onnx", "preprocessor_config.json"])
+        self.assertEqual(harness.read(self.path("models/digits/labels.txt")), self.files["labels.txt"])
 
     def test_which_file(self):
         data = self.files["model.onnx"]
@@ -239,14 +251,17 @@ class Pull(FolderCase):
         here.append("third")
         self.hub.files = {"a.onnx": data, "b.onnx": data}
         self.refused(self.pull(f"hf:{REPO}", "-o", self.path("models/x")), "name one", "a.onnx, b.onnx", left=here)
+        self.hub.files = {".x.onnx": data}
+        for source in (f"hf:{REPO}", f"hf:{REPO}:.x.onnx"):
+            self.refused(self.pull(source, "-o", self.path("models/x")), "hidden file", "'.x.onnx'", left=here)
         self.hub.files = {"model.safetensors": b"x"}
         self.refused(self.pull(f"hf:{REPO}", "-o", self.path("models/x")), "no .onnx file", "export", left=here)
 
     def test_what_lies(self):
         """Bytes without the hash are refused, and so are names that lead elsewhere and answers that are not a hub's."""
         self.hub.lies["labels.txt"] = b"a\nb\n"
-        self.refused(self.pull(), "labels.txt", "do not have the hash", left=[".digits.model.onnx.pull"])
-        shutil.rmtree(self.path("models/.digits.model.onnx.pull"))
+        self.refused(self.pull(), "labels.txt", "do not have the hash", left=[PARTIAL])
+        shutil.rmtree(self.path("models/" + PARTIAL))
         self.hub.lies.clear()
         self.hub.files["../../escape.json"] = b"{}"
         self.hub.files["/etc/x.json"] = b"{}"
