@@ -578,6 +578,40 @@ static void quantized_where(struct onnx_rewrite *r)
               (struct value *[]){r->node->inputs[0], dequantized(r, 1), dequantized(r, 4)});
 }
 
+/* Returns operand i, [directions, rows, columns], whose scale and zero point are operands `scale`
+ * and `scale + 1`, one for a direction or for each of its columns, as float32 turned around. */
+static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t scale)
+{
+    static const int64_t beside_rows[] = {0, 1, -1}, turned[] = {0, 2, 1};
+    struct value *shape = form_ints(r, 3, beside_rows), *parts[3];
+    for (size_t k = 0; k < 3; k++) {
+        struct value *from = r->node->inputs[k ? scale + k - 1 : i];
+        parts[k] = apply(r, OP_CAST, k ? apply(r, OP_RESHAPE, from, shape) : from, NULL);
+        if (parts[k] && !node_set_int(r->edit.graph, parts[k]->producer, "to", DTYPE_F32))
+            (void)edit_no_memory(&r->edit);
+    }
+    struct value *product = apply(r, OP_MUL, apply(r, OP_SUB, parts[0], parts[2]), parts[1]);
+    struct value *gates = apply(r, OP_TRANSPOSE, product, NULL);
+    if (gates && !node_set_ints(r->edit.graph, gates->producer, "perm", turned, 3))
+        (void)edit_no_memory(&r->edit);
+    return gates;
+}
+
+/* Computes in float32 what the operator computes in 8 bits. */
+static void quantized_lstm(struct onnx_rewrite *r)
+{
+    for (size_t i = 8; i < 12; i++)
+        if (!node_input(r->node, i)) {
+            fail(r, error_set(r->edit.err, STATUS_MODEL,
+                              "the scale or zero point of W or R is left out"));
+            return;
+        }
+    struct value *const w = quantized_gates(r, 1, 8), *const h = quantized_gates(r, 2, 10);
+    set_input(r, 1, w);
+    set_input(r, 2, h);
+    r->node->input_count = 8;
+}
+
 /* The activation that a fused node ends with. */
 static void activate(struct onnx_rewrite *r, const char *name, const float *params, size_t count)
 {
@@ -837,6 +871,10 @@ static const struct onnx_form forms[] = {
     MS("QLinearLeakyRelu", LEAKY_RELU, 2, 5, "alpha:float", quantized_unary),
     MS("QLinearSoftmax", SOFTMAX, 2, 5, "axis:int opset:int", quantized_softmax),
     MS("QLinearWhere", WHERE, 8, 9, NULL, quantized_where),
+    FORM("com.microsoft", "DynamicQuantizeLSTM", LSTM, 1, 0, 3, 12, 1, 3,
+         "activation_alpha:floats activation_beta:floats activations:strings clip:float "
+         "direction:string hidden_size:int input_forget:int",
+         quantized_lstm),
     MS("FusedConv", CONV, 2, 4,
        WINDOW_ATTRS " group:int activation:string activation_params:floats", fused_conv),
     MS("FusedGemm", GEMM, 2, 3,

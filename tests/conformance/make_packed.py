@@ -5,7 +5,7 @@
 
 Each case is a folder as ONNX's own. The first are ONNX's cases of Cast and DequantizeLinear with such
 an input made a constant, answers as the package has them. The others are products whose weights
-DequantizeLinear reads, per tensor, by axis and by block, with what ONNX Runtime answers.
+DequantizeLinear reads, per tensor, by axis and by block, and LSTMs of 8-bit weights, with what ONNX Runtime answers.
 tests/data/packed holds `make_packed.py tests/data/packed`, of onnx 1.23 and onnxruntime 1.32.
 """
 import os
@@ -129,6 +129,38 @@ def products(folder):
         write(f'{folder}/ort_{name}', model, [x], session.run(None, {'x': x}))
 
 
+def lstms(folder):
+    """com.microsoft's DynamicQuantizeLSTM: ONNX Runtime quantizes its input in each run, lensd does not."""
+    pick = np.random.default_rng(9)
+    for name, kind, directions, by_column in (('tensor_int8', np.int8, 1, False), ('column_int8', np.int8, 2, True),
+                                              ('tensor_uint8', np.uint8, 2, False)):
+        low, steps, width, hidden = (-128 if kind == np.int8 else 0), 5, 12, 8
+        scales = (directions, 4 * hidden) if by_column else (directions,)
+        zero = np.zeros(scales, kind) if kind == np.int8 else np.full(scales, 121, kind)
+        operands = {'w': pick.integers(low, low + 256, (directions, width, 4 * hidden)).astype(kind),
+                    'r': pick.integers(low, low + 256, (directions, hidden, 4 * hidden)).astype(kind),
+                    'b': pick.uniform(-.3, .3, (directions, 8 * hidden)).astype(np.float32),
+                    'ws': pick.uniform(.002, .004, scales).astype(np.float32), 'wz': zero,
+                    'rs': pick.uniform(.002, .004, scales).astype(np.float32), 'rz': zero}
+        x = pick.uniform(-1, 1, (steps, 3, width)).astype(np.float32)
+        node = helper.make_node('DynamicQuantizeLSTM',
+                                ['x', 'w', 'r', 'b', '', '', '', '', 'ws', 'wz', 'rs', 'rz'], ['y', 'yh', 'yc'],
+                                domain='com.microsoft', hidden_size=hidden,
+                                direction='bidirectional' if directions == 2 else 'forward')
+        ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+                for n, s in (('x', x.shape), ('y', None), ('yh', None), ('yc', None))]
+        graph = helper.make_graph([node], name, ends[:1], ends[1:],
+                                  [numpy_helper.from_array(v, n) for n, v in operands.items()])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17),
+                                                        helper.make_opsetid('com.microsoft', 1)])
+        model.ir_version = 8
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        write(f'{folder}/lstm_{name}', model, [x], session.run(None, {'x': x}))
+        with open(f'{folder}/lstm_{name}/data.json', 'w', encoding='ascii') as file:
+            file.write('{"rtol": 2e-2, "atol": 1e-2}\n')
+
+
 warnings.simplefilter('ignore')
+lstms(sys.argv[1])
 onnx_cases(sys.argv[1])
 products(sys.argv[1])

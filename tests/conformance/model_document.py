@@ -44,6 +44,7 @@ in a virtual environment with {packages}.
   activations. ThresholdedRelu without an alpha has ONNX's (1), where ONNX Runtime's is another. The product of all steps with the
   input weights is one MatMul, also on a GPU. From step to step a CPU uses packed weights, except with Affine, ThresholdedRelu,
   ScaledTanh, Softsign and Softplus, which the reference kernel computes; with a GPU the host does, by the reference kernel.
+- **DynamicQuantizeLSTM** of com.microsoft runs as the float32 LSTM of its weights: input and states are not quantized.
 - **Constants of 4 and 2 bits and 8-bit floats** (int4, uint4, int2, uint2, float4e2m1, the four float8 types) run where
   DequantizeLinear (per tensor, by axis, by block) or Cast reads them. They are unpacked when the file is read, to 8-bit integers or
   float32, so they save space on disk and not in memory. Inputs, outputs and tensors that a run computes cannot have these types;
