@@ -35,40 +35,65 @@ static void configure(size_t rows)
     configured = rows;
 }
 
-/* The rows are equally far apart. */
+static void load_sums(int32_t *c, long apart, size_t down, bool right, bool two)
+{
+    _tile_loadd(0, c, apart);
+    if (right)
+        _tile_loadd(1, c + ROWS, apart);
+    if (two)
+        _tile_loadd(2, c + down, apart);
+    if (two && right)
+        _tile_loadd(3, c + down + ROWS, apart);
+}
+
+static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two)
+{
+    _tile_stored(0, c, apart);
+    if (right)
+        _tile_stored(1, c + ROWS, apart);
+    if (two)
+        _tile_stored(2, c + down, apart);
+    if (two && right)
+        _tile_stored(3, c + down + ROWS, apart);
+}
+
+/* The rows are equally far apart. two: more than ROWS of them; right: more than 16 columns. */
 #define AMX_PRODUCT(name, multiply)                                                                \
+    static void name##_pair(const struct tile *t, size_t j, long apart, const bool two,            \
+                            const bool right)                                                      \
+    {                                                                                              \
+        const unsigned char *a = t->rows[0] + t->offset, *b = t->b + j * 4;                        \
+        int32_t *c = (int32_t *)t->c + j;                                                          \
+        const long stored = (long)(t->ldc * sizeof(int32_t));                                      \
+        _tile_zero(0);                                                                             \
+        _tile_zero(1);                                                                             \
+        _tile_zero(2);                                                                             \
+        _tile_zero(3);                                                                             \
+        if (t->adds)                                                                               \
+            load_sums(c, stored, ROWS * t->ldc, right, two);                                       \
+        for (size_t p = 0; p < t->run; p += STEP, a += STEP, b += (size_t)ROWS * PANEL) {          \
+            _tile_loadd(4, a, apart);                                                              \
+            _tile_loadd(6, b, PANEL);                                                              \
+            multiply(0, 4, 6);                                                                     \
+            if (right) {                                                                           \
+                _tile_loadd(7, b + 64, PANEL);                                                     \
+                multiply(1, 4, 7);                                                                 \
+            }                                                                                      \
+            if (two) {                                                                             \
+                _tile_loadd(5, a + ROWS * apart, apart);                                           \
+                multiply(2, 5, 6);                                                                 \
+                if (right)                                                                         \
+                    multiply(3, 5, 7);                                                             \
+            }                                                                                      \
+        }                                                                                          \
+        store_sums(c, stored, ROWS * t->ldc, right, two);                                          \
+    }                                                                                              \
     static void name(const struct tile *t, size_t rows)                                            \
     {                                                                                              \
         const long apart = rows > 1 ? (long)(t->rows[1] - t->rows[0]) : STEP;                      \
-        const bool two = rows > ROWS;                                                              \
-        const long stored = (long)(t->ldc * sizeof(int32_t));                                      \
         configure(rows);                                                                           \
-        for (size_t j = 0; j < t->n; j += PAIR) {                                                  \
-            const unsigned char *a = t->rows[0], *b = t->b + j * 4;                                \
-            int32_t *c = (int32_t *)t->c + j;                                                      \
-            _tile_zero(0);                                                                         \
-            _tile_zero(1);                                                                         \
-            _tile_zero(2);                                                                         \
-            _tile_zero(3);                                                                         \
-            for (size_t p = 0; p < t->run; p += STEP, a += STEP, b += (size_t)ROWS * PANEL) {      \
-                _tile_loadd(4, a, apart);                                                          \
-                _tile_loadd(6, b, PANEL);                                                          \
-                _tile_loadd(7, b + 64, PANEL);                                                     \
-                multiply(0, 4, 6);                                                                 \
-                multiply(1, 4, 7);                                                                 \
-                if (two) {                                                                         \
-                    _tile_loadd(5, a + ROWS * apart, apart);                                       \
-                    multiply(2, 5, 6);                                                             \
-                    multiply(3, 5, 7);                                                             \
-                }                                                                                  \
-            }                                                                                      \
-            _tile_stored(0, c, stored);                                                            \
-            _tile_stored(1, c + ROWS, stored);                                                     \
-            if (two) {                                                                             \
-                _tile_stored(2, c + ROWS * t->ldc, stored);                                        \
-                _tile_stored(3, c + ROWS * t->ldc + ROWS, stored);                                 \
-            }                                                                                      \
-        }                                                                                          \
+        for (size_t j = 0; j < t->n; j += PAIR)                                                    \
+            name##_pair(t, j, apart, rows > ROWS, t->n - j > ROWS);                                \
     }
 
 AMX_PRODUCT(multiply_unsigned, _tile_dpbusd)

@@ -107,11 +107,12 @@ struct depthwise_8bit {
  *                  count as 0 */
 struct tile {
     const unsigned char *const *rows;
-    size_t taps, run;
+    size_t taps, run, offset; /* offset: of the runs, from where rows points; bytes */
     const unsigned char *b;
     void *c;    /* the whole panel is written */
     size_t ldc; /* elements */
     size_t n;
+    bool adds;      /* to what c holds */
     bool is_signed; /* the bytes of a, where dot_takes_both */
 };
 

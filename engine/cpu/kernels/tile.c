@@ -8,19 +8,46 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
-#define EACH_ROW_1(X) X(0)
-#define EACH_ROW_2(X) EACH_ROW_1(X) X(1)
-#define EACH_ROW_3(X) EACH_ROW_2(X) X(2)
-#define EACH_ROW_4(X) EACH_ROW_3(X) X(3)
-#define EACH_ROW_5(X) EACH_ROW_4(X) X(4)
-#define EACH_ROW_6(X) EACH_ROW_5(X) X(5)
-#define EACH_ROW_7(X) EACH_ROW_6(X) X(6)
-#define EACH_ROW_8(X) EACH_ROW_7(X) X(7)
+#define EACH_ROW_1(each, X) each(X, 0)
+#define EACH_ROW_2(each, X) EACH_ROW_1(each, X) each(X, 1)
+#define EACH_ROW_3(each, X) EACH_ROW_2(each, X) each(X, 2)
+#define EACH_ROW_4(each, X) EACH_ROW_3(each, X) each(X, 3)
+#define EACH_ROW_5(each, X) EACH_ROW_4(each, X) each(X, 4)
+#define EACH_ROW_6(each, X) EACH_ROW_5(each, X) each(X, 5)
+#define EACH_ROW_7(each, X) EACH_ROW_6(each, X) each(X, 6)
+#define EACH_ROW_8(each, X) EACH_ROW_7(each, X) each(X, 7)
 
+#define BEGIN_ROW(r) const unsigned char *const a##r = rows[r] + t->offset;
+#define BEGIN_ROW_1  BEGIN_ROW(0)
+#define BEGIN_ROW_2  BEGIN_ROW_1 BEGIN_ROW(1)
+#define BEGIN_ROW_3  BEGIN_ROW_2 BEGIN_ROW(2)
+#define BEGIN_ROW_4  BEGIN_ROW_3 BEGIN_ROW(3)
+#define BEGIN_ROW_5  BEGIN_ROW_4 BEGIN_ROW(4)
+#define BEGIN_ROW_6  BEGIN_ROW_5 BEGIN_ROW(5)
+#define BEGIN_ROW_7  BEGIN_ROW_6 BEGIN_ROW(6)
+#define BEGIN_ROW_8  BEGIN_ROW_7 BEGIN_ROW(7)
+
+#define ADD_ROW(each, r)                                                                           \
+    {                                                                                              \
+        const TILE_FACTOR x = TILE_REPEAT(a##r + p);                                               \
+        each(ADD_SUM, r)                                                                           \
+    }
+#define ADD_ROW_1(each) ADD_ROW(each, 0)
+#define ADD_ROW_2(each) ADD_ROW_1(each) ADD_ROW(each, 1)
+#define ADD_ROW_3(each) ADD_ROW_2(each) ADD_ROW(each, 2)
+#define ADD_ROW_4(each) ADD_ROW_3(each) ADD_ROW(each, 3)
+#define ADD_ROW_5(each) ADD_ROW_4(each) ADD_ROW(each, 4)
+#define ADD_ROW_6(each) ADD_ROW_5(each) ADD_ROW(each, 5)
+#define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
+#define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
+
+/* All registers of a panel, and the first half for few columns. */
 #if TILE_REGISTERS == 4
 #define EACH_REGISTER(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
+#define EACH_OF_FEW(X, r)   X(r, 0) X(r, 1)
 #else
 #define EACH_REGISTER(X, r) X(r, 0) X(r, 1)
+#define EACH_OF_FEW(X, r)   X(r, 0)
 #endif
 
 #if !defined __AVX512BF16__
@@ -29,6 +56,7 @@
 #define TILE_TARGET
 #define TILE_SUM     ints
 #define TILE_ZERO    ints_zero
+#define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
 #define TILE_FACTOR  ints
 #define TILE_REPEAT  ints_repeat
@@ -44,6 +72,7 @@
 #define TILE_TARGET  DOT
 #define TILE_SUM     ints
 #define TILE_ZERO    ints_zero
+#define TILE_SUMS    ints_load
 #define TILE_STORE   ints_store
 #define TILE_FACTOR  ints
 #define TILE_REPEAT  ints_repeat
@@ -65,22 +94,28 @@ void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
         const bool two = r + 1 < rows;
         const unsigned char *const *row = t->rows + r;
         const int8_t *b = (const int8_t *)t->b;
+        int32_t *c = (int32_t *)t->c + r * t->ldc, *d = two ? c + t->ldc : c;
         int32x4_t s0 = vdupq_n_s32(0), s1 = s0, s2 = s0, s3 = s0;
+        if (t->adds) {
+            s0 = vcombine_s32(vld1_s32(c), vld1_s32(d));
+            s1 = vcombine_s32(vld1_s32(c + 2), vld1_s32(d + 2));
+            s2 = vcombine_s32(vld1_s32(c + 4), vld1_s32(d + 4));
+            s3 = vcombine_s32(vld1_s32(c + 6), vld1_s32(d + 6));
+        }
         for (size_t tap = 0; tap < t->taps; tap++, row += TILE_ROWS)
             for (size_t p = 0; p < t->run; p += 8, b += 64) {
-                const uint8x16_t x = vcombine_u8(vld1_u8(row[0] + p), vld1_u8(row[two] + p));
+                const uint8x16_t x =
+                    vcombine_u8(vld1_u8(row[0] + t->offset + p), vld1_u8(row[two] + t->offset + p));
                 s0 = vusmmlaq_s32(s0, x, vld1q_s8(b));
                 s1 = vusmmlaq_s32(s1, x, vld1q_s8(b + 16));
                 s2 = vusmmlaq_s32(s2, x, vld1q_s8(b + 32));
                 s3 = vusmmlaq_s32(s3, x, vld1q_s8(b + 48));
             }
-        int32_t *c = (int32_t *)t->c + r * t->ldc;
         vst1q_s32(c, vcombine_s32(vget_low_s32(s0), vget_low_s32(s1)));
         vst1q_s32(c + 4, vcombine_s32(vget_low_s32(s2), vget_low_s32(s3)));
         if (two) {
-            c += t->ldc;
-            vst1q_s32(c, vcombine_s32(vget_high_s32(s0), vget_high_s32(s1)));
-            vst1q_s32(c + 4, vcombine_s32(vget_high_s32(s2), vget_high_s32(s3)));
+            vst1q_s32(d, vcombine_s32(vget_high_s32(s0), vget_high_s32(s1)));
+            vst1q_s32(d + 4, vcombine_s32(vget_high_s32(s2), vget_high_s32(s3)));
         }
     }
 }
@@ -104,6 +139,7 @@ void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
 #define TILE_TARGET
 #define TILE_SUM         vec
 #define TILE_ZERO        vec_zero
+#define TILE_SUMS(p)     vec_load((const float *)(const void *)(p))
 #define TILE_STORE(p, v) vec_store((float *)(void *)(p), v)
 #define TILE_WEIGHTS     TILE_FACTOR
 #define TILE_BYTES       ((size_t)VEC * 4)

@@ -1,73 +1,72 @@
 /* One kind of product of a tile, compiled once per instruction set: tile.c includes this once for
  * each kind. In: TILE_NAME, TILE_TARGET (an attribute or nothing), TILE_SUM and TILE_ZERO,
- * TILE_STORE, TILE_FACTOR and TILE_REPEAT (four bytes of a row in all lanes), TILE_WEIGHTS,
- * TILE_LOAD and TILE_BYTES (bytes of a register of weights), TILE_ADD.
+ * TILE_SUMS and TILE_STORE, TILE_FACTOR and TILE_REPEAT (four bytes of a row in all lanes),
+ * TILE_WEIGHTS, TILE_LOAD and TILE_BYTES (bytes of a register of weights), TILE_ADD.
  *
  * Sums have names, and each number of rows a function of its own: gcc 12 keeps an array of sums in
  * memory, which takes up to three times as long. */
 
-#define TILE_FUNCTION_(name, count) name##_##count
-#define TILE_FUNCTION(name, count)  TILE_FUNCTION_(name, count)
+#define TILE_FUNCTION_(name, count, each) name##_##count##_##each
+#define TILE_FUNCTION(name, count, each)  TILE_FUNCTION_(name, count, each)
 
+#define TILE_PART(r, i)    (c + (r)*t->ldc + (i)*VEC)
 #define DECLARE_SUM(r, i)  TILE_SUM s##r##i = TILE_ZERO();
+#define LOAD_SUM(r, i)     s##r##i = TILE_SUMS(TILE_PART(r, i));
 #define LOAD_WEIGHTS(r, i) const TILE_WEIGHTS w##i = TILE_LOAD(b + (i)*TILE_BYTES);
 #define ADD_SUM(r, i)      s##r##i = TILE_ADD(s##r##i, x, w##i);
-#define STORE_SUM(r, i)    TILE_STORE(c + (r)*t->ldc + (i)*VEC, s##r##i);
+#define STORE_SUM(r, i)    TILE_STORE(TILE_PART(r, i), s##r##i);
 
-#define DECLARE_ROW(r) EACH_REGISTER(DECLARE_SUM, r)
-#define BEGIN_ROW(r)   const unsigned char *const a##r = rows[r];
-#define ADD_ROW(r)                                                                                 \
-    {                                                                                              \
-        const TILE_FACTOR x = TILE_REPEAT(a##r + p);                                               \
-        EACH_REGISTER(ADD_SUM, r)                                                                  \
-    }
-#define STORE_ROW(r) EACH_REGISTER(STORE_SUM, r)
-
-#define TILE_OF(count)                                                                             \
-    TILE_TARGET static void TILE_FUNCTION(TILE_NAME, count)(const struct tile *t)                  \
+#define TILE_OF(count, each)                                                                       \
+    TILE_TARGET static void TILE_FUNCTION(TILE_NAME, count, each)(const struct tile *t)            \
     {                                                                                              \
         const unsigned char *b = t->b, *const *rows = t->rows;                                     \
         int32_t *c = t->c;                                                                         \
-        EACH_ROW_##count(DECLARE_ROW) for (size_t tap = 0; tap < t->taps;                          \
-                                           tap++, rows += TILE_ROWS)                               \
+        EACH_ROW_##count(each, DECLARE_SUM) if (t->adds)                                           \
         {                                                                                          \
+            EACH_ROW_##count(each, LOAD_SUM)                                                       \
+        }                                                                                          \
+        for (size_t tap = 0; tap < t->taps; tap++, rows += TILE_ROWS) {                            \
             const size_t run = t->run;                                                             \
-            EACH_ROW_##count(BEGIN_ROW) for (size_t p = 0; p < run;                                \
-                                             p += 4, b += TILE_REGISTERS * TILE_BYTES)             \
+            BEGIN_ROW_##count for (size_t p = 0; p < run;                                          \
+                                   p += 4, b += TILE_REGISTERS * TILE_BYTES)                       \
             {                                                                                      \
-                EACH_REGISTER(LOAD_WEIGHTS, 0)                                                     \
-                EACH_ROW_##count(ADD_ROW)                                                          \
+                each(LOAD_WEIGHTS, 0) ADD_ROW_##count(each)                                        \
             }                                                                                      \
         }                                                                                          \
-        EACH_ROW_##count(STORE_ROW)                                                                \
+        EACH_ROW_##count(each, STORE_SUM)                                                          \
     }
+#define TILES_OF(each)                                                                             \
+    TILE_OF(1, each)                                                                               \
+    TILE_OF(2, each)                                                                               \
+    TILE_OF(3, each)                                                                               \
+    TILE_OF(4, each)                                                                               \
+    TILE_OF(5, each)                                                                               \
+    TILE_OF(6, each)
 
-TILE_OF(1)
-TILE_OF(2)
-TILE_OF(3)
-TILE_OF(4)
-TILE_OF(5)
-TILE_OF(6)
+TILES_OF(EACH_REGISTER)
+TILES_OF(EACH_OF_FEW)
 #if TILE_ROWS > 6
-TILE_OF(7)
-TILE_OF(8)
+TILE_OF(7, EACH_REGISTER)
+TILE_OF(8, EACH_REGISTER)
+TILE_OF(7, EACH_OF_FEW)
+TILE_OF(8, EACH_OF_FEW)
+#define TILE_MORE(each) , TILE_FUNCTION(TILE_NAME, 7, each), TILE_FUNCTION(TILE_NAME, 8, each)
+#else
+#define TILE_MORE(each)
 #endif
+
+#define TILE_FUNCTIONS(each)                                                                       \
+    {                                                                                              \
+        TILE_FUNCTION(TILE_NAME, 1, each), TILE_FUNCTION(TILE_NAME, 2, each),                      \
+            TILE_FUNCTION(TILE_NAME, 3, each), TILE_FUNCTION(TILE_NAME, 4, each),                  \
+            TILE_FUNCTION(TILE_NAME, 5, each), TILE_FUNCTION(TILE_NAME, 6, each) TILE_MORE(each)   \
+    }
 
 void SIMD_NAMED(TILE_NAME)(const struct tile *t, size_t rows)
 {
-    static void (*const of[TILE_ROWS])(const struct tile *) = {
-        TILE_FUNCTION(TILE_NAME, 1),
-        TILE_FUNCTION(TILE_NAME, 2),
-        TILE_FUNCTION(TILE_NAME, 3),
-        TILE_FUNCTION(TILE_NAME, 4),
-        TILE_FUNCTION(TILE_NAME, 5),
-        TILE_FUNCTION(TILE_NAME, 6),
-#if TILE_ROWS > 6
-        TILE_FUNCTION(TILE_NAME, 7),
-        TILE_FUNCTION(TILE_NAME, 8),
-#endif
-    };
-    of[rows - 1](t);
+    static void (*const of[2][TILE_ROWS])(const struct tile *) = {TILE_FUNCTIONS(EACH_REGISTER),
+                                                                  TILE_FUNCTIONS(EACH_OF_FEW)};
+    of[t->n <= TILE_REGISTERS / 2 * VEC][rows - 1](t);
 }
 
 #undef TILE_NAME
@@ -81,3 +80,16 @@ void SIMD_NAMED(TILE_NAME)(const struct tile *t, size_t rows)
 #undef TILE_LOAD
 #undef TILE_BYTES
 #undef TILE_ADD
+#undef TILE_SUMS
+#undef TILE_PART
+#undef DECLARE_SUM
+#undef LOAD_SUM
+#undef LOAD_WEIGHTS
+#undef ADD_SUM
+#undef STORE_SUM
+#undef TILE_OF
+#undef TILES_OF
+#undef TILE_MORE
+#undef TILE_FUNCTIONS
+#undef TILE_FUNCTION
+#undef TILE_FUNCTION_

@@ -17,189 +17,11 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/own_products.h"
+#include "engine/cpu/program/own_layout.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
 
 enum { AXES = 3 };
-
-/* ---- layouts ---- */
-
-/* What rows and weights consist of. */
-enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
-
-/* `parts` matrices of k x n in panels: floats as simd->gemm wants them, or 8-bit integers, behind
- * all of which stand the sums of each matrix's columns (int32). */
-struct own_layout {
-    const struct simd_kernels *simd;
-    enum product_operands operands;
-    size_t parts, k, n;
-    int leading; /* dims of the constant in front of the matrix: groups or batches */
-    bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
-};
-
-struct own_layout *own_layout_clone(const struct own_layout *layout)
-{
-    struct own_layout *copy = malloc(sizeof *copy);
-    if (copy)
-        *copy = *layout;
-    return copy;
-}
-
-static bool are_narrow(const struct own_layout *layout)
-{
-    return layout->operands != OPERANDS_F32;
-}
-
-static size_t neighbours(const struct own_layout *layout)
-{
-    return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
-}
-
-/* Bytes of a number of a row. */
-static size_t operand_bytes(const struct own_layout *layout)
-{
-    static const size_t of[] = {
-        [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
-    return of[layout->operands];
-}
-
-static size_t panel_columns(const struct own_layout *layout)
-{
-    return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
-}
-
-static size_t whole_columns(const struct own_layout *layout)
-{
-    const size_t panel = panel_columns(layout);
-    return (layout->n + panel - 1) / panel * panel;
-}
-
-static size_t whole_k(const struct own_layout *layout)
-{
-    return are_narrow(layout)
-               ? size_align(layout->k, layout->simd->tile_bytes / operand_bytes(layout))
-               : layout->k;
-}
-
-/* Bytes of one matrix. */
-static size_t part_bytes(const struct own_layout *layout)
-{
-    if (layout->operands == OPERANDS_F32)
-        return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
-    return whole_k(layout) * whole_columns(layout) * (layout->operands == OPERANDS_BF16 ? 2 : 1);
-}
-
-static bool are_8bit(const struct own_layout *layout)
-{
-    return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
-}
-
-size_t own_layout_bytes(const struct own_layout *layout)
-{
-    const size_t sums = are_8bit(layout) ? whole_columns(layout) * sizeof(int32_t) : 0;
-    return layout->parts * (part_bytes(layout) + sums);
-}
-
-bool own_layouts_equal(const struct own_layout *a, const struct own_layout *b)
-{
-    return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
-           a->k == b->k && a->n == b->n && a->leading == b->leading && a->matrix == b->matrix;
-}
-
-/* Element `index` of the dims first … last - 1 of a layout, row-major. */
-static int64_t offset_at(const struct strided_layout *layout, int first, int last, size_t index)
-{
-    int64_t offset = 0;
-    for (int a = last - 1; a >= first; a--) {
-        offset += (int64_t)(index % (size_t)layout->dims[a]) * layout->strides[a];
-        index /= (size_t)layout->dims[a];
-    }
-    return offset;
-}
-
-/* Where row p of the matrix lies, whose columns are *ret_step elements apart. */
-static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
-                           size_t p, int64_t *ret_step)
-{
-    const int at = layout->leading;
-    *ret_step = given->strides[layout->matrix ? at + 1 : at];
-    if (layout->matrix)
-        return (int64_t)p * given->strides[at];
-    const size_t channels = (size_t)given->dims[at + 1];
-    return (int64_t)(p % channels) * given->strides[at + 1] +
-           offset_at(given, at + 2, given->rank, p / channels);
-}
-
-static void pack_floats(const struct own_layout *layout, const struct strided_layout *given,
-                        const float *from, float *plain, float *to)
-{
-    for (size_t p = 0; p < layout->k; p++) {
-        int64_t step;
-        const float *row = from + weights_row(layout, given, p, &step);
-        for (size_t j = 0; j < layout->n; j++)
-            plain[p * layout->n + j] = row[(int64_t)j * step];
-    }
-    layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
-}
-
-/* Element `at` of the constant becomes element `to` of narrow weights of column j. */
-static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
-                        const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
-{
-    if (layout->operands == OPERANDS_BF16) {
-        ((uint16_t *)packed)[to] = given->dtype == DTYPE_BF16
-                                       ? ((const uint16_t *)from)[at]
-                                       : float_narrow_bfloat16(((const float *)from)[at]);
-        return;
-    }
-    ((int8_t *)packed)[to] = ((const int8_t *)from)[at];
-    *sum += ((const int8_t *)from)[at];
-}
-
-/* A matrix of narrow weights, bfloat16 also from floats, which are rounded. sums: of the columns of
- * 8-bit integers, or NULL. */
-static void pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
-                        const void *from, void *packed, int32_t *sums)
-{
-    const size_t columns = panel_columns(layout), together = neighbours(layout);
-    int32_t ignored = 0;
-    memset(packed, 0, part_bytes(layout));
-    if (sums)
-        memset(sums, 0, whole_columns(layout) * sizeof *sums);
-    for (size_t j = 0; j < layout->n; j += columns) {
-        const size_t some = layout->n - j < columns ? layout->n - j : columns;
-        for (size_t p = 0; p < layout->k; p++) {
-            int64_t step, at = weights_row(layout, given, p, &step);
-            at += (int64_t)j * step;
-            size_t to = j * whole_k(layout) + p / together * columns * together + p % together;
-            for (size_t i = 0; i < some; i++, at += step, to += together)
-                pack_number(layout, given, from, at, packed, to, sums ? &sums[j + i] : &ignored);
-        }
-    }
-}
-
-enum status own_reorder(const struct strided_layout *given, const void *from,
-                        const struct own_layout *wanted, void *to, struct error *err)
-{
-    const size_t bytes = part_bytes(wanted);
-    unsigned char *matrix = to;
-    int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
-    float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
-    TRY(check_memory(plain, "while packing weights", err));
-    for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
-        const unsigned char *part = from;
-        part += (size_t)offset_at(given, 0, wanted->leading, i) * dtype_size(given->dtype);
-        if (are_narrow(wanted))
-            pack_narrow(wanted, given, part, matrix,
-                        are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
-        else
-            pack_floats(wanted, given, (const float *)(const void *)part, plain,
-                        (float *)(void *)matrix);
-    }
-    free(plain);
-    return STATUS_OK;
-}
 
 /* ---- products ---- */
 
@@ -222,6 +44,7 @@ struct own_product {
     size_t ldc;    /* elements of dst from row to row */
     size_t taps;   /* of a window */
     bool in_place; /* rows are read where they lie: floats one run, narrow rows tap by tap */
+    bool is_even;  /* … and are equally far apart */
     int threads;
     size_t row_bytes; /* of a gathered row */
     size_t row_chunks, column_chunks;
@@ -255,6 +78,19 @@ struct product_call {
 
 /* ---- running: rows ---- */
 
+/* Short runs (seven pixels of three colours) are not worth a call. */
+static void copy_short(const unsigned char *from, size_t bytes, unsigned char *to)
+{
+    enum { STEP = 16, SHORT = 96 };
+    if (bytes < STEP || bytes > SHORT) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0; at + STEP < bytes; at += STEP)
+        memcpy(to + at, from + at, STEP);
+    memcpy(to + bytes - STEP, from + bytes - STEP, STEP);
+}
+
 /* Copies `count` numbers, `step` elements apart, in the form of the product's operands. */
 static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
 {
@@ -262,7 +98,7 @@ static void gather_run(const struct own_product *p, const void *from, size_t cou
     const bool as_stored =
         p->weights.operands == OPERANDS_BF16 || (p->weights.operands == OPERANDS_DOT && !p->flip);
     if (step == 1 && as_stored) {
-        memcpy(to, from, count * operand_bytes(&p->weights));
+        copy_short(from, count * operand_bytes(&p->weights), to);
     } else if (p->weights.operands == OPERANDS_DOT) {
         for (size_t i = 0; i < count; i++)
             ((uint8_t *)to)[i] = ((const uint8_t *)from)[(int64_t)i * step] ^ p->flip;
@@ -311,15 +147,35 @@ static int64_t first_tap(const struct product_axis *axis, int64_t o)
     return (o * axis->result_step + axis->offset) * axis->stride;
 }
 
-/* Writes where the taps of result `row` of a part lie, whose source is `src`: `step` pointers
- * apart, in the order of the packed weights. Returns whether all of them lie inside. */
-static bool locate_taps(const struct own_product *p, const unsigned char *src, size_t row,
-                        const unsigned char **ret, size_t step)
+/* Which result of a part. */
+struct product_position {
+    int64_t z, y, x;
+};
+
+static struct product_position position_of(const struct own_product *p, size_t row)
+{
+    const int64_t y = p->axis[1].out, x = p->axis[2].out, r = (int64_t)row;
+    return (struct product_position){r / x / y, r / x % y, r % x};
+}
+
+static void position_next(const struct own_product *p, struct product_position *at)
+{
+    if (++at->x < p->axis[2].out)
+        return;
+    at->x = 0;
+    if (++at->y < p->axis[1].out)
+        return;
+    at->y = 0;
+    at->z++;
+}
+
+/* Writes where the taps of a result lie, whose part's source is `src`: `step` pointers apart, in
+ * the order of the packed weights. Returns whether all of them lie inside. */
+static bool locate_taps(const struct own_product *p, const unsigned char *src,
+                        struct product_position at, const unsigned char **ret, size_t step)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
-    const int64_t size = (int64_t)dtype_size(p->src.dtype);
-    const int64_t ox = (int64_t)row % x->out, oy = (int64_t)row / x->out % y->out;
-    const int64_t oz = z->out == 1 ? 0 : (int64_t)row / x->out / y->out;
+    const int64_t size = (int64_t)dtype_size(p->src.dtype), oz = at.z, oy = at.y, ox = at.x;
     if (is_inside(z, oz) && is_inside(y, oy) && is_inside(x, ox)) {
         src += (first_tap(z, oz) + first_tap(y, oy) + first_tap(x, ox)) * size;
         for (size_t t = 0; t < p->taps; t++)
@@ -342,12 +198,12 @@ static bool locate_taps(const struct own_product *p, const unsigned char *src, s
 }
 
 /* The window of result `row` in the form of the operands. Neighbouring taps are often one run. */
-static void gather_row(const struct own_product *p, const unsigned char *src, size_t row,
-                       const unsigned char **taps, unsigned char *to)
+static void gather_row(const struct own_product *p, const unsigned char *src,
+                       struct product_position at, const unsigned char **taps, unsigned char *to)
 {
     const size_t tap_bytes = p->channels * operand_bytes(&p->weights);
     const unsigned char *const end = to + p->row_bytes;
-    const size_t together = locate_taps(p, src, row, taps, 1) ? p->taps_together : 1;
+    const size_t together = locate_taps(p, src, at, taps, 1) ? p->taps_together : 1;
     for (size_t t = 0; t < p->taps; t += together, to += together * tap_bytes)
         gather_run(p, taps[t], together * p->channels, to);
     memset(to, 0, (size_t)(end - to)); /* numbers beyond k, whose weights are 0 */
@@ -420,27 +276,66 @@ static void run_floats(const struct product_call *call, const struct product_blo
 static void locate_rows(const struct own_product *p, const struct product_block *b)
 {
     const size_t most = p->simd->tile_rows, taps = p->in_place ? p->taps : 1;
-    for (size_t row = 0; row < b->rows; row++) {
+    const size_t apart = (size_t)p->axis[2].stride * dtype_size(p->src.dtype);
+    struct product_position position = position_of(p, b->first);
+    for (size_t row = 0; row < b->rows; row++, position_next(p, &position)) {
         const unsigned char **at = b->taps + row / most * most * taps + row % most;
-        if (p->in_place)
-            locate_taps(p, b->src, b->first + row, at, most);
-        else
+        if (!p->in_place)
             *at = b->gathered + row * p->row_bytes;
+        else if (p->is_even)
+            *at = b->src + (b->first + row) * apart;
+        else
+            locate_taps(p, b->src, position, at, most);
     }
 }
 
-/* A panel stays in the caches while the block's tiles go by. */
-static void run_tiles(const struct product_call *call, const struct product_block *b)
+/* The part of a panel that is multiplied at a time: of some taps, or of a row's one run. */
+struct depth {
+    size_t taps, run;
+};
+
+static struct depth depth_of(const struct own_product *p, size_t run)
 {
-    const struct own_product *p = call->product;
+    enum { ROW_BYTES = 384 }; /* and 64 times as much of weights, in the first-level cache */
+    if (!p->in_place || p->taps == 1)
+        return (struct depth){1, run < ROW_BYTES ? run : ROW_BYTES};
+    return (struct depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
+}
+
+/* Multiplies all rows of the block by a panel, a part of k after another. */
+static void multiply_panel(const struct own_product *p, const struct product_block *b,
+                           struct tile t)
+{
     const struct own_layout *w = &p->weights;
-    const size_t most = p->simd->tile_rows, columns = p->simd->tile_columns;
-    const size_t size = dtype_size(p->dst.dtype);
+    const size_t most = p->simd->tile_rows;
+    const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
     const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     void (*const multiply)(const struct tile *, size_t) =
         w->operands == OPERANDS_BF16  ? p->simd->tile_bf16
         : w->operands == OPERANDS_DOT ? p->simd->tile_dot
                                       : p->simd->tile_pairs;
+    const struct depth depth = depth_of(p, run);
+    unsigned char *const sums = t.c;
+    for (size_t tap = 0; tap < taps; tap += depth.taps)
+        for (t.offset = 0; t.offset < run; t.offset += depth.run) {
+            t.taps = taps - tap < depth.taps ? taps - tap : depth.taps;
+            t.run = run - t.offset < depth.run ? run - t.offset : depth.run;
+            t.adds = tap || t.offset;
+            for (size_t row = 0; row < b->rows; row += most) {
+                t.rows = b->taps + row * taps + tap * most;
+                t.c = sums + row * p->simd->tile_columns * sizeof(int32_t);
+                multiply(&t, b->rows - row < most ? b->rows - row : most);
+            }
+            t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes;
+        }
+}
+
+static void run_tiles(const struct product_call *call, const struct product_block *b)
+{
+    const struct own_product *p = call->product;
+    const struct own_layout *w = &p->weights;
+    const size_t columns = p->simd->tile_columns, size = dtype_size(p->dst.dtype);
+    const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     struct tile t = {.taps = p->in_place ? p->taps : 1,
                      .run = p->in_place ? p->channels * operand_bytes(w) : p->row_bytes,
                      .c = b->result,
@@ -458,12 +353,8 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
         f.bias = p->bias ? p->bias + channel : NULL;
         if (p->bias_sums)
             f.bias = p->bias_sums + b->matrix * whole_columns(w) + j;
-        for (size_t row = 0; row < b->rows; row += most) {
-            const size_t rows = b->rows - row < most ? b->rows - row : most;
-            t.rows = b->taps + row * t.taps;
-            multiply(&t, rows);
-            p->simd->finish_tile(&f, t.c, rows, b->dst + row * f.ldy + (j - b->from) * size);
-        }
+        multiply_panel(p, b, t);
+        p->simd->finish_tile(&f, t.c, b->rows, b->dst + (j - b->from) * size);
     }
     if (p->simd->tile_end)
         p->simd->tile_end();
@@ -501,8 +392,9 @@ static void run_blocks(void *context, size_t begin, size_t end)
         b.channel = b.from + (p->op == PRODUCT_MATMUL ? 0 : b.matrix * p->weights.n);
         b.src = call->src + src * (int64_t)dtype_size(p->src.dtype);
         b.dst = call->dst + ((size_t)dst + b.first * p->ldc + b.from) * dtype_size(p->dst.dtype);
-        for (size_t row = 0; !p->in_place && row < b.rows; row++)
-            gather_row(p, b.src, b.first + row, b.taps, b.gathered + row * p->row_bytes);
+        struct product_position at = position_of(p, b.first);
+        for (size_t row = 0; !p->in_place && row < b.rows; row++, position_next(p, &at))
+            gather_row(p, b.src, at, b.taps, b.gathered + row * p->row_bytes);
         if (are_narrow(&p->weights))
             run_tiles(call, &b);
         else
@@ -521,10 +413,10 @@ static void pack_matrices(void *context, size_t begin, size_t end)
     float *plain = (float *)(void *)(call->scratch + p->packed_bytes +
                                      (size_t)forkjoin_member() * p->thread_bytes);
     for (size_t i = begin; i < end; i++) {
-        const unsigned char *from = call->weights + (size_t)offset_at(given, 0, at, i) * size;
+        const unsigned char *from = call->weights + (size_t)own_offset_at(given, 0, at, i) * size;
         float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
         if (p->weights.operands == OPERANDS_BF16) {
-            pack_narrow(&p->weights, given, from, to, NULL);
+            own_pack_narrow(&p->weights, given, from, to, NULL);
             continue;
         }
         if (given->dtype != DTYPE_BF16) {
@@ -693,14 +585,14 @@ static void divide_work(struct own_product *p)
  * columns, where there are few rows. */
 static void divide_tiles(struct own_product *p)
 {
-    enum { NEAR = 24 * 1024, MANY = 512 * 1024, FAR = 160 * 1024, EACH = 4 };
+    enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
     const struct own_layout *w = &p->weights;
     const size_t unit = p->simd->tile_rows, threads = (size_t)p->threads;
     const size_t panels = whole_columns(w) / p->simd->tile_columns;
     const size_t units = (p->rows + unit - 1) / unit, wanted = threads * EACH;
     const size_t near = part_bytes(w) > MANY ? FAR : NEAR;
-    size_t most = near / p->row_bytes / unit; /* units */
-    most = most ? most : 1;
+    size_t most = (near / p->row_bytes < MOST_ROWS ? near / p->row_bytes : MOST_ROWS) / unit;
+    most = most ? most : 1; /* units */
     p->row_chunks = (units + most - 1) / most;
     p->column_chunks = 1;
     if (threads > 1 && p->parts * p->row_chunks < wanted) {
@@ -711,7 +603,7 @@ static void divide_tiles(struct own_product *p)
             p->row_chunks = p->row_chunks * more < units ? p->row_chunks * more : units;
     }
     const size_t rows = (units + p->row_chunks - 1) / p->row_chunks * unit;
-    const size_t sums = p->simd->tile_rows * p->simd->tile_columns * sizeof(int32_t);
+    const size_t sums = rows * p->simd->tile_columns * sizeof(int32_t);
     const size_t located = p->in_place ? rows * p->taps : rows + p->taps;
     p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
     p->taps_at = p->result_at + size_align(sums, TENSOR_ALIGN);
@@ -792,6 +684,7 @@ enum status own_product_create(int threads, const struct product_desc *desc,
     if (desc->src.dtype == DTYPE_BF16 && product->simd->tile_bf16)
         product->weights.operands = OPERANDS_BF16;
     product->row_bytes = whole_k(&product->weights) * operand_bytes(&product->weights);
+    product->is_even = rows_are_even(product);
     product->in_place = reads_in_place(product);
     describe_finish(product, desc, epilogue);
     if (are_narrow(&product->weights))

@@ -1,0 +1,118 @@
+/* Packs the weights of lensd's own products. */
+#include "engine/cpu/program/own_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/float_bits.h"
+
+struct own_layout *own_layout_clone(const struct own_layout *layout)
+{
+    struct own_layout *copy = malloc(sizeof *copy);
+    if (copy)
+        *copy = *layout;
+    return copy;
+}
+
+size_t own_layout_bytes(const struct own_layout *layout)
+{
+    const size_t sums = are_8bit(layout) ? whole_columns(layout) * sizeof(int32_t) : 0;
+    return layout->parts * (part_bytes(layout) + sums);
+}
+
+bool own_layouts_equal(const struct own_layout *a, const struct own_layout *b)
+{
+    return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
+           a->k == b->k && a->n == b->n && a->leading == b->leading && a->matrix == b->matrix;
+}
+
+int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index)
+{
+    int64_t offset = 0;
+    for (int a = last - 1; a >= first; a--) {
+        offset += (int64_t)(index % (size_t)layout->dims[a]) * layout->strides[a];
+        index /= (size_t)layout->dims[a];
+    }
+    return offset;
+}
+
+/* Where row p of the matrix lies, whose columns are *ret_step elements apart. */
+static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
+                           size_t p, int64_t *ret_step)
+{
+    const int at = layout->leading;
+    *ret_step = given->strides[layout->matrix ? at + 1 : at];
+    if (layout->matrix)
+        return (int64_t)p * given->strides[at];
+    const size_t channels = (size_t)given->dims[at + 1];
+    return (int64_t)(p % channels) * given->strides[at + 1] +
+           own_offset_at(given, at + 2, given->rank, p / channels);
+}
+
+static void pack_floats(const struct own_layout *layout, const struct strided_layout *given,
+                        const float *from, float *plain, float *to)
+{
+    for (size_t p = 0; p < layout->k; p++) {
+        int64_t step;
+        const float *row = from + weights_row(layout, given, p, &step);
+        for (size_t j = 0; j < layout->n; j++)
+            plain[p * layout->n + j] = row[(int64_t)j * step];
+    }
+    layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
+}
+
+/* Element `at` of the constant becomes element `to` of narrow weights of column j. */
+static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
+                        const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
+{
+    if (layout->operands == OPERANDS_BF16) {
+        ((uint16_t *)packed)[to] = given->dtype == DTYPE_BF16
+                                       ? ((const uint16_t *)from)[at]
+                                       : float_narrow_bfloat16(((const float *)from)[at]);
+        return;
+    }
+    ((int8_t *)packed)[to] = ((const int8_t *)from)[at];
+    *sum += ((const int8_t *)from)[at];
+}
+
+void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
+                     const void *from, void *packed, int32_t *sums)
+{
+    const size_t columns = panel_columns(layout), together = neighbours(layout);
+    int32_t ignored = 0;
+    memset(packed, 0, part_bytes(layout));
+    if (sums)
+        memset(sums, 0, whole_columns(layout) * sizeof *sums);
+    for (size_t j = 0; j < layout->n; j += columns) {
+        const size_t some = layout->n - j < columns ? layout->n - j : columns;
+        for (size_t p = 0; p < layout->k; p++) {
+            int64_t step, at = weights_row(layout, given, p, &step);
+            at += (int64_t)j * step;
+            size_t to = j * whole_k(layout) + p / together * columns * together + p % together;
+            for (size_t i = 0; i < some; i++, at += step, to += together)
+                pack_number(layout, given, from, at, packed, to, sums ? &sums[j + i] : &ignored);
+        }
+    }
+}
+
+enum status own_reorder(const struct strided_layout *given, const void *from,
+                        const struct own_layout *wanted, void *to, struct error *err)
+{
+    const size_t bytes = part_bytes(wanted);
+    unsigned char *matrix = to;
+    int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
+    float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
+    TRY(check_memory(plain, "while packing weights", err));
+    for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
+        const unsigned char *part = from;
+        part += (size_t)own_offset_at(given, 0, wanted->leading, i) * dtype_size(given->dtype);
+        if (are_narrow(wanted))
+            own_pack_narrow(wanted, given, part, matrix,
+                            are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
+        else
+            pack_floats(wanted, given, (const float *)(const void *)part, plain,
+                        (float *)(void *)matrix);
+    }
+    free(plain);
+    return STATUS_OK;
+}
