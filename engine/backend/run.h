@@ -51,5 +51,6 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
-    bool tried; /* the kernel was chosen by measuring, not by rule */
+    bool tried;               /* the kernel was chosen by measuring, not by rule */
+    enum precision precision; /* CPU: of its first operand */
 };

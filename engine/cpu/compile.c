@@ -39,6 +39,14 @@ static enum status create_step(const struct lowering *lowering, struct step **re
                      node_text(lowering->node, text));
 }
 
+static enum precision precision_of(const struct node *node)
+{
+    const struct value *x = node_input(node, 0);
+    if (x && is_8bit(x->dtype))
+        return PRECISION_INT8;
+    return x && x->dtype == DTYPE_BF16 ? PRECISION_BF16 : PRECISION_FP32;
+}
+
 static enum status add_steps(struct program *program, const struct graph *graph, struct error *err)
 {
     const struct backend_options *options = &program->backend->options;
@@ -54,6 +62,7 @@ static enum status add_steps(struct program *program, const struct graph *graph,
         if (step)
             program->steps[program->step_count++] = step;
         TRY(status);
+        step->precision = precision_of(node);
         if (step->scratch > program->scratch_bytes)
             program->scratch_bytes = step->scratch;
         for (size_t i = 0; !step->packs_constants && i < node->input_count; i++)

@@ -19,11 +19,12 @@
 #define DISTURBED 1.2
 
 struct profile_layer {
-    const char *name, *kernel;   /* NULL for the total */
-    double milliseconds, share;  /* of the whole, 0 … 1 */
-    double gflop, gflops;        /* work, and work a second */
-    double of_peak;              /* of the machine's arithmetic; 0: not known */
-    bool tried;                  /* the kernel was chosen by a trial */
+    const char *name, *kernel;  /* NULL for the total … */
+    const char *precision;      /* … and where the device's peak is not known */
+    double milliseconds, share; /* of the whole, 0 … 1 */
+    double gflop, gflops;       /* work, and work a second */
+    double of_peak; /* of the machine's arithmetic in the layer's precision; 0: not known */
+    bool tried;     /* the kernel was chosen by a trial */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -35,7 +36,7 @@ struct profile {
     struct profile_layer *layers;
     size_t count;
     struct profile_layer total;
-    struct peak peak;
+    struct peak peaks[PRECISION_COUNT]; /* of the precisions that layers have */
     int batch;
     double batch_ms; /* L(b); 0: not measured */
 };
@@ -83,12 +84,10 @@ static double per(double amount, double by)
     return by > 0 ? amount / by : 0;
 }
 
-static struct profile_layer rate(const struct profile *profile, struct profile_layer layer,
-                                 double total_ms, double bytes)
+static struct profile_layer rate(struct profile_layer layer, double total_ms, double bytes)
 {
     layer.share = per(layer.milliseconds, total_ms);
     layer.gflops = per(layer.gflop * 1e3, layer.milliseconds);
-    layer.of_peak = per(layer.gflops, profile->peak.gflops);
     layer.gigabytes_per_second = per(bytes * 1e-6, layer.milliseconds);
     return layer;
 }
@@ -122,13 +121,15 @@ static enum status profile_measure(struct profile *profile, struct error *err)
 {
     const struct session_info *info = session_info(profile->session);
     TRY(run_passes(profile, err));
-    profile->peak = peak_measure(info->device, info->precision, info->threads);
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
     if (!profile->layers)
         return error_no_memory(err, NULL);
     profile->total.milliseconds = profile_sum(profile->steps, profile->count);
-    double bytes = 0;
+    double bytes = 0, least_ms = 0; /* least_ms: with each layer at its peak */
     for (size_t i = 0; i < profile->count; i++) {
+        struct peak *peak = &profile->peaks[profile->steps[i].precision];
+        if (profile->steps[i].gflop > 0 && !peak->instructions)
+            *peak = peak_measure(info->device, profile->steps[i].precision, info->threads);
         profile->total.gflop += profile->steps[i].gflop;
         bytes += (double)profile->steps[i].bytes;
     }
@@ -139,9 +140,18 @@ static enum status profile_measure(struct profile *profile, struct error *err)
                                             .tried = step->tried,
                                             .milliseconds = step->milliseconds,
                                             .gflop = step->gflop};
-        profile->layers[i] = rate(profile, layer, profile->total.milliseconds, (double)step->bytes);
+        struct profile_layer *rated = &profile->layers[i];
+        *rated = rate(layer, profile->total.milliseconds, (double)step->bytes);
+        rated->precision =
+            profile->peaks[step->precision].gflops > 0 ? precision_name(step->precision) : NULL;
+        rated->of_peak = per(rated->gflops, profile->peaks[step->precision].gflops);
+        least_ms += rated->of_peak * rated->milliseconds;
     }
-    profile->total = rate(profile, profile->total, profile->total.milliseconds, bytes);
+    struct peak *whole = &profile->peaks[info->precision];
+    if (!whole->instructions)
+        *whole = peak_measure(info->device, info->precision, info->threads);
+    profile->total = rate(profile->total, profile->total.milliseconds, bytes);
+    profile->total.of_peak = per(least_ms, profile->total.milliseconds);
     return STATUS_OK;
 }
 
@@ -200,9 +210,10 @@ static void profile_print_table(const struct profile *profile)
            profile->batch);
     printf("precision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
     profile_print_times(profile);
-    if (profile->peak.gflops > 0)
-        printf("peak        %.0f GFLOP/s, measured (%s)\n", profile->peak.gflops,
-               profile->peak.instructions);
+    for (int p = 0; p < PRECISION_COUNT; p++)
+        if (profile->peaks[p].gflops > 0)
+            printf("peak        %.0f GFLOP/s in %s, measured (%s)\n", profile->peaks[p].gflops,
+                   precision_name((enum precision)p), profile->peaks[p].instructions);
     printf("\n%9s %6s %9s %9s %7s %7s  %-28s %s\n", "ms", "%", "GFLOP", "GFLOP/s", "% peak", "GB/s",
            "kernel", "layer");
     for (size_t i = 0; i < profile->count; i++)
@@ -218,14 +229,16 @@ static void write_layer(struct writer *w, json_node *entry, const struct profile
     write_members(w, entry, "name=%s kernel=%s", layer->name, layer->kernel);
     if (layer->kernel)
         write_members(w, entry, "tried=%hhd", layer->tried);
+    if (layer->precision)
+        write_members(w, entry, "precision=%s", layer->precision);
     write_members(w, entry, "ms=%g share=%.3f gflop=%g gflops=%g of_peak?=%.3f gb_per_s=%g",
                   layer->milliseconds, layer->share, layer->gflop, layer->gflops, layer->of_peak,
                   layer->gigabytes_per_second);
 }
 
 /* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
- * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","ms","share","gflop","gflops",
- * "of_peak"?,"gb_per_s"}…],"note"?} */
+ * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","precision"?,"ms","share","gflop",
+ * "gflops","of_peak"?,"gb_per_s"}…],"note"?} */
 static int print_profile_json(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
@@ -237,8 +250,8 @@ static int print_profile_json(const struct profile *profile)
                   "batch_ms=%.3f peak{gflops=%.3f instructions=%s}",
                   profile->model->name, device_text(info->device, device),
                   precision_name(info->precision), profile->choice.why, info->threads,
-                  profile->batch, profile->batch_ms, profile->peak.gflops,
-                  profile->peak.instructions);
+                  profile->batch, profile->batch_ms, profile->peaks[info->precision].gflops,
+                  profile->peaks[info->precision].instructions);
     write_layer(&w, write_object(&w, root, "total"), &profile->total);
     json_node *layers = write_array(&w, root, "layers");
     for (size_t i = 0; i < profile->count; i++)

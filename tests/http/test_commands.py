@@ -262,6 +262,7 @@ class Inspect(Commands):
             self.assertAlmostEqual(layer["gflops"], layer["gflop"] / layer["ms"] * 1e3,
                                    delta=layer["gflops"] * 0.01)
             self.assertGreater(layer["of_peak"], 0)
+            self.assertEqual(layer["precision"], "fp32")
         path = os.path.join(self.folder.name, "wide.onnx")
         small_onnx.convolutions(path, 3, side=64, channels=64)
         for arguments in (("--json",), ()):
@@ -269,6 +270,12 @@ class Inspect(Commands):
             # Whether that kernel is taken is the machine's affair; that it is explained is not.
             self.assertEqual("more than 100 % of the peak is no mistake" in text.replace("\n", " "),
                              "winograd" in text, text)
+        narrow = json.loads(self.run_ok("inspect", path, "--profile", "--precision", "bf16", "--json"))
+        # A layer is compared with the peak of its own precision, whose figure another precision's would differ from.
+        by_precision = {layer["precision"]: layer for layer in narrow["layers"] if layer["gflop"]}
+        self.assertIn("bf16", by_precision)
+        layer = by_precision["bf16"]
+        self.assertAlmostEqual(layer["of_peak"], layer["gflops"] / narrow["peak"]["gflops"], delta=0.002)
         # The table adds up to the pass that its heading names, and the other figure says what it is.
         lines = {line.split()[0]: line for line in text.splitlines() if line}
         total = next(line.split()[0] for line in text.splitlines() if line.endswith("total"))

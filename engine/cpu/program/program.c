@@ -217,6 +217,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,
                                                  .tried = step->tried,
+                                                 .precision = step->precision,
                                                  .milliseconds = clock_ms(clock_now() - start),
                                                  .gflop = step->flops * 1e-9,
                                                  .bytes = step->bytes};

@@ -66,9 +66,10 @@ struct step {
     size_t bytes;       /* least bytes moved: operands read plus results written */
     bool packs_constants; /* the step has its own copy of every constant it reads, also of operands
                              that folding made constant: nothing else keeps them */
-    bool is_reference;    /* runs the node's reference kernel */
-    bool tried;           /* chosen by measuring, not by rule: product_kernels.c */
-    size_t scratch;       /* bytes wanted from program->scratch while running */
+    enum precision precision;  /* of its first operand */
+    bool is_reference;         /* runs the node's reference kernel */
+    bool tried;                /* chosen by measuring, not by rule: product_kernels.c */
+    size_t scratch;            /* bytes wanted from program->scratch while running */
     uint32_t x_value, y_value; /* of the first operand and the first result */
     const unsigned char *x;    /* of this run, as the next two: these values … */
     unsigned char *y, *memory; /* … and `scratch` bytes */
