@@ -223,7 +223,7 @@ static void compare(const struct onednn *onednn, const struct bench_layer *l, in
 /* Holds both to a variant. */
 static void hold(const char *variant)
 {
-    static const char *const isa[][2] = {{"avx2", "AVX2"},
+    static const char *const isa[][2] = {{"avx2", "AVX2_VNNI"},
                                          {"avx512", "AVX512_CORE_VNNI"},
                                          {"avx512_bf16", "AVX512_CORE_BF16"},
                                          {"avx512_amx", "AVX512_CORE_AMX"}};
