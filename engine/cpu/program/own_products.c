@@ -290,16 +290,16 @@ static void locate_rows(const struct own_product *p, const struct product_block 
 }
 
 /* The part of a panel that is multiplied at a time: of some taps, or of a row's one run. */
-struct depth {
+struct product_depth {
     size_t taps, run;
 };
 
-static struct depth depth_of(const struct own_product *p, size_t run)
+static struct product_depth depth_of(const struct own_product *p, size_t run)
 {
     enum { ROW_BYTES = 384 }; /* and 64 times as much of weights, in the first-level cache */
     if (!p->in_place || p->taps == 1)
-        return (struct depth){1, run < ROW_BYTES ? run : ROW_BYTES};
-    return (struct depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
+        return (struct product_depth){1, run < ROW_BYTES ? run : ROW_BYTES};
+    return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
 /* Multiplies all rows of the block by a panel, a part of k after another. */
@@ -314,7 +314,7 @@ static void multiply_panel(const struct own_product *p, const struct product_blo
         w->operands == OPERANDS_BF16  ? p->simd->tile_bf16
         : w->operands == OPERANDS_DOT ? p->simd->tile_dot
                                       : p->simd->tile_pairs;
-    const struct depth depth = depth_of(p, run);
+    const struct product_depth depth = depth_of(p, run);
     unsigned char *const sums = t.c;
     for (size_t tap = 0; tap < taps; tap += depth.taps)
         for (t.offset = 0; t.offset < run; t.offset += depth.run) {
