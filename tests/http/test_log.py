@@ -215,6 +215,8 @@ class Draining(FolderCase):
         server = self.serve("--drain-delay", "300")
         server.signal()
         server.wait_for(lambda: server.request("GET", "/readyz", headers={"X-Request-Id": "probe"}).status == 503, "the drain")
+        for path, status in (("/v2/health/ready", 503), ("/health", 503), ("/ping", 503), ("/livez", 200), ("/v2/health/live", 200)):
+            self.assertEqual(server.request("GET", path, headers={"X-Request-Id": "probe"}).status, status, path)
         self.assertEqual(server.predict(seven(), headers={"X-Request-Id": "photo"}).status, 200)
         server.wait_log(" id=photo ")
         server.signal(signal.SIGINT)

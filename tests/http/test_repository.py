@@ -306,9 +306,11 @@ class Repository(unittest.TestCase):
         strict = self.serve("--ready", "strict", "--watch", wait_ready=False)
         strict.wait_log("not ready")
         self.assertEqual([strict.get(path).status for path in probes], [503] * 3)
-        self.assertEqual(strict.get("/v2/health/ready").status, 400)
+        self.assertEqual(strict.request("GET", "/v2/health/ready", headers={"X-Request-Id": "probe"}).status, 400)
         self.assertEqual(strict.get("/readyz").json()["status"], "failed")
         self.assertEqual(self.ask(strict, "good"), 2)  # whoever asks it by name is answered
+        strict.wait_log(" path=/v2/models/good/")
+        self.assertNotIn(" id=probe ", strict.log())  # a probe is logged as debug, whatever it is told
         self.put("bad", None, 3)
         strict.wait_for(lambda: strict.get("/readyz").status == 200, "the mended model")
         # What comes later is not required.

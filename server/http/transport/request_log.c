@@ -142,9 +142,9 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
         fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
     }
     fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
-    /* Probes and scrapes come every few seconds. */
+    /* Probes and scrapes come every few seconds. V2's probes answer 400 for "not ready". */
     const bool is_routine = x->route && x->route->access == ROUTE_OPEN &&
-                            (x->answer.status < 400 || x->answer.status == 503);
+                            (x->answer.status <= 400 || x->answer.status == 503);
     log_fields(is_routine ? LOG_DEBUG : LOG_INFO, fields);
 }
 
