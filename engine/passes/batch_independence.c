@@ -17,7 +17,7 @@
 
 /* Spans of values that belong to images but say where others lie, so few operators may read them. A
  * MaxPool's indices, which count from the first image; tuples that begin with the number of their
- * own image. */
+ * own image, and rows of their own image in a list of all. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -332,6 +332,54 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
+/* Returns a number that all elements are below, because an ArgMax chose them; INT64_MAX: unknown.
+ */
+static int64_t proof_bound(const struct value *value)
+{
+    for (const struct node *node = value->producer; node; node = value->producer) {
+        const struct shape *in = &node->inputs[0]->shape;
+        if (node->op == OP_ARG_MAX || node->op == OP_ARG_MIN)
+            return in->dims[node_axis(node, 0, in->rank)];
+        const bool is_cast =
+            node->op == OP_CAST && (value->dtype == DTYPE_I64 || value->dtype == DTYPE_I32) &&
+            (node->inputs[0]->dtype == DTYPE_I64 || node->inputs[0]->dtype == DTYPE_I32);
+        if (!is_cast && op_record(node->op)->batch != &batch_reshape)
+            break;
+        value = node->inputs[0];
+    }
+    return INT64_MAX;
+}
+
+/* True for an Add that turns rows which an ArgMax chose into rows of a list of all images', as
+ * exporters write f[arange(n), i]. *ret: rows of an image. */
+static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
+{
+    const size_t count = shape_count(&node->outputs[0]->shape), each = count / proof->batch;
+    const size_t k = node->inputs[0]->known != NULL; /* the chosen */
+    const struct value *chosen = node->inputs[k], *first = node->inputs[1 - k];
+    if (!first->known || first->dtype != DTYPE_I64 || each == 0 || count % proof->batch != 0 ||
+        proof_span(proof, node, k) != each || shape_count(&first->shape) != count ||
+        shape_count(&chosen->shape) != count)
+        return false;
+    *ret = tensor_int(first->known, each);
+    for (size_t i = 0; i < count; i++)
+        if (tensor_int(first->known, i) != (int64_t)(i / each) * *ret)
+            return false;
+    return proof_bound(chosen) <= *ret;
+}
+
+/* True for a Gather of such rows from the list. */
+static bool proof_gathers_rows(const struct batch_proof *proof, const struct node *node)
+{
+    const struct shape *data = &node->inputs[0]->shape;
+    const struct node *add = node->inputs[1]->producer;
+    int64_t rows;
+    return proof_span(proof, node, 1) == SPAN_OWN_TUPLES && add && add->op == OP_ADD &&
+           proof_adds_own(proof, add, &rows) && node_axis(node, 0, data->rank) == 0 &&
+           data->dims[0] == rows * (int64_t)proof->batch &&
+           proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
+}
+
 /* Follows indices and constants that the operators' rules do not cover. *ret: the span of the
  * result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
@@ -342,11 +390,20 @@ static bool proof_visit_places(const struct batch_proof *proof, const struct nod
         return proof_scatter_own(proof, node, ret);
     if (proof->batch == 1)
         return false;
+    int64_t rows;
+    if (node->op == OP_ADD && proof_adds_own(proof, node, &rows)) {
+        const struct tensor *first = node->inputs[!node->inputs[0]->known]->known;
+        proof_hash(proof, first->data, first->bytes / proof->batch);
+        proof_hash_shapes(proof, node, 0);
+        *ret = SPAN_OWN_TUPLES;
+        return true;
+    }
     if (node->op == OP_CONCAT && proof_joins_own(proof, node)) {
         *ret = SPAN_OWN_TUPLES;
         return true;
     }
-    if (node->op == OP_GATHER_ND && proof_gathers_own(proof, node)) {
+    if ((node->op == OP_GATHER_ND && proof_gathers_own(proof, node)) ||
+        (node->op == OP_GATHER && proof_gathers_rows(proof, node))) {
         *ret = shape_count(out) / proof->batch;
         proof_hash_shapes(proof, node, 0);
         return *ret > 0;

@@ -349,6 +349,39 @@ Test(batch_rows, stay_apart_where_each_gathers_by_its_own_number)
     cr_expect_not(ends(&b, x));
 }
 
+/* f.flatten(0, 1)[i + arange(n) * tokens]: `step` is what stands before the second image's. */
+static struct value *gather_listed(struct builder *b, struct value *x, int64_t step, bool is_chosen)
+{
+    struct node *node;
+    struct value *best = is_chosen ? take(b, OP_ARG_MAX, x, NULL, 1, NULL)  /* [BATCH, 1, WIDTH] */
+                                   : take(b, OP_ARG_MAX, x, NULL, 2, NULL); /* [BATCH, TOKENS, 1] */
+    const int64_t each = is_chosen ? WIDTH : TOKENS;
+    best = reshape(b, best, BATCH, each, 1);
+    int64_t first[BATCH * (WIDTH > TOKENS ? WIDTH : TOKENS)];
+    for (int64_t i = 0; i < BATCH * each; i++)
+        first[i] = i / each * step;
+    struct value *operands[] = {best, places(b, SHAPE(BATCH, each, 1), first)};
+    add(b, OP_ADD, 2, operands, 1, &node);
+    cr_assert_not_null(node);
+    struct value *rows = finish(b, node);
+    return take(b, OP_GATHER, reshape(b, x, BATCH * TOKENS, WIDTH, 1), rows, 0, NULL);
+}
+
+Test(batch_rows, stay_apart_where_each_gathers_from_its_rows_of_a_list)
+{
+    struct builder b;
+    struct value *x = begin(&b);
+    cr_expect(ends(&b, gather_listed(&b, x, TOKENS, true)));
+    x = begin(&b);
+    cr_expect_not(ends(&b, gather_listed(&b, x, TOKENS - 1, true)), "rows of its neighbour");
+    x = begin(&b);
+    cr_expect_not(ends(&b, gather_listed(&b, x, 0, true)), "rows of the first image");
+    if (WIDTH > TOKENS) {
+        x = begin(&b);
+        cr_expect_not(ends(&b, gather_listed(&b, x, TOKENS, false)), "beyond its last row");
+    }
+}
+
 /* Two equations: the letter of the images stays in the result, or is summed over. */
 Test(batch_rows, follow_the_letters_of_an_equation)
 {
