@@ -235,28 +235,42 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
     bytes->size = size;
 }
 
+/* Reads the elements of a BYTES input into *ret, which the caller frees; `what`: for the error.
+ * `is_bare`: as v2_read_bytes(). */
+static enum status read_elements(struct exchange *x, struct infer_work *work,
+                                 const struct v2_input *input, const char *what,
+                                 bool (*is_bare)(const uint8_t *data, size_t size),
+                                 struct v2_bytes **ret, struct error *err)
+{
+    const size_t most = x->server->options.max_images;
+    if (input->count < 1 || input->count > most)
+        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
+                         "%zu %s in one request; 1 to %zu are possible (--max-images)",
+                         input->count, what, most);
+    if (!input->binary)
+        TRY(upload_charge(&x->body, input->json_size, err));
+    *ret = alloc_array(input->count, sizeof **ret);
+    if (!*ret)
+        return error_no_memory(err, "for a request");
+    const enum status status = v2_read_bytes(input, is_bare, *ret, &work->texts, err);
+    if (status != STATUS_OK)
+        free(*ret);
+    return status;
+}
+
 static enum status take_images(struct exchange *x, struct infer_work *work,
                                const struct deployment *deployment, const struct v2_input *input,
                                struct error *err)
 {
-    size_t most = x->server->options.max_images, unused;
+    size_t unused;
+    struct v2_bytes *bytes;
     TRY(find_input(deployment, input->name, &unused, err));
     if (!deployment->takes_images || strcmp(input->name, deployment->inputs[0].name) != 0)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
                          input->name, deployment->model->name);
-    if (input->count < 1 || input->count > most)
-        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
-                         "%zu images in one request; 1 to %zu are possible (--max-images)",
-                         input->count, most);
-    if (!input->binary)
-        TRY(upload_charge(&x->body, input->json_size, err));
-    struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
-    if (!bytes)
-        return error_no_memory(err, "for a request");
-    enum status status = v2_read_bytes(input, infer_is_image, bytes, &work->texts, err);
-    if (status == STATUS_OK)
-        status = infer_make_images(work, input->count, err);
+    TRY(read_elements(x, work, input, "images", infer_is_image, &bytes, err));
+    const enum status status = infer_make_images(work, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++) {
         if (work->texts)
             take_base64(&bytes[i], work->texts);
@@ -278,26 +292,16 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
                               const struct deployment *deployment, const struct v2_input *input,
                               struct error *err)
 {
-    const size_t most = x->server->options.max_images;
     struct request_texts *texts = &work->rows_of_texts;
+    struct v2_bytes *bytes;
     size_t at;
     TRY(find_input(deployment, input->name, &at, err));
     if (deployment->model->text.kinds[at] != TEXT_IDS) /* it has no others */
         return error_set(err, STATUS_INVALID,
                          "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
                          input->name);
-    if (input->count < 1 || input->count > most)
-        return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
-                         "%zu texts in one request; 1 to %zu are possible (--max-images)",
-                         input->count, most);
-    if (!input->binary)
-        TRY(upload_charge(&x->body, input->json_size, err));
-    struct v2_bytes *bytes = alloc_array(input->count, sizeof *bytes);
-    if (!bytes)
-        return error_no_memory(err, "for a request");
-    enum status status = v2_read_bytes(input, is_never_bare, bytes, &work->texts, err);
-    if (status == STATUS_OK)
-        status = texts_begin(texts, input->count, err);
+    TRY(read_elements(x, work, input, "texts", is_never_bare, &bytes, err));
+    const enum status status = texts_begin(texts, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++)
         texts->items[i] =
             (struct text_item){.text = (const char *)bytes[i].data, .size = bytes[i].size};
@@ -760,9 +764,24 @@ static enum status read_message(struct exchange *x, struct infer_work *work, str
     return STATUS_OK;
 }
 
-static void infer_submit(struct exchange *x)
+static void infer_run(struct exchange *x)
 {
     submit_to_model(x, infer_prepare);
+}
+
+static void infer_submit(struct exchange *x)
+{
+    char texts[128];
+    struct error ignored;
+    /* Making tokens of texts takes long for a connection's thread. */
+    if (model_host_find_text(x->server->options.model_host, x->match.model, texts, &ignored) ==
+            STATUS_OK &&
+        !strcmp(texts, x->match.model)) {
+        exchange_wait(x, NULL, x->finish);
+        exchange_offload(x, SIZE_MAX, infer_run);
+        return;
+    }
+    infer_run(x);
 }
 
 static void infer_start(struct exchange *x)
