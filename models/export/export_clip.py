@@ -162,8 +162,9 @@ def write_clip_tokenizer(folder, tokenizer):
     with open(os.path.join(folder, "merges.txt"), "w", encoding="utf-8") as file:
         file.write("#version: 0.2\n" + "".join(f"{a} {b}\n" for (a, b), _ in merges))
     fast = transformers.CLIPTokenizerFast(os.path.join(folder, "vocab.json"), os.path.join(folder, "merges.txt"),
-                                          pad_token="!", model_max_length=tokenizer.context_length)
+                                          pad_token=None, model_max_length=tokenizer.context_length)
     fast.save_pretrained(folder)
+    write_json(folder, "config.json", {"pad_token_id": 0})  # as a token of its own "!" would no longer end a word
 
 
 def export(name, folder, opset=0):
