@@ -66,6 +66,8 @@ extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
+/* llama.cpp's, as Frigate asks for them: POST /embeddings. */
+extern const struct dialect dialect_llama_cpp;
 /* Immich's service, POST /predict: until its `entries` are read, and of each task. */
 extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
     dialect_immich_text;

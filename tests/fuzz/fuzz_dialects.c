@@ -9,9 +9,9 @@
 #include "tests/fuzz/target.h"
 
 static const struct dialect *const apis[] = {
-    &dialect_roboflow, &dialect_deepstack,       &dialect_hugging_face,
-    &dialect_openai,   &dialect_torchserve,      &dialect_immich,
-    &dialect_doods,    &dialect_photoprism_nsfw, &dialect_cvat};
+    &dialect_roboflow,        &dialect_deepstack, &dialect_hugging_face, &dialect_openai,
+    &dialect_torchserve,      &dialect_immich,    &dialect_llama_cpp,    &dialect_doods,
+    &dialect_photoprism_nsfw, &dialect_cvat};
 
 /* The part `entries` of Immich's forms. */
 static void try_entries(const char *text, size_t size)

@@ -163,6 +163,13 @@ void roboflow_remove_handle(struct exchange *x)
                     "/v2/repository/models/NAME/unload");
 }
 
+void llama_props_handle(struct exchange *x)
+{
+    size_t size = 0;
+    char *text = write_document(&size, "media_marker=%s", "<__media__>");
+    respond_text(x, 200, TYPE_JSON, text, size);
+}
+
 void roboflow_info_handle(struct exchange *x)
 {
     size_t size = 0;

@@ -24,6 +24,7 @@ void asset_handle(struct exchange *exchange); /* a file by the route's path */
 void console_json_handle(struct exchange *exchange);
 void deepstack_list_handle(struct exchange *exchange);
 void deepstack_update_handle(struct exchange *exchange);
+void llama_props_handle(struct exchange *exchange);
 void deepstack_ping_handle(struct exchange *exchange);
 void labelled_models_handle(struct exchange *exchange);
 enum status face_admit(struct exchange *exchange, struct error *err);
