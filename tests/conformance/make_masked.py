@@ -59,25 +59,27 @@ def case(folder, name, nodes, tuples, updates, shape=(3, 4, 5), mask_shape=(3, 4
         nodes.append(helper.make_node('Concat', ['many', 'depth'], ['extent'], axis=0))
     else:
         nodes.append(helper.make_node('Identity', ['many'], ['extent']))
-    nodes += [helper.make_node('Expand', ['number', 'extent'], ['numbers'])]
+    nodes += [helper.make_node('Expand', ['number', 'extent'], ['filled'])]
     if updates == 'counted':  # each update is another number
-        nodes += [helper.make_node('CumSum', ['numbers', 'axis'], ['updates'])]
+        nodes += [helper.make_node('CumSum', ['filled', 'axis'], ['updates'])]
     else:
-        nodes += [helper.make_node('Reshape', ['numbers', 'extent'], ['updates'])]
+        nodes += [helper.make_node('Reshape', ['filled', 'extent'], ['updates'])]
     nodes.append(helper.make_node('ScatterND', ['x', 'tuples', 'updates'], ['y'], reduction=reduction))
     constants = {n: np.array(v, np.int64) for n, v in INTS.items()}
     number = np.array(-2.5 if kind == np.float32 else 0).astype(kind)
     constants.update({'number': number, 'axis': np.array(0, np.int64)})
+    # Computed from one input: lensd_conformance makes constants of further ones.
+    fed = {'numbers': pick.standard_normal(shape).astype(np.float32)}
+    rest = list(range(len(mask_shape), len(shape)))
+    sums = helper.make_node('ReduceSum', ['numbers', 'rest'], ['sums'], keepdims=0, noop_with_empty_axes=1)
+    nodes = [sums, helper.make_node('Greater', ['sums', 'limit'], ['mask']),
+             helper.make_node('Identity', ['numbers'], ['x']) if kind == np.float32 else
+             helper.make_node('Greater', ['numbers', 'limit'], ['x'])] + nodes
+    constants.update({'rest': np.array(rest, np.int64),
+                      'limit': np.array(1e3 if updates == 'none true' else 0.5, np.float32)})
     read = {i for n in nodes for i in n.input}
-    fed = {'x': pick.standard_normal(shape).astype(np.float32), 'mask': pick.random(mask_shape) < 0.4,
-           'other': pick.random(mask_shape) < 0.4}
-    if kind != np.float32:
-        fed['x'] = fed['x'] > 0
-    if updates == 'none true':
-        fed['mask'] &= False
-    fed = {n: v for n, v in fed.items() if n in read}
     ends = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-            for n, v in {**fed, 'y': fed['x']}.items()]
+            for n, v in {**fed, 'y': np.zeros(shape, kind)}.items()]
     graph = helper.make_graph(nodes, name, ends[:-1], ends[-1:],
                               [numpy_helper.from_array(v, n) for n, v in constants.items() if n in read])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)])
