@@ -113,7 +113,7 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
     const struct shape shape = fill_shape(input);
     struct value *filled;
     size_t at = 0;
-    if (!named && !known->count && input->shape.dims[2] == DIM_UNKNOWN) {
+    if (!named && !known->count) {
         filled = fill_pixels(edit, model);
         at = 3;
     } else if (!named && known->numbers[0] < 0) {
@@ -123,7 +123,7 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
         filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
         for (size_t i = 0; filled && i < shape_count(&shape); i++)
             ((float *)filled->known->data)[i] =
-                named ? named->numbers[i] : known->numbers[known->count ? i % known->count : 0];
+                named ? named->numbers[i] : known->numbers[i % known->count];
     }
     if (filled)
         filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);

@@ -145,17 +145,20 @@ static enum status cut(struct division *d, uint8_t from, struct error *err)
     return edit_end(&edit);
 }
 
-/* Replaces tokens by ones: they no longer decide a vector, but which words are there. */
+/* Replaces tokens by ones: they no longer decide a vector, but which words are there. A file may
+ * want very many of them, so they are made when a session is compiled, within its memory. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
-    struct shape shape = input->shape;
-    shape.dims[0] = count;
-    shape.dims[1] = shape.dims[1] == DIM_UNKNOWN ? 1 : shape.dims[1];
-    struct value *ones = edit_constant(edit, DTYPE_I64, &shape, NULL);
-    for (size_t i = 0; ones && i < shape_count(&shape); i++)
-        ((int64_t *)ones->known->data)[i] = 1;
+    const int64_t one = 1, length = input->shape.dims[1];
+    const int64_t sides[] = {count, length == DIM_UNKNOWN ? 1 : length};
+    struct value *parts[] = {edit_constant(edit, DTYPE_I64, &SHAPE(1), &one),
+                             edit_constant(edit, DTYPE_I64, &SHAPE(2), sides)};
+    struct value *ones = parts[0] && parts[1]
+                             ? edit_insert_value(edit, 0, OP_EXPAND, 13, "tokens of words", parts,
+                                                 2, DTYPE_I64, &SHAPE(sides[0], sides[1]))
+                             : NULL;
     if (ones)
-        ones = edit_insert_cast(edit, 0, "tokens of words", ones, input->dtype);
+        ones = edit_insert_cast(edit, 1, "tokens of words", ones, input->dtype);
     if (ones)
         edit_replace(edit->graph, input, ones);
     return ones != NULL;

@@ -59,10 +59,14 @@ void word_input_place(struct model *model)
     for (size_t i = 0; i < graph->input_count; i++)
         if (i != model->image_input && !word_input_is(model, graph->inputs[i]))
             words->form = WORDS_NONE; /* lensd cannot fill all inputs */
+    bool has_place = false;
     for (size_t i = 0; i < graph->input_count && words->form == WORDS_VECTORS; i++) {
         const struct value *input = graph->inputs[i];
         if (!is_vectors(input))
             continue;
+        if (has_place)
+            words->form = WORDS_NONE; /* labels fill one input alone */
+        has_place = true;
         words->input = i;
         words->count = (size_t)input->shape.dims[1];
         words->size = (size_t)input->shape.dims[2];

@@ -16,6 +16,7 @@ import unittest
 import urllib.parse
 
 from harness import ServedCase, Server, multipart, png, run_lensd
+from small_onnx import blob, integer, node, number, tensor_info, value, write
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
 with open(os.path.join(DATA, "expected.json"), encoding="utf-8") as file:
@@ -380,12 +381,89 @@ class Words(TextCase):
         body = {"model": "grounding", "image": {"b64": base64.b64encode(self.WORDS_PHOTO).decode()}, "labels": labels}
         self.assert_boxes(self.post("/predict", body)["predictions"], self.WANTED["found"]["grounding"])
 
+    def test_slices(self):
+        """Words are looked for in each slice."""
+        label = self.WANTED["labels"][0]
+        for model in self.WANTED["found"]:
+            found = self.ask(model, [label], slices=32, confidence=0.01)["predictions"]
+            self.assertEqual({p["label"] for p in found}, {label}, model)
+
     def test_refusals(self):
         for model in self.WANTED["found"]:
             answer = self.server.request("POST", "/predict?model=" + model, self.WORDS_PHOTO)
             self.assert_error(answer, 400, "invalid_request", "labels=")
         self.assertIn("at most 64", self.ask("owl", [f"a{i}" for i in range(65)], 400)["error"])
         self.assertIn("32 tokens", self.ask("grounding", ["a dog"] * 12, 400)["error"])
+
+
+class HostileWords(unittest.TestCase):
+    """Detectors whose files ask for more than a request can fill."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="lensd-texts-")
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "owl")
+        shutil.copytree(os.path.join(DATA, "owl"), self.path)
+
+    def edit_graph(self, edit):
+        """Rewrites the parts (number, content) of the model's graph."""
+        def read_varint(data, at):
+            made, shift = 0, 0
+            while True:
+                made |= (data[at] & 0x7F) << shift
+                at, shift = at + 1, shift + 7
+                if data[at - 1] < 0x80:
+                    return made, at
+
+        def parts(data):
+            at, found = 0, []
+            while at < len(data):
+                key, at = read_varint(data, at)
+                size, at = read_varint(data, at)
+                if key & 7 == 2:
+                    found.append((key >> 3, data[at:at + size]))
+                    at += size
+                else:
+                    found.append((key >> 3, size))
+            return found
+
+        def join(found):
+            return b"".join(number(field, part) if isinstance(part, int) else blob(field, part) for field, part in found)
+        file = os.path.join(self.path, "model.onnx")
+        with open(file, "rb") as source:
+            model = parts(source.read())
+        model = [(field, join(edit(parts(part))) if field == 7 else part) for field, part in model]
+        with open(file, "wb") as target:
+            target.write(join(model))
+
+    def parameters(self):
+        return json.loads(run_lensd("inspect", self.path, "--json").stdout)["parameters"]
+
+    def test_more_inputs_of_vectors(self):
+        """A request has labels for one of them."""
+        extra = [(11, tensor_info(f"more{i}", 1, 1, 4)) for i in range(40)]
+        self.edit_graph(lambda parts: parts + extra)
+        server = Server("--model", self.path, "--device", "cpu", "--precision", "fp32")
+        self.addCleanup(server.stop)
+        answer = server.request("POST", "/predict?labels=a+dog", Words.WORDS_PHOTO)
+        self.assertEqual(answer.status, 400, answer.body)
+        self.assertIn("labels", answer.json()["error"])
+        self.assertEqual(server.get("/readyz").status, 200)
+
+    def test_very_many_tokens(self):
+        """What takes their place is no constant of the file's size."""
+        tokens = {name: value(name, 7, "texts", 100_000) for name in ("input_ids", "attention_mask")}
+        self.edit_graph(lambda parts: [(field, next((v for k, v in tokens.items() if field == 11 and k.encode() in part), part))
+                                       for field, part in parts])
+        self.assertLess(self.parameters(), 100_000)
+
+    def test_very_large_mask(self):
+        """A mask of pixels is as large as the photo, whatever the file says."""
+        write(os.path.join(self.path, "model.onnx"),
+              [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),
+               node("ReduceMean", ["pixel_mask"], ["one"], integer("keepdims", 0)), node("Mul", ["flat", "one"], ["scores"])],
+              [], [tensor_info("image", "N", 3, 64, 64), tensor_info("pixel_mask", 1, 2000, 1000)], [tensor_info("scores", "N", 3)])
+        self.assertLess(self.parameters(), 1000)
 
 
 class Reload(TextCase):

@@ -36,6 +36,8 @@ struct request_part *parts_add(struct request_parts *parts, const char *model, s
                                  .asks_top_k = whole->asks_top_k,
                                  .ignores_unused_options = whole->ignores_unused_options,
                                  .options = whole->options,
+                                 .words = whole->words,
+                                 .text_names = whole->text_names,
                                  .started = whole->started,
                                  .deadline = whole->deadline,
                                  .priority = whole->priority,
