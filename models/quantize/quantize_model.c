@@ -48,7 +48,7 @@ struct quantize_state {
     float *answers[2]; /* fp32's of `tried` photos, then of `held_out` ones; a candidate's of one */
     size_t each;       /* numbers of an answer */
     int tried, held_out;
-    struct task_answer *boxes; /* fp32's of the photos held out; NULL: they are none */
+    struct task_answer *decoded; /* fp32's of the photos held out; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* Of the best choice of layers so far, on `tried` photos; report->layers has the choice. */
@@ -214,7 +214,7 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     return STATUS_OK;
 }
 
-/* ---- boxes ---- */
+/* ---- boxes and text ---- */
 
 static double overlap_of(const struct detection *a, const struct detection *b)
 {
@@ -227,7 +227,7 @@ static double overlap_of(const struct detection *a, const struct detection *b)
 }
 
 /* Boxes are in pixels of the model's input. */
-static enum status find_boxes(struct quantize_state *q, struct task_answer *ret)
+static enum status decode_answer(struct quantize_state *q, struct task_answer *ret)
 {
     const struct task *task = &q->model->task;
     const float width = (float)q->model->preprocess.width;
@@ -270,6 +270,41 @@ static void pair_boxes(const struct detections *a, struct detections *b,
     }
 }
 
+/* Levenshtein's distance. False: no memory. */
+static bool count_edits(const struct text_reading *a, const struct text_reading *b, size_t *ret)
+{
+    size_t *row = alloc_array(b->count + 1, sizeof *row);
+    if (!row)
+        return false;
+    for (size_t k = 0; k <= b->count; k++)
+        row[k] = k;
+    for (size_t i = 0; i < a->count; i++) {
+        size_t before = row[0]++;
+        for (size_t k = 0; k < b->count; k++) {
+            size_t least = before + (a->characters[i] != b->characters[k]);
+            before = row[k + 1];
+            least = row[k] + 1 < least ? row[k] + 1 : least;
+            row[k + 1] = before + 1 < least ? before + 1 : least;
+        }
+    }
+    *ret = row[b->count];
+    free(row);
+    return true;
+}
+
+static enum status compare_texts(struct quantize_state *q, const struct text_reading *fp32,
+                                 const struct text_reading *int8)
+{
+    size_t edits;
+    if (!count_edits(fp32, int8, &edits))
+        return quantize_no_memory(q);
+    q->report->lines += fp32->count > 0;
+    q->report->same_lines += fp32->count > 0 && edits == 0;
+    q->report->characters += fp32->count;
+    q->report->edits += edits;
+    return STATUS_OK;
+}
+
 /* ---- answers ---- */
 
 /* Answer i is of one of the photos that layers are chosen with, or of one held out. */
@@ -295,11 +330,11 @@ static enum status allocate_answers(struct quantize_state *q)
         return error_set(q->err, STATUS_TOO_LARGE, "the outputs of the model are too large");
     q->answers[0] = alloc_array(total, sizeof(float));
     q->answers[1] = alloc_array(q->each, sizeof(float));
-    if (q->report->has_boxes)
-        q->boxes = alloc_array((size_t)q->held_out, sizeof *q->boxes);
-    return q->answers[0] && q->answers[1] && (q->boxes || !q->report->has_boxes)
-               ? STATUS_OK
-               : quantize_no_memory(q);
+    const bool is_decoded = q->report->has_boxes || q->report->has_text;
+    if (is_decoded)
+        q->decoded = alloc_array((size_t)q->held_out, sizeof *q->decoded);
+    return q->answers[0] && q->answers[1] && (q->decoded || !is_decoded) ? STATUS_OK
+                                                                         : quantize_no_memory(q);
 }
 
 static enum status answer_in_fp32(struct quantize_state *q)
@@ -311,8 +346,8 @@ static enum status answer_in_fp32(struct quantize_state *q)
     TRY(allocate_answers(q));
     for (int i = 0; i < q->tried + q->held_out; i++) {
         TRY(answer_photo(q, photo_of(q, i), fp32_answer(q, i)));
-        if (q->boxes && i >= q->tried)
-            TRY(find_boxes(q, &q->boxes[i - q->tried]));
+        if (q->decoded && i >= q->tried)
+            TRY(decode_answer(q, &q->decoded[i - q->tried]));
     }
     close_session(q); /* calibrating needs the memory */
     return STATUS_OK;
@@ -326,7 +361,7 @@ static double error_of(const struct agreement *a)
 }
 
 /* How far `graph` is from float32 in `count` answers from `first` on, at most as many as there are;
- * of those held out compares boxes, too. Leaves the session open. */
+ * of those held out compares boxes and text, too. Leaves the session open. */
 static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int first,
                                  int count, struct agreement *ret)
 {
@@ -335,15 +370,18 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     /* If the layers that should be in 8 bits cannot be quantized, the graph has none. */
     TRY(open_session(q, graph, quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32));
     for (int i = first; i < first + count && i < all; i++) {
-        struct task_answer boxes = {0};
+        struct task_answer answer = {0};
         TRY(answer_photo(q, photo_of(q, i), q->answers[1]));
         outputs_compare(&q->outputs, fp32_answer(q, i), q->answers[1], false, ret);
-        if (!q->boxes || i < q->tried)
+        if (!q->decoded || i < q->tried)
             continue;
-        const enum status status = find_boxes(q, &boxes);
-        if (status == STATUS_OK)
-            pair_boxes(&q->boxes[i - q->tried].detections, &boxes.detections, q->report);
-        task_answer_done(&boxes);
+        const struct task_answer *fp32 = &q->decoded[i - q->tried];
+        enum status status = decode_answer(q, &answer);
+        if (status == STATUS_OK && q->report->has_text)
+            status = compare_texts(q, &fp32->text, &answer.text);
+        else if (status == STATUS_OK)
+            pair_boxes(&fp32->detections, &answer.detections, q->report);
+        task_answer_done(&answer);
         TRY(status);
     }
     return STATUS_OK;
@@ -545,6 +583,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
     struct quantize_report *report = q->report;
     struct graph *graph;
     report->fp32_boxes = report->int8_boxes = report->box_pairs = 0;
+    report->lines = report->same_lines = report->characters = report->edits = 0;
     report->overlap = 0;
     TRY(make_chosen(q, keeps, &graph));
     const enum status status = compare_graph(q, graph, q->tried, q->held_out, ret);
@@ -721,12 +760,13 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
     struct quantize_state q = {.model = model, .options = options, .report = report, .err = err};
     *report = (struct quantize_report){.model = model->name,
                                        .has_boxes = task_has_boxes(model->task.kind),
+                                       .has_text = model->task.kind == TASK_TEXT,
                                        .fp32_bytes = model->file_bytes};
     const enum status status = quantize_steps(&q, ret);
     close_session(&q);
-    for (int i = 0; q.boxes && i < q.held_out; i++)
-        task_answer_done(&q.boxes[i]);
-    free(q.boxes);
+    for (int i = 0; q.decoded && i < q.held_out; i++)
+        task_answer_done(&q.decoded[i]);
+    free(q.decoded);
     quantizer_free(q.quantizer);
     outputs_done(&q.outputs);
     free(q.files);

@@ -29,9 +29,12 @@ struct quantize_report {
     bool wants_images;          /* more of them could show that the bounds hold */
     struct agreement agreement;
     double error; /* 1 - correlation of class scores, else the mean */
-    bool has_boxes;
+    bool has_boxes, has_text;
     size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
     double overlap;                           /* of the pairs, in the mean */
+    size_t lines, same_lines; /* photos in which float32 reads text; int8 reads the same */
+    size_t characters, edits; /* of float32's lines; insertions, deletions and substitutions that
+                                 turn int8's lines into them */
     uint64_t fp32_bytes, int8_bytes;
     double fp32_ms, int8_ms; /* of one image, the quickest run */
     bool is_faster;          /* int8, by enough for --precision auto */

@@ -160,7 +160,7 @@ static void write_agreement(struct writer *w, json_node *root, const struct quan
 }
 
 /* Indented:
- * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"within_bounds","error",
+ * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"text"?:{…},"within_bounds","error",
  * "bytes":{…},"milliseconds":{…},"faster","biases_corrected","smoothed","fp32_share",
  * "all_int8"?:{…},"layers":[{"name","operator","precision","error_alone"?}]} */
 static char *report_json(const struct quantize_report *report)
@@ -175,6 +175,9 @@ static char *report_json(const struct quantize_report *report)
     if (report->has_boxes)
         write_members(&w, root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
                       report->fp32_boxes, report->int8_boxes, report->box_pairs, report->overlap);
+    if (report->has_text)
+        write_members(&w, root, "text{lines=%zu same=%zu characters=%zu edits=%zu}", report->lines,
+                      report->same_lines, report->characters, report->edits);
     write_members(&w, root,
                   "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} milliseconds{fp32=%.3f "
                   "int8=%.3f} faster=%hhd biases_corrected=%hhd smoothed=%hhd fp32_share=%.3f",
@@ -237,13 +240,20 @@ static void print_report(const struct quantizing *q)
                "in the mean, %.4f at most\n",
                "best class", report->agreement.same, report->agreement.images,
                report->agreement.mean, report->agreement.greatest);
-    else
+    else if (!report->has_boxes && !report->has_text)
         printf("%-12srelative error %.4f on average, %.4f at most, on %d held-out photos\n",
                "outputs", report->agreement.mean, report->agreement.greatest,
                report->agreement.images);
+    if (report->has_text)
+        printf("%-12sas in float32 for %zu of %zu lines; %zu edits for %zu characters\n", "text",
+               report->same_lines, report->lines, report->edits, report->characters);
     if (report->has_boxes)
         printf("%-12s%zu, float32 %zu; %zu pairs overlap by half or more, by %.3f on average\n",
                "boxes", report->int8_boxes, report->fp32_boxes, report->box_pairs, report->overlap);
+    if ((report->has_boxes && !report->fp32_boxes) || (report->has_text && !report->lines))
+        printf("%-12sIn float32 the model finds nothing in the held-out photos, so nothing is "
+               "compared.\n%-12sGive photos like those that it will see.\n",
+               "", "");
     printf("%-12s%s, before %s\n", "size", size_text(report->int8_bytes, after),
            size_text(report->fp32_bytes, before));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);

@@ -137,6 +137,31 @@ class Quantize(unittest.TestCase):
         self.assertEqual((boxes["fp32"], boxes["int8"], boxes["pairs"]), (2, 2, 2))
         self.assertGreater(boxes["mean_iou"], 0.99)
 
+    def reader(self, best):
+        """A model that reads the same line in every photo: the best of a blank, two characters and a space at each place."""
+        folder = os.path.join(self.folder, "reader")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "characters.txt"), "w", encoding="utf-8") as file:
+            file.write("a\n字\n")
+        small_onnx.always(os.path.join(folder, "model.onnx"), [("text", (len(best), 4), [c == k for k in best for c in range(4)])])
+        return folder
+
+    def test_text_is_compared(self):
+        self.add_photos(10)
+        ended = self.quantize("--json", model=self.reader([1, 0, 2, 3, 1]))
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        report = json.loads(ended.stdout)
+        held_out = report["photos"]["held_out"]
+        self.assertEqual(report["text"], {"lines": held_out, "same": held_out, "characters": 4 * held_out, "edits": 0})
+
+    def test_nothing_to_compare_is_said(self):
+        self.add_photos(10)
+        ended = self.quantize(model=self.reader([0, 0, 0]))
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("0 of 0 lines", ended.stdout)
+        self.assertIn("the model finds nothing in the held-out photos", ended.stdout)
+        self.assertNotIn("relative error", ended.stdout)
+
     def test_folders_and_formats(self):
         images = os.path.join(harness.ROOT, "tests", "data", "images")
         for path in ("a/one.bmp", "a/two.BMP", "b/c/three.gif", "four.png", ".hidden/five.png", "b/.six.png", "b/notes.txt"):
