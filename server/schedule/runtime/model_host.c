@@ -288,22 +288,26 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Whether the request has a row for each input beside the photo. */
+/* Whether the request has a row for each input beside the photo, and its words are still what the
+ * answer names: the model may have been loaded anew since they were encoded. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
     const struct request_words *words = request->words;
+    const enum task_kind kind = deployment->model->task.kind;
+    bool is_same = request->texts ? kind == TASK_EMBEDDING || kind == TASK_ZERO_SHOT
+                                  : !words || deployment->input_count > 1;
     if (deployment->input_count > 1 && !words)
         return error_set(err, STATUS_INVALID,
                          "model '%s' finds what words name; add them: labels=a dog,a red car",
                          deployment->model->name);
     for (size_t i = 0; i < deployment->input_count; i++)
-        if (i != deployment->image_input &&
-            (!words->rows[i] || words->bytes[i] != deployment->inputs[i].bytes))
-            return error_set(err, STATUS_NOT_READY,
-                             "model '%s' was loaded anew meanwhile; send the request again",
-                             deployment->model->name);
-    return STATUS_OK;
+        is_same = is_same && (i == deployment->image_input ||
+                              (words->rows[i] && words->bytes[i] == deployment->inputs[i].bytes));
+    return is_same ? STATUS_OK
+                   : error_set(err, STATUS_NOT_READY,
+                               "model '%s' was loaded anew meanwhile; send the request again",
+                               deployment->model->name);
 }
 
 /* Whether the model can do what the request wants of it. */

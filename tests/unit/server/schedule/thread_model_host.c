@@ -406,6 +406,30 @@ static void test_slow_answers_do_not_keep_the_lane(void)
     model_host_free(host);
 }
 
+/* A model of the same name and another task takes the place of one that words were encoded for: its
+ * classes are more than the words. */
+static void test_words_of_an_earlier_load(void)
+{
+    struct model_host *host = start_host((struct model_host_options){.max_queue = 4});
+    struct request_words words = {.words = {.count = 1}};
+    struct zero_shot texts = {.count = 1};
+    const char *names[] = {"a dog"};
+    add_model(host, "digits", 1);
+    for (int i = 0; i < 2; i++) {
+        struct job *job = job_create("digits", "ok 99");
+        struct error err = {0};
+        job->request.text_names = names;
+        if (i)
+            job->request.words = &words;
+        else
+            job->request.texts = &texts;
+        CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_NOT_READY);
+        CHECK(strstr(err.message, "loaded anew"));
+        job_free(job);
+    }
+    model_host_free(host);
+}
+
 int main(void)
 {
     static const struct host_test tests[] = {
@@ -421,6 +445,7 @@ int main(void)
         {"two lanes run at the same time", test_two_lanes_run_at_the_same_time},
         {"models share a device by time", test_models_share_a_device_by_time},
         {"rows run beside images", test_rows_run_beside_images},
+        {"words of an earlier load", test_words_of_an_earlier_load},
     };
     return run_host_tests(tests, COUNT_OF(tests));
 }
