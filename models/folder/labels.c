@@ -54,7 +54,7 @@ static bool make_room(struct builder *b, size_t count)
 }
 
 /* Control characters are written as \u001B, quotes and backslashes with a backslash. */
-static size_t labels_json_bytes(const char *name)
+size_t labels_json_bytes(const char *name)
 {
     size_t bytes = 2;
     for (; *name; name++)

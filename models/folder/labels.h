@@ -35,5 +35,8 @@ void labels_done(struct labels *labels);
 /* Whether a class has this label, of `length` bytes; *ret is the first one. */
 bool labels_find(const struct labels *labels, const char *label, size_t length, size_t *ret);
 
+/* The bytes of a label as a JSON string. */
+size_t labels_json_bytes(const char *name);
+
 /* The label of class `index`; NULL where there is none. */
 const char *labels_name(const struct labels *labels, size_t index);

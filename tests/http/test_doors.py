@@ -258,6 +258,22 @@ class Cvat(Doors):
         self.assertIn("--max-upload-memory", self.invoke("areas", status=413, image=image)["error"])
         self.invoke("areas")
 
+    def test_many_small_masks_have_a_budget(self):
+        small_onnx.always(self.put("masks"), [("output0", (300, 7), [0, 0, 64, 64, .8, 1, 1] * 300), ("output1", (1, 16, 16), [1] * 256)],
+                          metadata=[("author", "Ultralytics"), ("task", "segment"), ("end2end", "True")])
+        self.server = self.serve("--models", self.path("models"), "--device", "cpu", "--precision", "fp32", "--max-upload-memory", "1M",
+                                 "--max-body", "1M")
+        self.assertIn("--max-upload-memory", self.invoke("masks", status=413)["error"])
+        self.invoke("areas")
+
+    def test_long_lists_have_a_budget(self):
+        self.write("ipcam-general/labels.txt", "\n".join(letter * 200000 for letter in "ab"))
+        self.server = self.serve("--models", self.path("models"), "--device", "cpu", "--precision", "fp32", "--max-upload-memory", "256K",
+                                 "--max-body", "64K")
+        for path in ("/detectors", "/api/functions", "/api/functions/ipcam-general"):
+            self.assertIn("--max-upload-memory", self.python("GET", path, status=413)["error"])
+        self.python("GET", "/api/functions/scene")
+
 
 class PlateRecognizer(Doors):
     keys = f"camera sha256:{hashlib.sha256(b'secret-of-the-camera').hexdigest()}\n"

@@ -466,6 +466,23 @@ class HostileWords(unittest.TestCase):
         self.assertLess(self.parameters(), 1000)
 
 
+class LongWords(TextCase):
+    """Each box has the label that a client sent, which may be long."""
+
+    arguments = ("--max-body", "1M", "--max-upload-memory", "4M")
+
+    @classmethod
+    def write_models(cls, folder):
+        Words.write_models(folder)
+
+    def test_labels_have_a_budget(self):
+        for label, status in (("x" * 60, 200), ("\1" * 60000, 413)):
+            kind, body = multipart([("image", "a.png", Words.WORDS_PHOTO), ("labels", None, label.encode())])
+            answer = self.server.request("POST", "/predict?model=world&truncate=true&confidence=0&iou=1", body, {"Content-Type": kind})
+            self.assertEqual(answer.status, status, answer.body[:200])
+        self.assertIn("--max-upload-memory", answer.json()["error"])
+
+
 class Reload(TextCase):
     """While the half for texts is replaced, the labels of a request are all encoded by the old one or all by the new one."""
 

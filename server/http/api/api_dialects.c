@@ -8,6 +8,7 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 #include "server/http/api/route_table.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
@@ -22,11 +23,15 @@ static const struct {
                        [TASK_INSTANCES] = {"instance-segmentation", "mask"},
                        [TASK_SEGMENTATION] = {NULL, "mask"}};
 
+/* Bytes of a label in a list beside its text. */
+#define LISTED_LABEL_BYTES 64
+
 /* Models of a list. */
 struct listed_models {
     struct dialect_model *rows;
     struct deployment **held; /* for the labels; NULL entries: none */
     size_t count;
+    size_t bytes; /* of the labels in the answer */
 };
 
 /* Adds the labels of a model that is loaded, of its newest version. */
@@ -41,6 +46,7 @@ static void add_labels(struct exchange *x, struct listed_models *list)
     const struct labels *labels = &(*held)->model->labels;
     row->labels = (const char *const *)labels->names;
     row->label_count = labels->count;
+    list->bytes += labels->count * (labels->longest + LISTED_LABEL_BYTES);
 }
 
 typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count,
@@ -69,7 +75,8 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
     size_t size = 0, count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct listed_models listed = {alloc_array(count, sizeof *listed.rows),
-                                   alloc_array(count, sizeof(struct deployment *)), 0};
+                                   alloc_array(count, sizeof(struct deployment *)), 0, 0};
+    struct error err;
     for (size_t i = 0; listed.rows && listed.held && i < count; i++) {
         const struct model_status *model = &models[i];
         if (!is_listed(model, list, only) ||
@@ -89,6 +96,8 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
     if (*only && !listed.count) {
         respond_refusal(x, 404, "not_found",
                         "there is no function '%.120s'; GET /api/functions lists them", only);
+    } else if (charge_answer(x, listed.bytes, &err) != STATUS_OK) {
+        respond_error(x, &err);
     } else {
         char *text =
             models && listed.rows && listed.held ? write(listed.rows, listed.count, &size) : NULL;

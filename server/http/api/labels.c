@@ -407,6 +407,11 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
                                                .context = x};
     request->texts = &labels->scores;
     request->text_names = labels->names;
+    for (size_t i = 0; i < labels->count; i++) {
+        const size_t bytes = labels_json_bytes(labels->names[i]);
+        if (bytes > request->longest_name)
+            request->longest_name = bytes;
+    }
     if (read_scores(x, labels, request, &err) != STATUS_OK) {
         labels_failed(x, &err);
         return;

@@ -46,8 +46,9 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* A connection alone costs as much: not worth a refusal after a whole upload. */
-    if (bytes < SUBMISSION_LARGE_ANSWER) {
+    /* A connection alone costs as much: not worth a refusal after a whole upload. Many such pieces
+     * are: masks, crops. */
+    if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
     }
@@ -89,7 +90,9 @@ static size_t submission_sum_with(size_t sum, size_t count, size_t each)
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct deployment *deployment = request->deployment;
-    const size_t longest = request->used_model ? request->used_model->labels.longest : 0;
+    const size_t longest = request->text_names   ? request->longest_name
+                           : request->used_model ? request->used_model->labels.longest
+                                                 : 0;
     size_t bytes = 0, labels = 0;
     *ret_unforeseen = 0;
     for (size_t i = 0; i < request->image_count; i++) {

@@ -183,6 +183,7 @@ struct predict_request {
     struct zero_shot *texts;
     const struct request_words *words; /* likewise, of a detector that takes words */
     const char *const *text_names;     /* of the texts or words */
+    size_t longest_name;               /* bytes of the longest of them as a JSON string */
     struct request_parts *parts; /* not read by the model host: what it was divided into, or NULL */
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */
