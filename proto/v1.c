@@ -33,7 +33,7 @@ static cJSON *find_base64(cJSON *instance)
 }
 
 static enum status read_images(struct v1_request *request, cJSON *list, size_t max_images,
-                               struct error *err)
+                               bool are_texts, struct error *err)
 {
     size_t count = (size_t)cJSON_GetArraySize(list);
     if (count > max_images)
@@ -48,14 +48,23 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
     {
         struct predict_json_image *image = &request->images[request->image_count];
         cJSON *text = find_base64(instance);
+        if (!text && are_texts)
+            return error_set(err, STATUS_INVALID,
+                             "instance %zu is no text, and the model takes texts: \"a dog\" or "
+                             "{\"data\": \"a dog\"}",
+                             request->image_count);
         if (!text)
             return error_set(err, STATUS_INVALID,
                              "instance %zu is not an image: {\"b64\": \"…\"} or {\"image_bytes\": "
                              "{\"b64\": \"…\"}} hold one",
                              request->image_count);
-        if (picture_text_decode(text->valuestring, strlen(text->valuestring), &image->data,
-                                &image->size, &image->error) != STATUS_OK)
+        if (are_texts) {
+            image->data = (uint8_t *)text->valuestring;
+            image->size = strlen(text->valuestring);
+        } else if (picture_text_decode(text->valuestring, strlen(text->valuestring), &image->data,
+                                       &image->size, &image->error) != STATUS_OK) {
             (void)error_prefix(&image->error, "instance %zu", request->image_count);
+        }
         request->image_count++;
     }
     return STATUS_OK;
@@ -85,7 +94,7 @@ static size_t count_elements(const struct json_span *array)
 
 static enum status parse_v1_instances(const char *text, size_t size,
                                       const struct json_limits *limits, size_t max_images,
-                                      struct v1_request *request, struct error *err)
+                                      bool are_texts, struct v1_request *request, struct error *err)
 {
     static const struct extract_rule rule = {1, NULL, "instances"};
     struct json_span instances = {"[]", 2};
@@ -113,15 +122,17 @@ static enum status parse_v1_instances(const char *text, size_t size,
     if (!request->tree)
         return error_no_memory(err, "for a request");
     return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
-                       max_images, err);
+                       max_images, are_texts, err);
 }
 
 enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
-                             size_t max_images, struct v1_request **ret, struct error *err)
+                             size_t max_images, bool are_texts, struct v1_request **ret,
+                             struct error *err)
 {
     struct v1_request *request = calloc(1, sizeof *request);
-    enum status status = request ? parse_v1_instances(text, size, limits, max_images, request, err)
-                                 : error_no_memory(err, "for a request");
+    enum status status =
+        request ? parse_v1_instances(text, size, limits, max_images, are_texts, request, err)
+                : error_no_memory(err, "for a request");
     if (status != STATUS_OK) {
         v1_request_free(request);
         return status;

@@ -9,7 +9,7 @@
 
 struct v1_request {
     /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}} or another member with one inside, or the
-     * base64 text itself. */
+     * base64 text itself. Or texts, in the same members but "b64". */
     struct predict_json_image *images;
     size_t image_count;  /* 0: numbers */
     const char *numbers; /* the array "instances" in the request's text; NULL: images */
@@ -18,10 +18,10 @@ struct v1_request {
     void *tree;  /* private */
 };
 
-/* Reads {"instances": […]}. If they are numbers, `text` is borrowed until v1_request_free. Errors
- * as of predict_json_parse. */
+/* Reads {"instances": […]}. If they are numbers, `text` is borrowed until v1_request_free.
+ * `are_texts`: strings are UTF-8 texts, not photos. Errors as of predict_json_parse. */
 enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
-                             size_t max_images, struct v1_request **ret,
+                             size_t max_images, bool are_texts, struct v1_request **ret,
                              struct error *err) MUST_USE;
 void v1_request_free(struct v1_request *request); /* accepts NULL */
 

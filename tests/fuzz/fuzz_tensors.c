@@ -114,7 +114,8 @@ static void try_v1(const char *text, size_t size)
     const struct json_limits limits = {16, 1000};
     struct v1_request *request = NULL;
     struct error err = {0};
-    enum status status = v1_request_parse(text, size, &limits, 4, &request, &err);
+    const bool are_texts = size & 1;
+    enum status status = v1_request_parse(text, size, &limits, 4, are_texts, &request, &err);
     if (status != STATUS_OK) {
         HOLDS(err.message[0] && !request && status != STATUS_NO_MEMORY);
         return;

@@ -90,6 +90,17 @@ class Embeddings(TextCase):
         self.assertEqual(answer["usage"]["prompt_tokens"], len(wanted["tokens"][0]) + len(wanted["tokens"][1]))
         self.assertEqual(self.embed(wanted["texts"][1], "clip.text")["data"], [one])
 
+    def test_instances_of_v1(self):
+        wanted = EXPECTED["clip"]
+        for form in (lambda text: text, lambda text: {"data": text}):
+            answer = self.post("/v1/models/clip.text:predict", {"instances": [form(text) for text in wanted["texts"]]})
+            norms = [sum(v * v for v in vector) ** .5 for vector in answer["predictions"]]
+            for vector, norm, whole in zip(answer["predictions"], norms, wanted["vectors"]):
+                scale = sum(v * v for v in whole) ** .5 / norm
+                self.assert_near([v * scale for v in vector], whole)
+        for wrong, word in (([{"b65": 1}], "instance 0 is no text"), ([" dog" * 500], "tokens"), ([], "empty"), (["a", 7], "instance 1")):
+            self.assertIn(word, json.dumps(self.post("/v1/models/clip.text:predict", {"instances": wrong}, 400)))
+
     def test_dimensions(self):
         (whole,) = self.embed("a dog")["data"]
         (part,) = self.embed("a dog", dimensions=5)["data"]

@@ -771,17 +771,7 @@ static void infer_run(struct exchange *x)
 
 static void infer_submit(struct exchange *x)
 {
-    char texts[128];
-    struct error ignored;
-    /* Making tokens of texts takes long for a connection's thread. */
-    if (model_host_find_text(x->server->options.model_host, x->match.model, texts, &ignored) ==
-            STATUS_OK &&
-        !strcmp(texts, x->match.model)) {
-        exchange_wait(x, NULL, x->finish);
-        exchange_offload(x, SIZE_MAX, infer_run);
-        return;
-    }
-    infer_run(x);
+    texts_offload(x, infer_run);
 }
 
 static void infer_start(struct exchange *x)

@@ -1,6 +1,6 @@
 /* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
- * and what models there are. Instances are photos as base64, or rows of numbers for a model with
- * one input. */
+ * and what models there are. Instances are photos as base64, texts for a model that takes them, or
+ * rows of numbers for a model with one input. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +11,7 @@
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
+#include "server/http/api/texts.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
@@ -19,16 +20,17 @@ struct kserve_work {
     struct v1_request *v1;
     void *numbers; /* rows of the model's input */
     const void *tensors[1];
+    struct request_texts texts;
 };
 
 static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
-    struct v1_request *v1 = work->v1;
-    void *numbers = work->numbers;
-    submission_free(x); /* first: its images lie in the other two */
-    v1_request_free(v1);
-    free(numbers);
+    struct kserve_work rest = *work;
+    submission_free(x); /* first: its images lie in the rest */
+    texts_done(&rest.texts);
+    v1_request_free(rest.v1);
+    free(rest.numbers);
 }
 
 static enum status take_photos(struct kserve_work *work, struct error *err)
@@ -42,6 +44,19 @@ static enum status take_photos(struct kserve_work *work, struct error *err)
         image->preset = from->error;
     }
     return STATUS_OK;
+}
+
+static enum status take_instance_texts(struct exchange *x, struct kserve_work *work,
+                                       const struct deployment *deployment, struct error *err)
+{
+    struct request_texts *texts = &work->texts;
+    TRY(texts_begin(texts, work->v1->image_count, err));
+    for (size_t i = 0; i < texts->count; i++)
+        texts->items[i] = (struct text_item){.text = (const char *)work->v1->images[i].data,
+                                             .size = work->v1->images[i].size};
+    TRY(texts_make_rows(x, texts, deployment, err));
+    work->request.tensors = (const void *const *)texts->rows.inputs;
+    return submission_images(&work->request, texts->count, err);
 }
 
 static enum status take_numbers(struct exchange *x, struct kserve_work *work,
@@ -104,9 +119,12 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
     if (x->body.size == 0)
         return error_set(err, STATUS_INVALID,
                          "the body is empty; send {\"instances\": [{\"b64\": \"…\"}]}");
+    const bool takes_texts = deployment_takes_texts(deployment->model);
     TRY(v1_request_parse((const char *)x->body.data, x->body.size, &limits, options->max_images,
-                         &work->v1, err));
-    if (work->v1->numbers) {
+                         takes_texts, &work->v1, err));
+    if (takes_texts && !work->v1->numbers) {
+        TRY(take_instance_texts(x, work, deployment, err));
+    } else if (work->v1->numbers) {
         TRY(take_numbers(x, work, deployment, &limits, err));
         upload_release_bytes(&x->body); /* the numbers have their own charge */
     } else {
@@ -164,9 +182,14 @@ static void kserve_finish(struct exchange *x)
     store_in_cache(x);
 }
 
-static void kserve_submit(struct exchange *x)
+static void kserve_run(struct exchange *x)
 {
     submit_to_model(x, kserve_prepare);
+}
+
+static void kserve_submit(struct exchange *x)
+{
+    texts_offload(x, kserve_run);
 }
 
 static void kserve_start(struct exchange *x)
