@@ -147,6 +147,23 @@ class Faces(FaceCase):
             self.assertIn("--faces FILE", answer["error"])
         self.assertEqual(os.listdir(self.path("registry")), [])
 
+    def test_pages_of_other_addresses(self):
+        """A browser sends a form to any address, and says whose page it is."""
+        self.start("--cors-origin", "https://app.example")
+        self.register("Jane", RED)
+        here = f"127.0.0.1:{self.server.port}"
+
+        def send(path, origin):
+            kind, body = multipart([("userid", None, b"Jane"), ("image", "a.png", flat(GREEN))])
+            return self.server.request("POST", "/v1/vision/face" + path, body, {"Content-Type": kind, "Origin": origin}).status
+        for origin in ("https://evil.example", "null", "http://127.0.0.1", f"http://{here}.evil.example", "https://app.example.evil"):
+            for path in ("/register", "/delete", "/list", "/recognize", "/match"):
+                self.assertEqual(send(path, origin), 403, (path, origin))
+        self.assertEqual(self.names(), ["Jane"])
+        for origin in ("https://app.example", f"http://{here}"):
+            self.assertEqual(send("/list", origin), 200)
+            self.assertEqual(send("/register", origin), 200)
+
     def test_names(self):
         self.start()
         for name in ("Zoë O'Neil; DROP TABLE people", "ж" * 64):

@@ -10,6 +10,7 @@
 #include "proto/dialects.h"
 #include "server/http/api/faces.h"
 #include "server/http/api/route_table.h"
+#include "server/http/transport/admit.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/respond.h"
 
@@ -274,10 +275,14 @@ void faces_answer(struct exchange *x, const struct face_question *question)
 
 enum status face_admit(struct exchange *x, struct error *err)
 {
-    return x->server->options.faces
-               ? STATUS_OK
-               : error_set(err, STATUS_NOT_FOUND,
-                           "there is no registry of faces; start lensd with --faces FILE");
+    if (!x->server->options.faces)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "there is no registry of faces; start lensd with --faces FILE");
+    if (admit_is_foreign(x))
+        respond_refusal(x, 403, "forbidden",
+                        "a web page of another address may not use the registry of faces; name "
+                        "its address in --cors-origin");
+    return STATUS_OK;
 }
 
 struct name_list {

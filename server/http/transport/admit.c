@@ -344,6 +344,14 @@ static void check_access(struct exchange *x, const struct request_head *head)
     }
 }
 
+bool admit_is_foreign(const struct exchange *x)
+{
+    const char *list = x->server->options.cors_origin, *origin = exchange_header(x, "Origin");
+    const char *host = origin ? strstr(origin, "://") : NULL;
+    return origin && !(host && x->host && !strcasecmp(host + strlen("://"), x->host)) &&
+           !(list && admit_is_listed(list, origin, strlen(origin)));
+}
+
 /* Lets pages of the origins in --cors-origin read the answer (Fetch standard, section 3.3). */
 static void allow_origin(struct exchange *x, const struct request_head *head)
 {

@@ -36,6 +36,11 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
+/* Whether a web page of another address sends the request, which --cors-origin does not list: a
+ * browser says so in Origin. It cannot read the answer, but what changes something must refuse it.
+ */
+bool admit_is_foreign(const struct exchange *exchange);
+
 /* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
