@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import struct
 import sys
 import tempfile
 import threading
@@ -220,6 +221,30 @@ class Sizes(unittest.TestCase):
             self.assertEqual((answer.status, waited), (200, True), answer.body)
         # Four sizes are kept: with weights of their own they would take four times as much more.
         server.wait_for(lambda: resident() < before + 2 * weights, "what compiling took to be given back")
+
+    def test_weights_that_differ_in_one_number(self):
+        """Each layer has its own, though a look at some of their numbers does not tell them apart."""
+        side, layers, product = 64, 24, 1.0
+        folder = os.path.join(self.folder, "alike")
+        os.makedirs(folder)
+        nodes, tensors = [], []
+        for i in range(layers):
+            numbers = [float(row == column) for row in range(side) for column in range(side)]
+            numbers[-1] += i / 64
+            product *= numbers[-1]
+            tensors.append(small_onnx.number(1, side) * 2 + small_onnx.number(2, 1) + small_onnx.blob(8, f"w{i}") +
+                           small_onnx.blob(9, struct.pack(f"<{side * side}f", *numbers)))
+            nodes += [small_onnx.node("MatMul", [f"x{i}", f"w{i}"], [f"p{i}"]), small_onnx.node("Relu", [f"p{i}"], [f"x{i + 1}"])]
+        small_onnx.write(os.path.join(folder, "model.onnx"), nodes, tensors, [small_onnx.tensor_info("x0", "N", side)],
+                         [small_onnx.tensor_info(f"x{layers}", "N", side)])
+        server = Server(folder, *PLAIN)
+        self.addCleanup(server.stop)
+        body = {"inputs": [{"name": "x0", "datatype": "FP32", "shape": [1, side], "data": [1] * side}]}
+        answer = server.request("POST", "/v2/models/alike/infer", json.dumps(body).encode())
+        self.assertEqual(answer.status, 200, answer.body)
+        *ones, last = answer.json()["outputs"][0]["data"]
+        self.assertEqual(set(ones), {1})
+        self.assertAlmostEqual(last / product, 1, delta=1e-4)
 
     def test_impossible_sizes(self):
         free, fixed = self.serve(detector, "free"), self.serve(segmenter, "fixed")

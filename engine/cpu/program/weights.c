@@ -21,7 +21,12 @@ struct packed_block {
     void *data;
 };
 
-enum { BLOCK_LISTS = 256, LEAST_BLOCK = 4096 /* bytes; smaller ones are not looked for */ };
+enum {
+    BLOCK_LISTS = 256,
+    LEAST_BLOCK = 4096, /* bytes; smaller ones are not looked for */
+    MOST_COMPARED =
+        8 /* of a hash: a file may have many weights that differ where it does not look */
+};
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
     *blocks[BLOCK_LISTS]; /* by hash; guarded by the lock, as all they hold */
@@ -99,11 +104,15 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
     for (struct weight *w = backend->weights; w; w = w->next)
         if (w->constant == constant && is_packed_alike(w, wanted))
             return w;
+    int compared = 0;
     wanted->hash = hash_bytes(constant->data, constant->bytes);
-    for (struct weight *w = backend->weights; w; w = w->next)
-        if (w->constant && w->hash == wanted->hash && is_packed_alike(w, wanted) &&
-            same_contents(w->constant, constant))
+    for (struct weight *w = backend->weights; w && compared < MOST_COMPARED; w = w->next) {
+        if (!w->constant || w->hash != wanted->hash || !is_packed_alike(w, wanted))
+            continue;
+        if (same_contents(w->constant, constant))
             return w;
+        compared++;
+    }
     return NULL;
 }
 
@@ -124,9 +133,14 @@ static void block_take(struct backend *backend, struct weight *weight)
     const uint64_t hash = hash_bytes(weight->data, weight->bytes);
     LOCK(&blocks_lock);
     struct packed_block **list = &blocks[hash % BLOCK_LISTS], *block = *list;
-    while (block && (block->hash != hash || block->bytes != weight->bytes ||
-                     memcmp(block->data, weight->data, weight->bytes) != 0))
-        block = block->next;
+    for (int compared = 0; block; block = block->next) {
+        if (block->hash != hash || block->bytes != weight->bytes)
+            continue;
+        if (!memcmp(block->data, weight->data, weight->bytes))
+            break;
+        if (++compared == MOST_COMPARED)
+            return;
+    }
     if (block) {
         memory_free(memory, weight->data, weight->bytes);
         (void)!memory_charge(memory, weight->bytes, NULL); /* as before */
