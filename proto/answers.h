@@ -46,7 +46,7 @@ struct answer_mask {
     size_t polygons;
     const char *png; /* else a PNG in base64, of this part of the picture */
     uint32_t left, top, width, height;
-    const uint8_t *pixels; /* a byte a pixel of this part, row by row: 1 inside, 0 outside */
+    const uint8_t *pixels; /* a byte per pixel of this part, row by row: 1 inside, 0 outside */
 };
 
 struct answer_prediction {
@@ -103,7 +103,7 @@ struct predict_answer {
     size_t image_count;
     bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
     double total_ms;
-    time_t when;                 /* it was made */
+    time_t when;                 /* the answer was made */
     const char *id;              /* of the request */
     bool is_base64;              /* vectors as base64 */
     size_t tokens;               /* of texts */

@@ -1,5 +1,5 @@
-/* CVAT, which asks the dashboard of Nuclio for functions that annotate. A mask is the pixels of its
- * part of the picture as 0 and 1, then the corners of this part; CVAT makes run lengths of it.
+/* The dashboard of Nuclio, which lists and runs functions, as CVAT asks it to annotate pictures. A
+ * mask is the pixels of its part of the picture as 0 and 1, then the corners of this part.
  * Source: cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there. */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -71,7 +71,7 @@ char *cvat_function_json(const struct dialect_model *models, size_t count, size_
 
 /* ---- shapes ---- */
 
-/* Writes "[0,1,…,left,top,right,bottom]" as a text, which is shorter than a tree of numbers. */
+/* Writes "[0,1,…,left,top,right,bottom]" as a text: a tree of numbers would take more memory. */
 static void write_pixels(struct writer *w, json_node *entry, const struct answer_mask *mask)
 {
     const size_t pixels = (size_t)mask->width * mask->height;
@@ -94,7 +94,7 @@ static void write_pixels(struct writer *w, json_node *entry, const struct answer
     free(text);
 }
 
-/* Writes the longest outline, which CVAT takes if it is to make polygons of masks. */
+/* Writes the longest outline, which CVAT uses when it converts masks to polygons. */
 static void write_outline(struct writer *w, json_node *entry, const struct answer_mask *mask)
 {
     size_t from = 0, size = 0;
@@ -127,8 +127,8 @@ static void write_rectangle(struct writer *w, json_node *entry,
                   x - width, y - height, x + width, y + height, degrees);
 }
 
-/* Whether CVAT gets a class of the picture as a tag: those that pass the threshold; without one
- * the best. */
+/* True if class i of the picture becomes a tag: it passes the threshold or, without one, is the
+ * best. */
 static bool is_tag(const struct predict_answer *answer, size_t i, float probability)
 {
     const cJSON *least = cJSON_GetObjectItemCaseSensitive(answer->request, "threshold");

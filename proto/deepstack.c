@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "proto/dialects.h"
-#include "proto/read_texts.h"
+#include "proto/recognized_texts.h"
 #include "proto/writer.h"
 
 /* ---- what every answer has ---- */
@@ -114,14 +114,14 @@ static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_si
 static char *write_texts_found(const struct predict_answer *answer, bool is_plate, size_t *ret_size)
 {
     const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
-    struct read_texts read;
-    struct writer w = {!read_texts_of(&answer->images[0], is_plate, &read)};
+    struct recognized_texts read;
+    struct writer w = {!collect_recognized_texts(&answer->images[0], is_plate, &read)};
     json_node *root = write_root();
     write_members(&w, root, "success=%hhd message?=%s", true,
                   is_plate && read.count ? "Found number plates" : "");
     cJSON *list = write_array(&w, root, "predictions");
     for (size_t i = 0; i < read.count; i++) {
-        const struct read_text *text = &read.items[i];
+        const struct recognized_text *text = &read.items[i];
         cJSON *entry = write_object(&w, list, NULL);
         char label[sizeof text->text + 8];
         snprintf(label, sizeof label, "%s%s", is_plate ? "Plate: " : "", text->text);

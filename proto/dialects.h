@@ -66,9 +66,9 @@ extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
-/* llama.cpp's, as Frigate asks for them: POST /embeddings. */
+/* llama.cpp's embeddings, as Frigate asks for them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service, POST /predict: until its `entries` are read, and of each task. */
+/* Immich's service, POST /predict: dialect_immich, or the task's once `entries` are read. */
 extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
     dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */
@@ -86,14 +86,14 @@ extern const struct dialect dialect_plate_recognizer;
 /* What the part `entries` of an Immich request asks for. */
 struct immich_entries {
     const struct dialect *dialect; /* of its task */
-    char model[128];               /* cleaned as Immich's folders are */
-    bool is_text;                  /* a text's vector, not a picture's */
-    float least_box;               /* score of a face or a box of text; negative: not given */
-    float least_text;              /* score of a line of text */
-    const char *refusal;           /* a sentence: lensd does not answer this; NULL: it does */
+    char model[128];               /* as Immich names its folder */
+    bool is_text;                  /* the vector of a text is wanted, not of a picture */
+    float least_box;     /* least score of a face or a box of text, 0 … 1; negative: not given */
+    float least_text;    /* least score of a line of text, 0 … 1 */
+    const char *refusal; /* a static sentence why lensd does not answer this; NULL: it does */
 };
 
-/* Parses it. STATUS_INVALID for what Immich refuses, too; STATUS_NO_MEMORY. */
+/* Parses it (8 levels, 256 values); *ret owns nothing. STATUS_INVALID, STATUS_NO_MEMORY. */
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
                                  struct error *err) MUST_USE;
 
@@ -139,7 +139,7 @@ char *deepstack_update_json(size_t *ret_size);
 char *doods_detectors_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 /* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
 char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size);
-/* The first of them alone, for GET /api/functions/{model}. */
+/* The first of them only, for GET /api/functions/{model}. */
 char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);

@@ -68,7 +68,7 @@ static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct 
         cJSON_DeleteItemFromObjectCaseSensitive(root, "detector_name");
     TRY(read_thresholds(cJSON_GetObjectItemCaseSensitive(root, "detect"), &least, err));
     TRY(read_regions(cJSON_GetObjectItemCaseSensitive(root, "regions"), &least, err));
-    /* As a parameter, which boxes must exceed; doods_write() compares each with its label's. */
+    /* The parameter is what all boxes must exceed; doods_write() compares each with its label's. */
     cJSON_DeleteItemFromObjectCaseSensitive(root, "confidence");
     if (!cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)))
         return error_no_memory(err, "for a request");
@@ -85,7 +85,7 @@ static bool passes(const cJSON *detect, const char *label, float percent)
     return least && percent >= (float)least->valuedouble;
 }
 
-/* Whether a region takes boxes that lie within it (covers) or that touch it. */
+/* True if the box lies within the region ("covers") or touches it. */
 static bool is_in_region(const cJSON *region, const double *box)
 {
     double of[4];

@@ -13,7 +13,7 @@
 
 /* ---- entries ---- */
 
-/* A task, and the two kinds of model that it may ask. */
+/* A task, and the two types of model that it may name. */
 struct immich_task {
     const char *name, *first, *second;
     const struct dialect *dialect;
@@ -85,7 +85,7 @@ static enum status read_task(const struct immich_task *task, const cJSON *json,
     ret->dialect = task->dialect;
     ret->is_text = is_clip && second;
     if (is_clip && first && second)
-        ret->refusal = "lensd takes clip's visual and textual in two requests, as Immich does";
+        ret->refusal = "send clip's visual and textual in two requests, as Immich's server does";
     else if (!is_clip && !first)
         ret->refusal = "recognition depends on the output of detection, which is not in `entries`";
     else if (!is_clip && !second)
@@ -125,7 +125,7 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
 
 /* ---- answers ---- */
 
-/* Adds a vector as a text. */
+/* Adds a vector as a text with a JSON array in it. */
 static void write_vector_text(struct writer *w, json_node *parent, const char *key,
                               const struct answer_image *image)
 {
@@ -216,7 +216,7 @@ static const struct dialect_parameter no_parameters[] = {{0}};
 const struct dialect dialect_immich = {IMMICH, .invalid_http = 422, .write = write_clip};
 const struct dialect dialect_immich_clip = {
     IMMICH, .kinds = 1u << ANSWER_EMBEDDING,
-    .takes = "for clip half of a model for photos and texts", .write = write_clip};
+    .takes = "for clip one half of a model for photos and texts", .write = write_clip};
 const struct dialect dialect_immich_faces = {
     IMMICH, .kinds = 1u << ANSWER_BOXES,
     .takes = "for facial-recognition a pipeline of a face detector and a model of vectors",

@@ -1,5 +1,5 @@
-/* llama.cpp's embeddings, which Frigate asks for semantic search: "content" is a list of texts and
- * pictures. Source: frigate/genai/plugins/llama_cpp.py. */
+/* llama.cpp's embeddings, as Frigate's semantic search asks for them: "content" is a list of texts
+ * and pictures. Source: frigate/genai/plugins/llama_cpp.py. */
 #include <cjson/cJSON.h>
 
 #include "proto/dialects.h"

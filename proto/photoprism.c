@@ -94,7 +94,8 @@ static enum nsfw_kind kind_of(const char *label)
     return NSFW_KINDS;
 }
 
-/* False: a label of the picture has no meaning, so its score would be left out. */
+/* Takes the picture's best score of each kind. False: it has no labels, or one that means no kind.
+ */
 static bool read_kinds(const struct answer_image *image, float *kinds)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

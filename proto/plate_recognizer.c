@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "proto/dialects.h"
-#include "proto/read_texts.h"
+#include "proto/recognized_texts.h"
 #include "proto/writer.h"
 
 static void write_corners(struct writer *w, json_node *entry, const float *box)
@@ -15,7 +15,7 @@ static void write_corners(struct writer *w, json_node *entry, const float *box)
                   lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
 }
 
-static void write_plate(struct writer *w, json_node *list, struct read_text *read)
+static void write_plate(struct writer *w, json_node *list, struct recognized_text *read)
 {
     const struct answer_prediction *car = read->around;
     char number[24];
@@ -37,8 +37,8 @@ static void write_plate(struct writer *w, json_node *list, struct read_text *rea
 
 static char *plate_recognizer_write(const struct predict_answer *answer, size_t *ret_size)
 {
-    struct read_texts read;
-    struct writer w = {!read_texts_of(&answer->images[0], true, &read)};
+    struct recognized_texts read;
+    struct writer w = {!collect_recognized_texts(&answer->images[0], true, &read)};
     json_node *root = write_root();
     struct tm parts;
     char when[40] = "";

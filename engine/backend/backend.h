@@ -92,9 +92,9 @@ struct backend_ops {
      * device has no such pages. */
     void (*release_pages)(struct backend *backend);
 
-    /* From now on the values of the backend's programs lie in `arena`, which outlives it. Returns
-     * how many bytes of it they take; 0: it could not grow, and nothing changes. NULL: the device
-     * does not share. */
+    /* Moves the values of the backend's programs, except outputs, to `arena`, which must outlive
+     * the backend. Not during a run. Returns how many bytes of it they need; 0: out of memory, and
+     * nothing has changed. NULL: the device does not share memory. */
     size_t (*share_arena)(struct backend *backend, struct shared_arena *arena);
 
     /* Runs a program: submit() begins, collect() waits for the oldest run and gives its outputs,

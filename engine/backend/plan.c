@@ -11,7 +11,7 @@
 struct block {
     size_t bytes, offset;
     size_t first, last; /* node positions, inclusive: from its producer to its last reader */
-    bool is_kept;       /* it is an output, which lies behind all that is none */
+    bool is_output;     /* it has an output, and lies after all blocks without one */
 };
 
 struct planner {
@@ -193,16 +193,16 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
 static int larger_first(const void *a, const void *b)
 {
     const struct block *x = *(const struct block *const *)a, *y = *(const struct block *const *)b;
-    if (x->is_kept != y->is_kept)
-        return x->is_kept ? 1 : -1;
+    if (x->is_output != y->is_output)
+        return x->is_output ? 1 : -1;
     if (x->bytes != y->bytes)
         return x->bytes > y->bytes ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
 /* Greedy by size: the largest block first, each at the lowest offset where it overlaps no block
- * that lives at the same time. Those that are kept come last. */
-static enum status place_blocks(struct planner *p, bool keeps_outputs, struct plan *plan,
+ * that lives at the same time. Outputs come last. */
+static enum status place_blocks(struct planner *p, bool outputs_last, struct plan *plan,
                                 struct error *err)
 {
     struct block **order = alloc_array(p->block_count, sizeof(struct block *));
@@ -214,14 +214,14 @@ static enum status place_blocks(struct planner *p, bool keeps_outputs, struct pl
     }
     for (size_t b = 0; b < p->block_count; b++) {
         order[b] = &p->blocks[b];
-        order[b]->is_kept = keeps_outputs && order[b]->last == p->graph->node_count;
+        order[b]->is_output = outputs_last && order[b]->last == p->graph->node_count;
     }
     qsort(order, p->block_count, sizeof(struct block *), larger_first);
     size_t placed_count = 0;
     enum status status = STATUS_OK;
     for (size_t b = 0; b < p->block_count; b++) {
         struct block *block = order[b];
-        size_t offset = block->is_kept ? plan->kept_at : 0, end;
+        size_t offset = block->is_output ? plan->outputs_at : 0, end;
         /* `placed` is sorted by offset: look through the gaps in ascending order. */
         for (size_t i = 0; i < placed_count; i++) {
             const struct block *other = placed[i];
@@ -239,8 +239,8 @@ static enum status place_blocks(struct planner *p, bool keeps_outputs, struct pl
         }
         if (end > plan->arena_bytes)
             plan->arena_bytes = end;
-        if (!block->is_kept)
-            plan->kept_at = plan->arena_bytes;
+        if (!block->is_output)
+            plan->outputs_at = plan->arena_bytes;
         size_t at = placed_count++;
         for (; at > 0 && placed[at - 1]->offset > block->offset; at--)
             placed[at] = placed[at - 1];
@@ -251,7 +251,7 @@ static enum status place_blocks(struct planner *p, bool keeps_outputs, struct pl
     return status;
 }
 
-enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool keeps_outputs,
+enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool outputs_last,
                         struct plan *ret, struct error *err)
 {
     struct plan plan = {.value_count = graph->value_count};
@@ -279,7 +279,7 @@ enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool k
     propagate_view_reads(&p);
     status = make_blocks(&p, &plan, err);
     if (status == STATUS_OK)
-        status = place_blocks(&p, keeps_outputs, &plan, err);
+        status = place_blocks(&p, outputs_last, &plan, err);
     for (size_t v = 0; status == STATUS_OK && v < graph->value_count; v++)
         if (plan.places[v].kind == PLACE_ARENA)
             plan.places[v].offset += p.blocks[p.block_of[v]].offset;

@@ -29,14 +29,14 @@ struct plan {
     struct place *places; /* by value->index */
     size_t value_count;
     size_t arena_bytes;
-    size_t kept_at; /* outputs lie from here on, and nothing else; arena_bytes if there are none,
-                       or if they may lie between the other values */
+    size_t outputs_at; /* with `outputs_last`: from here on lie outputs, and nothing else; without,
+                          or without outputs, arena_bytes */
 };
 
 /* Every shape in the graph must be known. `claim` is the backend's: of kernel_caps, in_place and
- * KERNEL_PITCH count. `keeps_outputs`: they lie behind all other values. The caller frees with
+ * KERNEL_PITCH count. `outputs_last`: outputs lie after all other values. The caller frees with
  * plan_done(). */
-enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool keeps_outputs,
+enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool outputs_last,
                         struct plan *ret, struct error *err) MUST_USE;
 
 /* Has the plan made output 0 of `node` the bytes of input 0 under another shape, so that there is

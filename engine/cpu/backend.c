@@ -57,7 +57,7 @@ static void cpu_close(struct backend *backend)
     weights_free(backend);
     arena_leave(backend);
     shared_arena_done(&backend->own_arena);
-    (void)pages_resize(&backend->kept, backend->kept_bytes, 0);
+    (void)pages_resize(&backend->outputs, backend->output_bytes, 0);
     onednn_close(backend->onednn);
     free(backend);
 }
@@ -69,7 +69,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     TRY(check_memory(backend, NULL, err));
     backend->options = *options;
     shared_arena_init(&backend->own_arena);
-    (void)arena_join(backend, &backend->own_arena); /* of 0 bytes yet */
+    (void)arena_join(backend, &backend->own_arena); /* it has 0 bytes, so this cannot fail */
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
@@ -93,14 +93,14 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Nothing in the arena outlives a run, and outputs not the next one. */
+/* Values in the arena are not needed after a run, nor outputs after the next one. */
 static void cpu_release_pages(struct backend *backend)
 {
     LOCK(&backend->arena->lock);
     if (backend->arena->base)
         madvise(backend->arena->base, backend->arena->bytes, MADV_DONTNEED);
-    if (backend->kept)
-        madvise(backend->kept, backend->kept_bytes, MADV_DONTNEED);
+    if (backend->outputs)
+        madvise(backend->outputs, backend->output_bytes, MADV_DONTNEED);
 }
 
 static size_t cpu_share_arena(struct backend *backend, struct shared_arena *arena)

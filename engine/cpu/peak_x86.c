@@ -45,7 +45,7 @@ enum { SUMS = 12 };
 #define INT_512(n)   total += (float)_mm_cvtsi128_si32(_mm512_castsi512_si128(s##n));
 #define INT_256(n)   total += (float)_mm_cvtsi128_si32(_mm256_castsi256_si128(s##n));
 #define INT_128(n)   total += (float)_mm_cvtsi128_si32(s##n);
-/* Whole numbers for what the other probes give as real ones. */
+/* Integers in place of the floats that PROBE sets. */
 #define SET_512(x)   _mm512_set1_epi32((int)((x)*1e4f))
 #define SET_256(x)   _mm256_set1_epi32((int)((x)*1e4f))
 #define SET_128(x)   _mm_set1_epi32((int)((x)*1e4f))

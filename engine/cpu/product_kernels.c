@@ -57,8 +57,8 @@ static const struct value *weights_of(const struct node *node)
 
 /* ---- lensd's kernels instead of oneDNN's ---- */
 
-/* The last of the table that claims the node computes any product, with oneDNN where it is there.
- */
+/* Returns the kernel that computes any product of the node's operator: by oneDNN or, with
+ * lowering->own, by lensd's kernels. NULL: it does not claim the node. */
 static const struct cpu_kernel *general_kernel(const struct node *node)
 {
     static const struct cpu_kernel *const general[] = {&cpu_onednn_conv, &cpu_onednn_matmul,
@@ -70,7 +70,7 @@ static const struct cpu_kernel *general_kernel(const struct node *node)
     return NULL;
 }
 
-/* Not float32, for which cpu_gemm is quicker, and not a depthwise convolution. */
+/* Leaves float32 to cpu_gemm, which is faster, and depthwise convolutions to their own kernels. */
 static bool own_claim(const struct node *node, struct kernel_caps *ret)
 {
     (void)ret;
@@ -79,7 +79,7 @@ static bool own_claim(const struct node *node, struct kernel_caps *ret)
     return node->inputs[0]->dtype != DTYPE_F32 && !is_depthwise && general_kernel(node);
 }
 
-/* No rule prefers them. */
+/* Makes a step for the autotuner only: no rule prefers these kernels. */
 static enum status lower_own(const struct lowering *lowering, struct step **ret, struct error *err)
 {
     struct lowering own = *lowering;
@@ -306,7 +306,7 @@ static enum status gather_candidates(struct kernel_measurement *m, size_t ruled,
             continue;
         const enum status status = create(k, &any, &other, err);
         if (other && strcmp(other->kernel, step->kernel) == 0)
-            step_free(other); /* the rule's choice again */
+            step_free(other); /* the same kernel as the rule's */
         else if (other)
             m->candidates[m->count++] = (struct kernel_candidate){
                 .kernel = k, .step = other, .newest = any.backend->weights};

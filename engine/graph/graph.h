@@ -31,7 +31,7 @@ struct value {
                               this one stands for; NULL otherwise */
     const char *dim_names[TENSOR_MAX_RANK]; /* graph inputs / outputs: symbolic names, or NULL */
     uint32_t index;                         /* position in graph->values */
-    const char *packed; /* constants of a file: "int4" … if `known` is wider than what it has */
+    const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider one */
 };
 
 enum attr_kind {

@@ -50,7 +50,7 @@ static enum status infer_dequantize(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     int64_t wanted = node_int(node, "output_dtype", 0);
-    /* 8-bit floats of a file are read as float32. */
+    /* The importer reads constants of 8-bit floats as float32. */
     const unsigned stored = DTYPES_QUANTIZED | DTYPE_BIT(I32) | (x->known ? DTYPE_BIT(F32) : 0);
     TRY(operand_dtype(node, 0, "x", stored, err));
     TRY(operand_dtype(node, 2, "x_zero_point", stored, err));
@@ -262,7 +262,7 @@ KERNEL(kernel_dequantize)
     }
     struct block_cursor cursor = {.layout = &layout};
     for (size_t at = 0; at < count; at += BLOCK) {
-        double values[BLOCK]; /* exact: stored numbers have 32 bits */
+        double values[BLOCK]; /* exact: stored numbers have at most 32 bits */
         size_t n = count - at < BLOCK ? count - at : BLOCK;
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {

@@ -17,7 +17,7 @@
 
 /* Spans of values that belong to images but say where others lie, so few operators may read them. A
  * MaxPool's indices, which count from the first image; tuples that begin with the number of their
- * own image, and rows of their own image in a list of all. */
+ * own image, or numbers of their own image's rows in a list of all rows. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -332,7 +332,7 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Returns a number that all elements are below, because an ArgMax chose them; INT64_MAX: unknown.
+/* Returns a number that is larger than every element, if an ArgMax made these; INT64_MAX: unknown.
  */
 static int64_t proof_bound(const struct value *value)
 {
@@ -350,8 +350,8 @@ static int64_t proof_bound(const struct value *value)
     return INT64_MAX;
 }
 
-/* True for an Add that turns rows which an ArgMax chose into rows of a list of all images', as
- * exporters write f[arange(n), i]. *ret: rows of an image. */
+/* True for an Add of the first row of each image and the row that an ArgMax chose in it: exporters
+ * write f[arange(n), i] so, with f as one list of all images' rows. *ret: rows per image. */
 static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
 {
     const size_t count = shape_count(&node->outputs[0]->shape), each = count / proof->batch;
@@ -368,7 +368,7 @@ static bool proof_adds_own(const struct batch_proof *proof, const struct node *n
     return proof_bound(chosen) <= *ret;
 }
 
-/* True for a Gather of such rows from the list. */
+/* True for a Gather of the rows of such an Add from such a list. */
 static bool proof_gathers_rows(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;

@@ -188,7 +188,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
         if (infer && composite_is_expanded(node)) {
             TRY(composite_expand(edit, n));
             node = graph->nodes[n];
-        } else if (infer && masked_become_where(edit, n)) {
+        } else if (infer && masked_fill_as_where(edit, n)) {
             node = graph->nodes[n];
         }
         drop_unread_mask(graph, node);

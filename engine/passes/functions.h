@@ -1,6 +1,6 @@
-/* Private to engine/passes/: rewrites of what has to be other operators once shapes are known, and
- * before it is folded: ONNX's Attention and RotaryEmbedding (functions.c), assignments by a mask
- * (masked.c). */
+/* Private to engine/passes/: rewrites some operators as others once shapes are known, before
+ * constants are folded: ONNX's Attention and RotaryEmbedding (functions.c), and a ScatterND that
+ * fills what a mask chooses (masked_fill.c). */
 #pragma once
 
 #include "engine/passes/edit.h"
@@ -14,6 +14,6 @@ bool composite_is_expanded(const struct node *node);
  * STATUS_NO_MEMORY. */
 enum status composite_expand(struct edit *edit, size_t at) MUST_USE;
 
-/* Makes a ScatterND of one number at the places where a mask is true a Where, with nodes inserted
- * in front of edit->graph->nodes[at]. False: it is something else, or edit->status says why. */
-bool masked_become_where(struct edit *edit, size_t at);
+/* If edit->graph->nodes[at] is a ScatterND that writes one number wherever a mask is true, makes it
+ * a Where, with nodes inserted before it. False: it is not, or edit->status is the error. */
+bool masked_fill_as_where(struct edit *edit, size_t at);

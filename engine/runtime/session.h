@@ -55,8 +55,8 @@ struct session_options {
                                             0 = no limit */
     size_t batch_memory; /* the same with all sizes but the smallest, where max_batch is not pinned:
                             what others will want stays free; 0 = memory_limit */
-    size_t batch_activations; /* sizes with more bytes of activations are not compiled, but for the
-                                 smallest; 0: all are */
+    size_t batch_activations; /* batch sizes with more bytes of activations are not compiled, except
+                                 the smallest; 0: no limit */
     struct memory_budget *run_memory; /* what the tensors of data-dependent parts are charged to,
                                          all sessions' together; outlives them; or NULL */
     bool poison;              /* for tests: a device with memory of its own fills activations and
@@ -125,9 +125,9 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
  */
 void session_release_pages(struct session *session);
 
-/* Has the session compute in `arena`, which outlives it, in common with others that never run at
- * the same time; its outputs stay its own. Returns how many of info.activation_bytes lie there: 0
- * on a GPU, or if memory is short. Not during a run. */
+/* Makes the session compute in `arena`, which must outlive it, as others do that never run at the
+ * same time; outputs stay its own. Returns how many of info.activation_bytes lie there; 0: none, on
+ * a GPU or when out of memory. Not during a run. */
 size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker

@@ -322,7 +322,7 @@ enum status session_buffer_create(struct device_id device, size_t bytes, void **
         return STATUS_DEVICE;
     if (ops->host_alloc)
         return ops->host_alloc(device, bytes, ret, err);
-    /* Its length lies in front. */
+    /* The length for munmap() lies before the data. */
     size_t all, *pages = MAP_FAILED;
     if (size_add(bytes, TENSOR_ALIGN, &all))
         pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

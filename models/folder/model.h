@@ -14,7 +14,7 @@
 
 struct model_limits {
     size_t memory;  /* bytes a load may take; 0 = what is free, at most 16 GiB */
-    bool is_immich; /* it lies in Immich's cache: what no file says is as its service has it */
+    bool is_immich; /* it lies in Immich's cache: immich_file() says what its files do not */
 };
 
 /* An input or output as the file declares it: DIM_UNKNOWN where a dimension is symbolic, and for an
@@ -27,14 +27,14 @@ struct model_tensor {
 
 struct onnx_metadata;
 
-/* The words that a detector takes beside its photo, as a row of an input. */
+/* The input by which a detector takes words beside its photo. */
 struct word_input {
     enum word_form form;
-    size_t input;       /* WORDS_VECTORS: the graph's input, [batch, count, size] */
-    size_t count, size; /* of that input: the most words, and numbers of a vector */
+    size_t input;       /* WORDS_VECTORS: the graph's input, float32 [batch, count, size] */
+    size_t count, size; /* of that input: the most words, numbers of a vector */
 };
 
-#define MODEL_WORDS 64 /* words of an input whose file leaves their number free */
+#define MODEL_WORDS 64 /* the most words, if the file leaves their number free */
 
 /* When the server loads a model, as lensd.json says. */
 enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
@@ -73,7 +73,7 @@ struct model {
     enum dtype input_dtype;         /* as the file declares it */
     size_t output;                  /* index in graph->outputs: the task's first, else the first */
     char *input_name, *output_name; /* input_name: NULL without an image input */
-    struct text_input text; /* of a model that takes texts instead of photos, or WORDS_TOKENS */
+    struct text_input text;         /* of a model for texts, or a detector with WORDS_TOKENS */
     struct word_input words;
     size_t class_count;            /* 0: unknown before a run */
     bool has_probabilities;        /* the graph ends in Softmax: do not apply it again */
@@ -108,9 +108,9 @@ enum status model_load_version(const char *path, const char *version, const char
  * folder's name, the half for texts also this ending. */
 #define MODEL_TEXT_ENDING ".text"
 
-/* Finds the textual half of the model in a folder: a path for model_load(), which is an .onnx file,
- * or one with both halves and MODEL_TEXT_ENDING behind it. *ret is malloc'ed; NULL if there is
- * none. STATUS_NO_MEMORY. */
+/* Finds the half for texts of the model in a folder. *ret is a path for model_load(), malloc'ed:
+ * that of an .onnx file or, if one file has both halves, that of the file with MODEL_TEXT_ENDING
+ * added. NULL: there is none. STATUS_NO_MEMORY. */
 enum status model_find_text(const char *folder, char **ret, struct error *err) MUST_USE;
 
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without

@@ -183,7 +183,8 @@ static void note_outputs(const struct model *model, const struct graph *graph,
                                           graph->outputs[i]->shape};
 }
 
-/* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees. */
+/* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees.
+ * *ret_fits: whether the shapes fit the graph. */
 static enum status probe_shapes(const struct model *model, int64_t batch, struct graph **ret,
                                 bool *ret_fits, struct error *err)
 {
@@ -208,8 +209,8 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
     return STATUS_OK;
 }
 
-/* Are the shapes those of an output [steps, batch, classes], as CTC's loss wants it? Two photos
- * tell; if the file fixes one, the list of characters does. */
+/* Finds out whether output i is [steps, batch, classes], as CTC's loss wants it: by its shape for
+ * two photos or, if the file fixes a batch of one, by the number of characters. */
 static enum status is_time_major(const struct model *model, size_t i, const struct shape *one,
                                  const struct task_facts *facts, bool *ret, struct error *err)
 {
@@ -230,8 +231,8 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
     return STATUS_OK;
 }
 
-/* Puts the photos of an output [steps, batch, …] first, so that they can run together and be
- * answered one by one. */
+/* Transposes output i, [steps, batch, classes], so that photos can share a pass and each gets its
+ * own answer. */
 static enum status put_photos_first(struct model *model, size_t i, struct error *err)
 {
     static const int64_t swapped[] = {1, 0, 2};
@@ -255,16 +256,17 @@ static enum status put_photos_first(struct model *model, size_t i, struct error 
     return edit_end(&edit);
 }
 
-static enum status turn_outputs(struct model *model, const struct graph *one,
-                                const struct task_facts *facts, bool *ret_turned, struct error *err)
+/* Transposes all outputs of that form. *ret_any: there was one. */
+static enum status transpose_all(struct model *model, const struct graph *one,
+                                 const struct task_facts *facts, bool *ret_any, struct error *err)
 {
-    *ret_turned = false;
+    *ret_any = false;
     for (size_t i = 0; i < one->output_count; i++) {
-        bool is_turned;
-        TRY(is_time_major(model, i, &one->outputs[i]->shape, facts, &is_turned, err));
-        if (is_turned)
+        bool is_transposed;
+        TRY(is_time_major(model, i, &one->outputs[i]->shape, facts, &is_transposed, err));
+        if (is_transposed)
             TRY(put_photos_first(model, i, err));
-        *ret_turned = *ret_turned || is_turned;
+        *ret_any = *ret_any || is_transposed;
     }
     return STATUS_OK;
 }
@@ -274,10 +276,10 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct task_output *outputs, struct error *err)
 {
     struct graph *copy;
-    bool fits, is_turned = false;
+    bool fits, is_transposed = false;
     TRY(probe_shapes(model, 1, &copy, &fits, err));
-    enum status status = fits ? turn_outputs(model, copy, facts, &is_turned, err) : STATUS_OK;
-    if (is_turned) {
+    enum status status = fits ? transpose_all(model, copy, facts, &is_transposed, err) : STATUS_OK;
+    if (is_transposed) {
         graph_free(copy);
         copy = NULL;
         status = status == STATUS_OK ? probe_shapes(model, 1, &copy, &fits, err) : status;

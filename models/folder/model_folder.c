@@ -9,7 +9,8 @@
  *     FOLDER/N/model.onnx          Triton: the highest N that has one
  *     FOLDER/anything.onnx         when there is exactly one
  *     anything.onnx                configurations are looked for beside it
- *     anything.onnx.text           the half for texts of a file with both, beside a tokenizer */
+ *     anything.onnx.text           the half for texts of a file with both halves, if a tokenizer
+ *                                  lies beside it */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -446,7 +447,7 @@ static char *file_of_text(const char *path)
     return NULL;
 }
 
-/* Makes it the place of the half for texts. */
+/* Makes `place` that of the half for texts. */
 static enum status want_texts(struct model_place *place, struct error *err)
 {
     char *name = NULL;

@@ -15,8 +15,8 @@ struct model_place {
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* of a model for photos and texts; its folder may have the other one */
-    bool wants_texts; /* of a file with both: the half for texts */
-    bool is_immich;   /* files that are not there are immich_file()'s; the caller sets it */
+    bool wants_texts; /* the half for texts, of a file that has both halves */
+    bool is_immich;   /* immich_file() has the files that are not there; the caller sets it */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
@@ -46,8 +46,9 @@ enum status side_file_open(const struct model_place *place, const char *name, st
 /* Reads the file and parses it as JSON. Errors as of json_parse(), too. */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* The text of a file that a model of Immich's cache lacks, by the model's path, such as
- * "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich.c); NULL: none. */
+/* Returns the static text of the configuration file `name` for a model of Immich's cache, by its
+ * path, such as "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich_files.c);
+ * NULL: there is none. Any thread. */
 const char *immich_file(const char *path, const char *name);
 /* Frees the file and returns `status`, the result of reading it. Errors other than
  * STATUS_NOT_FOUND get the file's name. */
@@ -134,28 +135,30 @@ enum status input_constants_read(const struct cJSON *item, struct input_constant
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
 
-/* True if a file for a tokenizer is there. */
+/* True if a folder of the place has a file of a tokenizer. */
 bool model_has_tokenizer(const struct model_place *place);
 
-/* True if outputs with vectors of texts have this name, which need not be terminated. */
+/* True if this name, which need not be terminated, is one of an output with vectors of texts. */
 bool model_is_text_vector(const char *name, size_t size);
 
-/* Divides the graph of a file that takes photos and texts, and makes comparable vectors of both:
- * leaves the half that the photos decide, or the texts, and reads how the graph scores pairs of
- * them into model->texts (models/folder/model_split.c). Leaves other graphs as they are.
- * STATUS_NO_MEMORY. */
+/* Splits the graph of a file that takes photos and texts and makes comparable vectors of both
+ * (models/folder/model_split.c). Keeps the half that depends on the photos, or with `wants_texts`
+ * on the texts, and sets *ret_is_half; leaves other graphs as they are. For the photos' half it
+ * reads how the graph scores pairs into model->texts; a detector gets an input for vectors of words
+ * (model->words). STATUS_NO_MEMORY: the graph may only be freed. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
-/* Finds the words that a detector takes beside its photo: vectors, where another file of the folder
- * makes these (`is_half`), or tokens (models/folder/word_input.c). */
+/* Finds out whether the model is a detector that takes words beside its photo, and sets
+ * model->words: vectors, if another half of the model makes these (`is_half`), or tokens
+ * (models/folder/word_input.c). */
 void word_input_find(struct model *model, bool is_half);
 
-/* Whether an input of the model's graph gets words. */
+/* True if an input of the model's graph gets words. */
 bool word_input_is(const struct model *model, const struct value *input);
 
-/* Sets the places of the inputs for words once no other input changes. Words mean something to a
- * detector alone. */
+/* Sets the indices of the inputs for words; call it when the graph has its final inputs. Sets
+ * WORDS_NONE for a model that is no detector, or has inputs that lensd cannot fill. */
 void word_input_place(struct model *model);
 
 /* The task settings in a model's files. Texts are owned; NULL: not set. */

@@ -1,5 +1,5 @@
-/* Divides a graph that takes photos and texts into its halves: what only the photos decide, and
- * what only the texts decide. */
+/* Splits a graph that takes photos and texts into its halves: what depends on photos only, and what
+ * depends on texts only. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* What decides a value. */
+/* What a value depends on. */
 enum { FROM_TEXT = 1, FROM_PHOTO = 2, FROM_BOTH = FROM_TEXT | FROM_PHOTO };
 
 struct division {
@@ -16,7 +16,7 @@ struct division {
     struct graph *graph;
     uint8_t *from;          /* by value->index */
     struct value *texts;    /* the vectors of texts, [texts, numbers] */
-    struct value *words;    /* of a detector: the same for each photo, [photos, words, numbers] */
+    struct value *words;    /* a detector's output of them, [photos, words, numbers]; else NULL */
     struct value **outputs; /* of a half */
     size_t output_count;
 };
@@ -55,8 +55,8 @@ static void mark_values(struct division *d)
     }
 }
 
-/* Finds the output with the vectors of texts that photos do not change. A detector shapes them for
- * its number of photos. */
+/* Finds the vectors of texts, which depend on texts only. A detector reshapes them for its number
+ * of photos, which makes its output depend on both. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
@@ -73,7 +73,7 @@ static void find_texts(struct division *d)
     }
 }
 
-/* What photos decide, alone or, in a detector, with the words. */
+/* Lists the outputs that depend on photos only or, in a detector, on words, too. */
 static void keep_photo_outputs(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count; i++) {
@@ -84,7 +84,7 @@ static void keep_photo_outputs(struct division *d)
     }
 }
 
-/* A scalar, or e to the power of one. */
+/* True for a constant scalar, or e to the power of one. */
 static bool is_factor(const struct value *value, float *ret)
 {
     while (value && value->producer &&
@@ -99,7 +99,7 @@ static bool is_factor(const struct value *value, float *ret)
     return true;
 }
 
-/* Reads scale and bias of the scores where the graph makes these of both vectors. */
+/* Reads scale and bias of the scores, if the graph computes scores of both vectors. */
 static void read_scores(struct division *d)
 {
     struct zero_shot *scores = &d->model->texts;
@@ -129,8 +129,8 @@ static void read_scores(struct division *d)
     scores->has_scale = true;
 }
 
-/* Makes the graph one of d->outputs and of the inputs that decide them. */
-static enum status cut(struct division *d, uint8_t from, struct error *err)
+/* Reduces the graph to d->outputs and the inputs that they depend on. */
+static enum status prune_graph(struct division *d, uint8_t from, struct error *err)
 {
     struct graph *graph = d->graph;
     struct edit edit = {.graph = graph, .err = err};
@@ -145,8 +145,9 @@ static enum status cut(struct division *d, uint8_t from, struct error *err)
     return edit_end(&edit);
 }
 
-/* Replaces tokens by ones: they no longer decide a vector, but which words are there. A file may
- * want very many of them, so they are made when a session is compiled, within its memory. */
+/* Replaces tokens by ones. No vector depends on them any more; a 1 says that its word is there. A
+ * file may want very many, so an Expand makes them when a session is compiled, within its memory.
+ */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
@@ -164,7 +165,7 @@ static bool replace_tokens(struct edit *edit, struct value *input, int64_t count
     return ones != NULL;
 }
 
-/* Makes the vectors of words an input of the detector, for one photo a run. */
+/* Makes the vectors of words an input of the detector, which then runs one photo at a time. */
 static enum status feed_words(struct division *d, struct error *err)
 {
     struct graph *graph = d->graph;
@@ -198,7 +199,7 @@ static enum status feed_words(struct division *d, struct error *err)
     return edit_end(&edit);
 }
 
-/* Returns how long the vectors are, by the weights that make them; 0: not known. */
+/* Returns the numbers of a vector, from the weights of the last product; 0: unknown. */
 static int64_t vector_size(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -215,7 +216,8 @@ static int64_t vector_size(const struct value *value)
     return 0;
 }
 
-/* Finds how many words the detector takes, and how long a vector is. False: that is not known. */
+/* Finds how many words the detector takes (0: any number) and the numbers of a vector. False: they
+ * are unknown, or no float32. */
 static bool read_word_shape(struct division *d)
 {
     const struct shape *shape = &d->words->shape;
@@ -239,7 +241,7 @@ static enum status divide(struct division *d, bool wants_texts, bool *ret_is_hal
         return feed_words(d, err);
     if (!wants_texts) {
         read_scores(d);
-        return cut(d, FROM_PHOTO, err);
+        return prune_graph(d, FROM_PHOTO, err);
     }
     if (d->words) {
         d->texts->name = d->words->name;
@@ -247,7 +249,7 @@ static enum status divide(struct division *d, bool wants_texts, bool *ret_is_hal
     }
     d->outputs[0] = d->texts;
     d->output_count = 1;
-    return cut(d, FROM_TEXT, err);
+    return prune_graph(d, FROM_TEXT, err);
 }
 
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half, struct error *err)

@@ -47,7 +47,7 @@ struct pipeline_config {
     size_t stage_count; /* 2 … PIPELINE_STAGES_MAX */
 };
 
-/* "arcface", InsightFace's template: eyes, nose, corners of the mouth. */
+/* InsightFace's template "arcface": eyes, nose and corners of the mouth, in pixels. */
 extern const struct align_template align_arcface;
 
 /* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and what was

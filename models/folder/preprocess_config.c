@@ -241,7 +241,7 @@ static enum status read_padded(const cJSON *json, const struct size_spec *size,
     return p->pad_value < 0 ? bad_key("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
 }
 
-/* DPT's "ensure_multiple_of", in pixels; 1: none. */
+/* Rounds both sides to multiples of DPT's "ensure_multiple_of", in pixels. */
 static enum status round_sides(const cJSON *json, struct preprocess *p, struct error *err)
 {
     double multiple = 1;
@@ -445,7 +445,7 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     return used;
 }
 
-/* Remarks on settings of which a processor makes photos of any size, where lensd makes one. */
+/* Writes remarks on settings by which a processor makes photos of any size, lensd of one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
 {
     const cJSON *size = get(json, "size");

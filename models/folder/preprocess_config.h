@@ -32,7 +32,7 @@ enum status preprocess_from_open_clip(const char *json, size_t size, struct prep
                                       struct error *err) MUST_USE;
 
 /* Changes what preprocess_from_open_clip() has read to what Immich's service does with the same
- * file: it never squashes, and its crop begins before the middle. */
+ * file: it keeps the aspect, and rounds down where the crop begins. */
 void preprocess_as_immich(struct preprocess *p);
 
 /* Ultralytics metadata of an ONNX file: imgsz and task. Letterbox on grey 114 with OpenCV's

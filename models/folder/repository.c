@@ -267,8 +267,8 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Copies its texts. Takes over `stages` on success: the model is this pipeline; NULL: what lies
- * there. If the model cannot be described, its `problem` says why. */
+/* Adds the pipeline `stages`, which the repository owns on success; NULL: the model at `path`.
+ * Copies both texts. If the model cannot be described, its `problem` says why. */
 static enum status add_model_of(struct repository *repository, const char *path, const char *name,
                                 struct pipeline_config *stages, struct error *err)
 {
@@ -439,11 +439,11 @@ static enum status add_part(struct repository *repository, const char *folder, c
     return status;
 }
 
-/* Fills the stages of such a folder, but for the names of their models. */
+/* Fills the stages of a pipeline of Immich's, except the names of their models. */
 static void immich_stages(bool is_text, struct pipeline_config *ret)
 {
-    /* Of pictures of 4:3 and 16:9 with a short side of 736, Immich's maxResolution; each size takes
-     * memory and time to load. */
+    /* For pictures of 4:3 and 16:9 with a short side of 736, Immich's default maxResolution. No
+     * more, for each size takes memory and time to load. */
     static const struct stage_size pages[] = {{992, 736}, {736, 992}, {1312, 736}, {736, 1312}};
     static const struct stage_size lines[] = {{320, 48}, {640, 48}, {1280, 48}};
     struct pipeline_stage *first = &ret->stages[0], *second = &ret->stages[1];
@@ -468,7 +468,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     TRY(add_part(repository, folder, name, "detection", err));
     const size_t before = repository->count;
     TRY(add_part(repository, folder, name, "recognition", err));
-    if (is_text && repository->count == before) /* the detector for readers of languages */
+    if (is_text && repository->count == before) /* a detector that readers of other folders use */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
     if (!config)
@@ -519,7 +519,7 @@ static enum status scan_immich(struct repository *repository, const char *folder
 {
     static const char *const tasks[] = {"clip", "facial-recognition", "ocr"};
     DIR *dir;
-    TRY(open_folder(folder, &dir, err)); /* it has to be there */
+    TRY(open_folder(folder, &dir, err)); /* the cache itself must exist */
     closedir(dir);
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(tasks); i++) {

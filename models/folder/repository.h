@@ -53,7 +53,7 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
  *     DIR/ocr/PP-OCRv5_mobile/{detection,recognition}/  likewise; LATIN__PP-OCRv5_mobile has the
  *                                                       detector of PP-OCRv5_mobile
  *
- * A folder that is missing has no models. Otherwise the same. */
+ * DIR must exist; a task's folder may be missing. Otherwise as repository_scan(). */
 enum status repository_scan_immich(const char *folder, struct repository *ret,
                                    struct error *err) MUST_USE;
 

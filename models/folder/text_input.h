@@ -9,7 +9,7 @@
 
 #define TEXT_INPUTS_MAX 3
 #define TEXT_BESIDE_MAX                                                                            \
-    256 /* tokens beside a photo, of a file without a limit: Grounding DINO's                      \
+    256 /* tokens beside a photo, if the file has no limit: Grounding DINO's                       \
          */
 #define TEXT_LENGTH_MAX                                                                            \
     512 /* tokens of a row where neither the file nor the tokenizer limit it                       \
@@ -21,25 +21,25 @@ enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 struct text_input {
     struct tokenizer *tokenizer;                 /* owned; NULL: the model takes no texts */
     size_t length;                               /* tokens of a row */
-    size_t input_count;                          /* that get tokens */
-    enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* by the inputs that get tokens, in their order */
+    size_t input_count;                          /* inputs that get tokens */
+    enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
     size_t at[TEXT_INPUTS_MAX];                  /* their places among the graph's inputs */
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
 };
 
-/* True if inputs of tokens have this name, which need not be terminated. */
+/* True if an input of tokens may have this name (not terminated); then *ret is its kind. */
 bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret);
 
 /* True if an input has a type and a name for tokens; then *ret is its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 
 /* Finds the inputs of a graph that takes nothing but tokens (with `beside`: and a photo), and sets
- * their length, with the tokenizer in folders[0 … count). Without them *ret is zeroed. Errors are
- * those of tokenizer_open(). */
+ * their length, with the tokenizer in folders[0 … count). Without inputs or tokenizer *ret is
+ * zeroed. Errors are those of tokenizer_open(). */
 enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
                             size_t count, struct text_input *ret, struct error *err) MUST_USE;
 
-/* Sets text->at for a graph whose other inputs have changed. */
+/* Sets text->at anew, after the graph's other inputs have changed. */
 void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 

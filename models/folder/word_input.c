@@ -65,7 +65,7 @@ void word_input_place(struct model *model)
         if (!is_vectors(input))
             continue;
         if (has_place)
-            words->form = WORDS_NONE; /* labels fill one input alone */
+            words->form = WORDS_NONE; /* labels fill only one input */
         has_place = true;
         words->input = i;
         words->count = (size_t)input->shape.dims[1];

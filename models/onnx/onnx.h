@@ -59,7 +59,7 @@ enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *re
                           struct error *err) MUST_USE;
 
 /* Calls `visit` with the name of each input and output of a file's graph; `name` is not terminated.
- * A file that is damaged, or cannot be read, has fewer or none: loading it gives the error. Any
- * thread. */
+ * A file that is damaged or cannot be read gives fewer names or none; loading it gives the error.
+ * Any thread. */
 typedef void (*onnx_name_visitor)(void *context, bool is_output, const char *name, size_t size);
 void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context);

@@ -80,26 +80,27 @@ enum status onnx_external_find(struct onnx_file *file, const Onnx__TensorProto *
 enum status onnx_external_read(const struct onnx_external *external, void *data, size_t bytes,
                                struct error *err) MUST_USE;
 
-/* A data type that lensd has no tensors of: constants of it are read as `dtype`, which has all of
- * its numbers (4 bits become 8, floats of 8 or 4 bits float32). onnx_packed_find: NULL for any
- * other number. A tensor that was read so may be an operand of DequantizeLinear and Cast alone:
- * other operators would take the wider range for its own. */
+/* A data type of ONNX that lensd's tensors do not have. Constants are read as the wider `dtype`,
+ * which has all of its numbers: 2 and 4 bits become 8, floats of 4 and 8 bits float32. Only
+ * DequantizeLinear and Cast may read such a constant; other operators would take the wider range
+ * for its own. */
 struct onnx_packed {
     const char *name;
     uint8_t bits;
     enum dtype dtype;
     uint8_t mantissa; /* bits; of floats */
     int bias;
-    enum { /* which patterns of a float are no finite number */
+    enum { /* which bit patterns of a float are no finite number */
            ALL_FINITE,
            LAST_IS_NAN,   /* FN: exponent and mantissa have all bits set */
            AS_IEEE,       /* the last exponent is for infinities and NaN */
            MINUS_0_IS_NAN /* FNUZ */
     } specials;
 };
+/* Finds the type with ONNX's number (TensorProto.DataType); NULL: it is none of these. */
 const struct onnx_packed *onnx_packed_find(int32_t number);
 
-/* `count` elements from bytes with the first one in the lowest bits. */
+/* Widens `count` elements, of which the first is in the lowest bits of *from, to type->dtype. */
 void onnx_packed_widen(const struct onnx_packed *type, const uint8_t *from, size_t count, void *to);
 
 /* ONNX's data type number as lensd's; STATUS_UNSUPPORTED / STATUS_MODEL naming the type. */

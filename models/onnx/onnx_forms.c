@@ -226,7 +226,7 @@ static struct value *join(struct onnx_rewrite *r, struct value *a, struct value 
     return joined;
 }
 
-/* `count` (one number) times `number`. */
+/* Returns `number`, repeated as often as `count`, a tensor of one number, says. */
 static struct value *int64_fill(struct onnx_rewrite *r, struct value *count, int64_t number)
 {
     return apply(r, OP_EXPAND, form_int(r, number), count);
@@ -578,8 +578,8 @@ static void quantized_where(struct onnx_rewrite *r)
               (struct value *[]){r->node->inputs[0], dequantized(r, 1), dequantized(r, 4)});
 }
 
-/* Returns operand i, [directions, rows, columns], whose scale and zero point are operands `scale`
- * and `scale + 1`, one for a direction or for each of its columns, as float32 turned around. */
+/* Returns operand i, [directions, rows, columns], in float32 and as [directions, columns, rows];
+ * its scale and zero point, one per direction or column, are operands `scale` and `scale + 1`. */
 static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t scale)
 {
     static const int64_t beside_rows[] = {0, 1, -1}, turned[] = {0, 2, 1};
@@ -597,7 +597,7 @@ static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t sc
     return gates;
 }
 
-/* Computes in float32 what the operator computes in 8 bits. */
+/* The weights become float32; input and states, which the operator quantizes, stay float32. */
 static void quantized_lstm(struct onnx_rewrite *r)
 {
     for (size_t i = 8; i < 12; i++)

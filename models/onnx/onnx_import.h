@@ -75,7 +75,8 @@ enum status import_work(struct import *import, size_t units) MUST_USE;
  * here. STATUS_MODEL when nothing of that name is in reach. */
 enum status scope_resolve(struct scope *scope, const char *name, struct value **ret) MUST_USE;
 
-/* The file's data type of a constant that lensd has in a wider one (onnx_packed_find); or NULL. */
+/* The name of a constant's data type in the file, if it was read as a wider one (onnx_packed_find);
+ * else NULL. */
 const char *scope_packed(const struct value *value);
 
 /* Makes a value for a name of this scope; STATUS_MODEL when the name is taken. */

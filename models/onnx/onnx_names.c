@@ -1,5 +1,5 @@
-/* Finds the names of a file's inputs and outputs, and skips all else by its length: quick for a
- * file of any size. */
+/* Finds the names of a file's inputs and outputs. It skips everything else by its length, so it is
+ * fast for a file of any size. */
 #include <unistd.h>
 
 #include "engine/base/file.h"
@@ -25,7 +25,7 @@ static bool span_number(struct wire_span *span, uint64_t *ret)
     return false;
 }
 
-/* Goes to the next field of bytes. False: there is none, or the rest is damaged. */
+/* Finds the next field of type BYTES. False: there is none, or the rest is damaged. */
 static bool span_next(struct wire_span *span, uint64_t *ret_field, struct wire_span *ret)
 {
     enum { VARINT = 0, FIXED_64 = 1, BYTES = 2, FIXED_32 = 5 };

@@ -188,8 +188,7 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     case ATTR_TENSOR:
         if (!proto->t)
             return error_set(import->err, STATUS_MODEL, "has no tensor");
-        if (onnx_packed_find(
-                proto->t->data_type)) /* refused with a sentence about run-time tensors */
+        if (onnx_packed_find(proto->t->data_type)) /* onnx_dtype() writes the error */
             return onnx_dtype(proto->t->data_type, &(enum dtype){DTYPE_NONE}, import->err);
         TRY(onnx_tensor_read(import->file, proto->t, &attr->t, import->err));
         return tensor_work(scope, attr->t);
@@ -413,8 +412,8 @@ static enum status check_packed(struct import *import, const struct op_info *spe
     if (!packed || spec->op == OP_DEQUANTIZE_LINEAR || spec->op == OP_CAST)
         return STATUS_OK;
     return error_set(import->err, STATUS_UNSUPPORTED,
-                     "operand '%.100s' has data type %s; lensd reads constants of that type in "
-                     "DequantizeLinear and Cast alone",
+                     "operand '%.100s' has data type %s; lensd takes constants of that type in "
+                     "DequantizeLinear and Cast only",
                      name, packed);
 }
 

@@ -241,7 +241,7 @@ static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype
            dtype != DTYPE_BOOL;
 }
 
-/* The elements as `shape` says, which is the declared one unless they are packed. */
+/* Reads elements in the shape `declared`: the tensor's, or that of the bytes of packed elements. */
 static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto *proto,
                                  enum dtype dtype, const struct shape *declared,
                                  struct tensor **ret, struct error *err)
@@ -287,7 +287,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     return STATUS_OK;
 }
 
-/* The bytes as they are stored, and then each element as one of the wider type. */
+/* Reads the stored bytes, then widens each element. */
 static enum status read_packed(struct onnx_file *file, const Onnx__TensorProto *proto,
                                const struct onnx_packed *packed, const struct shape *shape,
                                struct tensor **ret, struct error *err)

@@ -1,4 +1,4 @@
-/* Decodes detectors of what words name. Boxes are shares of the input's sides.
+/* Decodes detectors that find what words name. Boxes are shares of the input's sides.
  *
  * Sources: Hugging Face's post_process_object_detection() of OWL-ViT and OWLv2 (a query's best word
  * after a sigmoid) and post_process_grounded_object_detection() of Grounding DINO (a query's best
@@ -7,7 +7,7 @@
 
 #include "models/tasks/decoders.h"
 
-/* The word that a column of logits stands for; words->count: none. */
+/* Returns the word that a column of logits stands for; words->count: none. */
 static size_t word_of(const struct task_words *words, size_t column)
 {
     if (!words->of_tokens)
@@ -35,7 +35,7 @@ enum status decode_words(const struct task_rows *outputs, struct candidates *can
         for (size_t c = 0; c < columns; c++) {
             const size_t word = word_of(words, c);
             if (words->of_tokens && row[c] > best)
-                best = row[c]; /* of the words, or what lies between them */
+                best = row[c]; /* also of tokens between the words */
             if (word >= words->count || !(row[c] > best_of_words))
                 continue;
             best_of_words = row[c];

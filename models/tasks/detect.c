@@ -159,7 +159,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
         competing.class_count = 0;
     struct task_geometry own = *geometry;
     if (task->layout == LAYOUT_SCRFD || task->layout == LAYOUT_SCRFD_FLAT)
-        own.gain_x = own.gain_y; /* InsightFace's det_scale, although it rounds the sides singly */
+        own.gain_x = own.gain_y; /* InsightFace has one scale for both sides */
     struct candidates candidates = {.task = task,
                                     .options = &competing,
                                     .geometry = &own,

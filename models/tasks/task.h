@@ -78,17 +78,17 @@ enum task_layout {
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
-/* How words reach a detector of what they name, beside the photo. */
+/* The form in which a detector takes words beside the photo. */
 enum word_form {
     WORDS_NONE,
-    WORDS_VECTORS, /* a vector for each, made by a half for texts */
+    WORDS_VECTORS, /* a vector for each, made by the half for texts */
     WORDS_TOKENS,  /* tokens of one text: "a dog. a cat." */
 };
 
 /* The words that a request looks for: classes 0 … count - 1. */
 struct task_words {
     size_t count;
-    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: of none */
+    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: none. Borrowed */
     size_t token_count;
 };
 

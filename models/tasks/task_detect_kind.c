@@ -662,8 +662,8 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     const char *architecture = facts->architecture;
     if (architecture && has_suffix(architecture, "ForPoseEstimation"))
         decided(task, TASK_UNKNOWN,
-                "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, of "
-                "which lensd makes no points; ask for tensors",
+                "%.80s in config.json: output '%.60s' has a heatmap for each point of one body, "
+                "which lensd does not decode; ask for tensors",
                 architecture, output->name);
     else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
@@ -895,7 +895,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
         if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
-    /* lensd.json beside both halves of a detector is not about texts. */
+    /* lensd.json beside both halves of a detector is about the photos' half. */
     const bool is_about_photos = !facts->takes_texts || !facts->is_half;
     if (facts->configured_layout && is_about_photos)
         TRY(configured_layout(facts, &task, err));

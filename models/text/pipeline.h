@@ -210,7 +210,7 @@ struct tokenizer {
     struct template_piece *pieces;
     size_t piece_count;
     bool truncates_left;
-    int32_t bos, eos; /* sentencepiece: what the tokenizer's class may add; no template yet */
+    int32_t bos, eos; /* sentencepiece: tokens that the tokenizer's class may add */
 };
 
 /* Reads the members of tokenizer.json (tokenizer_json.c). */

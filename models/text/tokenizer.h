@@ -44,7 +44,7 @@ struct tokenizer_facts {
 enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
                            struct error *err) MUST_USE;
 
-/* Returns the name of file `i` that may hold a vocabulary, in that order; NULL behind the last. */
+/* Returns the name of file `i` that may hold a vocabulary, best first; NULL after the last. */
 const char *tokenizer_file(size_t i);
 
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL is fine */

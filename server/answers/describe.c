@@ -113,11 +113,12 @@ struct mask_how {
     const struct describe_how *pixels; /* polygons have pixels, too; NULL: they do not */
 };
 
-/* Adds the pixels of a mask, which are the description's then. False: they have no room. */
+/* Adds the pixels of a mask; the description owns them, also on failure. False: out of memory, or
+ * how->take refused. */
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {
-    /* A pixel is a byte here and two in the text, which is copied twice. */
+    /* A pixel takes a byte here, and two in the text and in each of its two copies. */
     const size_t bytes = 7 * (size_t)bitmap->width * bitmap->height;
     if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
         free(bitmap->pixels);

@@ -36,8 +36,8 @@ struct describe_how {
     size_t tokens;            /* of texts */
     float least_text;         /* as in struct predict_answer */
     const struct cJSON *json; /* of the request, for its dialect; NULL: it had none */
-    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: without. If it fails, so
-     * does the description, with its error in *err. */
+    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If it
+     * fails, the description fails with its error in *err. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
     struct error *err;

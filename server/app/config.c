@@ -311,7 +311,7 @@ static const char *immich_value(const char *option, const char *text, char room[
     return room;
 }
 
-/* Makes --preload of the variables that name models, "a,b" each. */
+/* Sets --preload to what the variables name: each has a list of models, "a,b". */
 static enum status preload_immich(struct config_reading *reading, struct error *err)
 {
     static const char *const variables[][2] = {{"CLIP__VISUAL", ""},
@@ -333,7 +333,8 @@ static enum status preload_immich(struct config_reading *reading, struct error *
         }
     }
     if (used >= sizeof names)
-        return error_set(err, STATUS_CONFIG, "MACHINE_LEARNING_PRELOAD__… name too many models");
+        return error_set(err, STATUS_CONFIG,
+                         "MACHINE_LEARNING_PRELOAD__… have more than 1,023 bytes");
     const struct option *option = find_option("preload", strlen("preload"));
     if (!used || *mark_of(reading, option))
         return STATUS_OK;
@@ -341,8 +342,8 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     return config_set(reading->config, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
 }
 
-/* Serves Immich's cache: sets what nothing else has set as Immich's variables say, or as its
- * service has it. */
+/* With --immich, gives options that no other source has set the values of Immich's variables, or of
+ * its service. */
 static enum status read_immich(struct config_reading *reading, struct error *err)
 {
     static const struct {
@@ -361,7 +362,7 @@ static enum status read_immich(struct config_reading *reading, struct error *err
         return STATUS_OK;
     if (config->model || config->models)
         return error_set(err, STATUS_CONFIG,
-                         "--immich excludes MODEL and --models: its folder has the models");
+                         "--immich takes the place of MODEL and --models; give one of them");
     config->models = strdup(config->immich);
     if (!config->models)
         return error_no_memory(err, NULL);
@@ -687,8 +688,8 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* One model, a folder of models and Immich's exclude each other. A stronger source that sets one of
- * them overrides all: an image whose environment names a folder can still be given one model. */
+/* MODEL, --models and --immich exclude each other. A stronger source that sets one of them
+ * overrides the others: an image whose environment names a folder can still be given one model. */
 static void settle_models(struct config_reading *reading)
 {
     bool *model = mark_of(reading, find_option("model", strlen("model")));

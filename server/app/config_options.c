@@ -46,9 +46,9 @@ const struct option config_options[] = {
      "folder of models to put the new one in; default: the current folder"},
     {"immich", TEXT(COMMAND_SERVE, immich), NULL, "FOLDER", MODEL,
      "serve the models in this cache folder of Immich's machine-learning service, under Immich's "
-     "names, and answer its server; the first request for a model loads it, and 5 minutes without "
-     "one unload it, unless --load and --idle-unload are given. Reads some of the variables "
-     "IMMICH_… and MACHINE_LEARNING_…"},
+     "names, and answer its server; a model is loaded by the first request for it and unloaded "
+     "after 5 minutes without one, unless --load and --idle-unload say otherwise. Some of the "
+     "variables IMMICH_… and MACHINE_LEARNING_… are read"},
     {"watch", SWITCH(COMMAND_SERVE, watch), MODEL,
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},

@@ -319,7 +319,7 @@ static void print_model(const struct inspection *in, const struct model *model)
     if (model->words.form == WORDS_TOKENS)
         printf("%-12slabels of a request: %zu tokens\n", "words", model->text.length);
     if (in->text_half)
-        printf("%-12sby the half %s\n", "texts", SHOWN(in->text_half));
+        printf("%-12sin the half %s\n", "texts", SHOWN(in->text_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
     inspect_print_wrapped("", model->task.evidence);
     if (model->class_count)

@@ -19,12 +19,12 @@
 #define DISTURBED 1.2
 
 struct profile_layer {
-    const char *name, *kernel;  /* NULL for the total … */
-    const char *precision;      /* … and where the device's peak is not known */
-    double milliseconds, share; /* of the whole, 0 … 1 */
-    double gflop, gflops;       /* work, and work a second */
-    double of_peak; /* of the machine's arithmetic in the layer's precision; 0: not known */
-    bool tried;     /* the kernel was chosen by a trial */
+    const char *name, *kernel;   /* NULL for the total … */
+    const char *precision;       /* … this also where the peak is unknown */
+    double milliseconds, share;  /* of the whole, 0 … 1 */
+    double gflop, gflops;        /* 1e9 operations, and per second */
+    double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
+    bool tried;                  /* the kernel was chosen by a trial */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -125,7 +125,7 @@ static enum status profile_measure(struct profile *profile, struct error *err)
     if (!profile->layers)
         return error_no_memory(err, NULL);
     profile->total.milliseconds = profile_sum(profile->steps, profile->count);
-    double bytes = 0, least_ms = 0; /* least_ms: with each layer at its peak */
+    double bytes = 0, least_ms = 0; /* least_ms: if each layer ran at its peak */
     for (size_t i = 0; i < profile->count; i++) {
         struct peak *peak = &profile->peaks[profile->steps[i].precision];
         if (profile->steps[i].gflop > 0 && !peak->instructions)

@@ -428,8 +428,8 @@ static enum status pull_steps(struct pull *p, struct error *err)
     TRY(choose_model(p, &model, err));
     if (!is_needed(model, model))
         return error_set(err, STATUS_CONFIG,
-                         "lensd serves no model of a hidden file or of a name over 200 bytes, as "
-                         "'%.200s' of %s is; have it renamed there",
+                         "lensd cannot serve '%.200s' of %s: the file is hidden, or its name is "
+                         "longer than 200 bytes; have it renamed there",
                          model, p->repo);
     TRY(open_partial(p, model, err));
     for (size_t i = 0; i < p->files.count; i++) {

@@ -142,8 +142,8 @@ static enum status check_form(struct faces *faces, struct error *err)
                    : STATUS_OK;
 }
 
-/* Takes the file of lensd, or an empty one, from everybody but its owner; another program's stays
- * as it is. Returns 0, or -1 and sets errno. */
+/* Gives lensd's file, or an empty one, mode 0600 if others have rights; leaves another program's as
+ * it is. Returns 0, or -1 and sets errno. */
 static int make_private(int fd)
 {
     enum { APPLICATION_AT = 68 }; /* in SQLite's header, 4 bytes, big-endian */
@@ -160,15 +160,15 @@ static int make_private(int fd)
 
 enum status faces_open(struct faces *faces, struct error *err)
 {
-    /* SQLite gives the journal the permissions of the file. The lock would be lost with any other
-     * descriptor of the file, so this one is closed before SQLite opens it. */
+    /* SQLite gives the journal the permissions of the file. Closing any descriptor of the file
+     * releases SQLite's lock, so this one is closed before SQLite opens it. */
     const int fd = open(faces->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     enum status status = STATUS_OK;
     if (fd < 0 || make_private(fd) != 0)
         status = error_set(err, STATUS_CONFIG,
                            "cannot open the registry of faces '%.200s' (--faces) for its owner "
-                           "alone: %m; it is a file that lensd makes and owns, in a folder where "
-                           "it may make others",
+                           "only: %m; lensd must own the file and be able to create others in its "
+                           "folder",
                            faces->path);
     if (fd >= 0)
         close(fd);

@@ -35,7 +35,7 @@ struct faces *faces_create(const char *path);
 void faces_free(struct faces *faces); /* NULL is fine */
 
 /* Opens or creates the file, with mode 0600, and locks it for this process. STATUS_CONFIG: it
- * cannot be opened or taken from others, another process uses it, it is damaged, or it is another
+ * cannot be opened or closed to others, another process uses it, it is damaged, or it is another
  * program's. */
 enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 

@@ -1,6 +1,6 @@
-/* Products of tiles by Intel's AMX: two tiles of 16 rows times two of 16 columns at a time. Panels
- * of weights are those of VNNI and AVX512-BF16: a tile of them is 16 columns of 16 groups of four
- * bytes. */
+/* Multiplies matrices with Intel's AMX: two tile registers of 16 rows by two of 16 columns at a
+ * time. Panels of weights have the layout that VNNI and AVX512-BF16 use; a tile register holds 16
+ * columns of 16 groups of four bytes. */
 #include "engine/cpu/kernels/amx.h"
 
 #include <immintrin.h>
@@ -17,10 +17,10 @@ bool amx_allowed(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* Rows that this thread's tiles are configured for; 0: they are not. */
+/* The rows for which this thread's tile registers are configured; 0: they are not configured. */
 static _Thread_local size_t configured;
 
-/* Tiles 0 … 3: sums; 4, 5: rows; 6, 7: weights. */
+/* Tile registers 0 … 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
 static void configure(size_t rows)
 {
     const uint8_t upper = (uint8_t)(rows < ROWS ? rows : ROWS);
@@ -57,7 +57,7 @@ static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two
         _tile_stored(3, c + down + ROWS, apart);
 }
 
-/* The rows are equally far apart. two: more than ROWS of them; right: more than 16 columns. */
+/* apart: bytes from row to row. two: more than 16 rows; right: more than 16 columns. */
 #define AMX_PRODUCT(name, multiply)                                                                \
     static void name##_pair(const struct tile *t, size_t j, long apart, const bool two,            \
                             const bool right)                                                      \

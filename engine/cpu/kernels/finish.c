@@ -1,9 +1,9 @@
-/* What follows the sums of a tile, while it is in the first-level cache; compiled once per
- * instruction set. */
+/* Turns the sums of a tile into results (struct tile_finish) while they are in the first-level
+ * cache. Compiled once per instruction set. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
-/* What belongs to VEC columns. */
+/* Bias and scale of VEC columns. */
 struct tile_columns {
     size_t width;
     bool is_int;
@@ -89,7 +89,7 @@ static void finish_to(const struct tile_finish *f, const int32_t *sums, size_t r
         FINISH(DTYPE_U8);
 }
 
-/* An activation that is no clamp is computed where the sums were. */
+/* Overwrites the sums with activated results, for an activation that is no clamp. */
 static void activate_sums(const struct tile_finish *f, int32_t *sums, size_t rows,
                           const unsigned char *y)
 {

@@ -98,37 +98,37 @@ struct depthwise_8bit {
     bool is_signed; /* the result */
 };
 
-/* A tile of c = a * b. Of each row of a, `taps` runs of `run` bytes lie at rows[tap * tile_rows +
- * row], one after another in k; a run is a multiple of tile_bytes. b: a panel of tile_columns
- * columns, [k / neighbours][column][neighbours]; columns beyond n are 0.
+/* c = a * b, or c += a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes; run
+ * t of row r begins at rows[t * tile_rows + r] + offset. b is one panel of tile_columns columns,
+ * [k / neighbours][column][neighbours]; columns from n on are 0.
  *     tile_pairs   a: 16-bit integers, b: 8-bit integers, two neighbours, c: int32
  *     tile_dot     a: bytes, b: 8-bit integers, dot_neighbours, c: int32
  *     tile_bf16    a, b: bfloat16, two neighbours, c: float32; tiny numbers (below 1.2e-38) may
  *                  count as 0 */
 struct tile {
     const unsigned char *const *rows;
-    size_t taps, run, offset; /* offset: of the runs, from where rows points; bytes */
+    size_t taps, run, offset; /* run, offset: bytes */
     const unsigned char *b;
-    void *c;    /* the whole panel is written */
-    size_t ldc; /* elements */
+    void *c;    /* columns from n to tile_columns may be written, too */
+    size_t ldc; /* elements from row to row */
     size_t n;
-    bool adds;      /* to what c holds */
-    bool is_signed; /* the bytes of a, where dot_takes_both */
+    bool adds;      /* c += a * b */
+    bool is_signed; /* the bytes of a; read only with dot_takes_both */
 };
 
-/* What follows the sums of a tile: (sum + bias) * scale or (floats) sum + bias; plus what y holds;
- * clamped, or activated; and stored, 8-bit integers as x / step, rounded half to even, plus zero,
- * saturated, where NaN is the lowest. A sum of integers wraps, as the operators are defined. */
+/* How sums become results: x = (sum + bias) * scale, or without `scales` sum + bias; plus y, with
+ * `residual`; clamped or activated; then y = x, or for 8 bits x / step, rounded half to even, plus
+ * zero, saturated (NaN: the lowest). Sums of integers wrap, as the operators are defined. */
 struct tile_finish {
-    const void *bias; /* int32, whole panels; or with `scales` NULL float32, n numbers, or NULL */
-    const float *scales; /* n numbers */
+    const void *bias;    /* int32, tile_columns of them; without `scales` n float32, or NULL */
+    const float *scales; /* n of them, for int32 sums; NULL: the sums are float32 */
     size_t n;
-    size_t lds, ldy; /* of the sums: elements from row to row; of y: bytes */
+    size_t lds, ldy; /* from row to row: elements of the sums, bytes of y */
     bool residual, clamp;
     float low, high;
     struct epilogue row; /* an activation instead of the clamp; its residual does not count */
     enum dtype to;       /* of y: float32, bfloat16, uint8, int8 */
-    float step;          /* 0: 1 */
+    float step;          /* 0: do not divide */
     int zero;
 };
 
@@ -145,11 +145,11 @@ struct simd_kernels {
     size_t (*gemm_packed)(size_t k, size_t n);
     size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
 
-    /* A tile of up to tile_rows rows. tile_dot is NULL where there is no such instruction; it needs
-     * what simd_has_dot() asks for. Its bytes of a are signed or not as dot_is_signed says.
-     * tile_bf16 is NULL where the variant has no instruction for it. With tile_rows_are_even rows
-     * are equally far apart, and taps is 1. tile_end (or NULL) is called once a thread is done with
-     * a series of tiles. */
+    /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant has no
+     * instruction for them; call tile_dot only if simd_has_dot(). It takes bytes of a that are
+     * signed as dot_is_signed says, or with dot_takes_both as the tile says. With
+     * tile_rows_are_even rows must be equally far apart, and taps 1. A thread calls tile_end (may
+     * be NULL) after a series of tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -157,7 +157,7 @@ struct simd_kernels {
     bool dot_is_signed, dot_takes_both, tile_rows_are_even;
     size_t dot_neighbours; /* 4 or 8 */
     size_t tile_rows, tile_columns, tile_bytes;
-    /* The sums are overwritten. */
+    /* Writes `rows` rows of results; overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
     /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
@@ -285,7 +285,7 @@ struct simd_kernels {
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
 };
 
-/* Tiles that tile_rows, tile_columns never exceed. */
+/* The largest tile_rows and tile_columns of all variants. */
 enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 
 /* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with that of matrices and with

@@ -1,10 +1,10 @@
-/* Products of tiles of 8-bit integers with sums of 32 bits, and of bfloat16 with sums of float32,
- * compiled once per instruction set.
+/* Multiplies matrices of 8-bit integers, with int32 sums, and of bfloat16, with float32 sums. A
+ * tile of sums stays in registers while k advances. Compiled once per instruction set.
  *
- * Weights lie in panels, a few neighbours of a column together: two that are widened to 16 bits
- * (every instruction set multiplies and adds pairs of those, exactly), or four for the instructions
- * that add four products of bytes (VNNI, NEON's dot product), or eight for those that multiply
- * 2 x 8 by 8 x 2 bytes (i8mm), or two of bfloat16. The tile stays in registers while k goes by. */
+ * A panel of weights stores a few consecutive numbers of a column side by side, as many as an
+ * instruction multiplies and adds: two 8-bit integers, which are widened to 16 bits (every
+ * instruction set has that, and it is exact); four for VNNI and NEON's dot product; eight for i8mm,
+ * which multiplies 2 x 8 by 8 x 2 bytes; or two of bfloat16. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -41,7 +41,7 @@
 #define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
 #define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
 
-/* All registers of a panel, and the first half for few columns. */
+/* X for each register of a panel, or for the first half of them, which few columns need. */
 #if TILE_REGISTERS == 4
 #define EACH_REGISTER(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define EACH_OF_FEW(X, r)   X(r, 0) X(r, 1)
@@ -87,7 +87,7 @@
 
 #if defined __ARM_FEATURE_MATMUL_INT8
 
-/* Two rows at a time: a register holds the sums of both in two columns. */
+/* i8mm multiplies two rows at a time: a register holds their sums in two columns. */
 void SIMD_NAMED(tile_dot)(const struct tile *t, size_t rows)
 {
     for (size_t r = 0; r < rows; r += 2) {

@@ -1,9 +1,13 @@
-/* One kind of product of a tile, compiled once per instruction set: tile.c includes this once for
- * each kind. In: TILE_NAME, TILE_TARGET (an attribute or nothing), TILE_SUM and TILE_ZERO,
- * TILE_SUMS and TILE_STORE, TILE_FACTOR and TILE_REPEAT (four bytes of a row in all lanes),
- * TILE_WEIGHTS, TILE_LOAD and TILE_BYTES (bytes of a register of weights), TILE_ADD.
+/* A template of the function TILE_NAME, which multiplies rows by a panel (struct tile). tile.c
+ * includes it once for each kind of numbers, after it has defined
  *
- * Sums have names, and each number of rows a function of its own: gcc 12 keeps an array of sums in
+ *     TILE_NAME, TILE_TARGET                      name; attribute of the function, or nothing
+ *     TILE_SUM, TILE_ZERO, TILE_SUMS, TILE_STORE  a register of sums: type, zero, load, store
+ *     TILE_FACTOR, TILE_REPEAT                    four bytes of a row in all lanes: type, load
+ *     TILE_WEIGHTS, TILE_LOAD, TILE_BYTES         a register of weights: type, load, bytes
+ *     TILE_ADD                                    adds products of a factor and weights to sums
+ *
+ * Each sum is a variable, and each number of rows has a function: gcc 12 keeps an array of sums in
  * memory, which takes up to three times as long. */
 
 #define TILE_FUNCTION_(name, count, each) name##_##count##_##each

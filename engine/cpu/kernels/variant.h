@@ -41,8 +41,8 @@
 #define DEPTHWISE_ROWS     1
 #endif
 
-/* A tile of sums of narrow numbers: 32 registers hold 6 x 4 (NEON: 8 x 2) sums, the weights and a
- * number; 16 hold 6 x 2. */
+/* Rows of a tile, and registers of sums per row: 32 registers hold 6 x 4 (NEON: 8 x 2) sums, the
+ * weights and a factor; 16 registers hold 6 x 2. */
 #if defined __AVX512F__
 #define TILE_ROWS      6
 #define TILE_REGISTERS 4

@@ -70,7 +70,7 @@ struct product_desc {
     float dst_scale; /* not 0: what the activation makes is divided by it before it is stored */
     int32_t src_zero, dst_zero;
     bool beyond; /* some windows lie wholly in the padding */
-    bool own;    /* by lensd's own kernels; where there are no others, there is no product */
+    bool own;    /* by lensd's kernels; without oneDNN, when all are, *ret stays NULL */
 };
 
 struct onednn_product; /* a compiled product; must not run concurrently */

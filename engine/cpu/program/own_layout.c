@@ -36,7 +36,7 @@ int64_t own_offset_at(const struct strided_layout *layout, int first, int last, 
     return offset;
 }
 
-/* Where row p of the matrix lies, whose columns are *ret_step elements apart. */
+/* Returns the element with which row p of the matrix begins. *ret_step: from column to column. */
 static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
                            size_t p, int64_t *ret_step)
 {
@@ -61,7 +61,8 @@ static void pack_floats(const struct own_layout *layout, const struct strided_la
     layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
 }
 
-/* Element `at` of the constant becomes element `to` of narrow weights of column j. */
+/* Copies element `at` of the constant to element `to` of the narrow weights; adds 8-bit ones to the
+ * sum of their column. */
 static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
                         const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
 {

@@ -1,20 +1,21 @@
-/* Private to own_products.c: how its weights lie in memory. */
+/* Private to own_products.c and own_layout.c: how packed weights lie in memory. */
 #pragma once
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/program/own_products.h"
 
-/* What rows and weights consist of. */
+/* Numbers of rows and weights. PAIRS: int16 rows, int8 weights; DOT: rows of bytes, int8 weights.
+ */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
-/* `parts` matrices of k x n in panels: floats as simd->gemm wants them, or 8-bit integers, behind
- * all of which stand the sums of each matrix's columns (int32). */
+/* `parts` matrices of k x n, packed in the panels that simd's kernels read. After the last matrix
+ * of 8-bit integers come the sums of each matrix's columns (int32, whole_columns() for each). */
 struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    int leading; /* dims of the constant in front of the matrix: groups or batches */
+    int leading; /* the constant's first dims, which count matrices: groups or batches */
     bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
@@ -23,12 +24,13 @@ static inline bool are_narrow(const struct own_layout *layout)
     return layout->operands != OPERANDS_F32;
 }
 
+/* How many consecutive numbers of a column of narrow weights a panel stores side by side. */
 static inline size_t neighbours(const struct own_layout *layout)
 {
     return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
 }
 
-/* Bytes of a number of a row. */
+/* Bytes of one number of a row. */
 static inline size_t operand_bytes(const struct own_layout *layout)
 {
     static const size_t of[] = {
@@ -41,12 +43,14 @@ static inline size_t panel_columns(const struct own_layout *layout)
     return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
 }
 
+/* n, rounded up to whole panels. */
 static inline size_t whole_columns(const struct own_layout *layout)
 {
     const size_t panel = panel_columns(layout);
     return (layout->n + panel - 1) / panel * panel;
 }
 
+/* k, rounded up to what the kernels read at a time. */
 static inline size_t whole_k(const struct own_layout *layout)
 {
     return are_narrow(layout)
@@ -67,10 +71,12 @@ static inline bool are_8bit(const struct own_layout *layout)
     return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
 }
 
-/* A matrix of narrow weights, bfloat16 also from floats, which are rounded. sums: of the columns of
- * 8-bit integers, or NULL. */
+/* Packs a matrix of narrow weights from `from`, which `given` describes, to `packed`, of
+ * part_bytes(). float32 is rounded to bfloat16. `sums`: gets the sums of 8-bit columns,
+ * whole_columns() of them; or NULL. Any thread. */
 void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
                      const void *from, void *packed, int32_t *sums);
 
-/* Element `index` of the dims first … last - 1 of a layout, row-major. */
+/* Returns where element `index` (row-major) of the dims first … last - 1 of a layout lies, in
+ * elements. */
 int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index);

@@ -57,18 +57,18 @@ struct own_product {
     unsigned char *outside;           /* a tap in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
     size_t taps_together;             /* neighbours that are one run, where a window lies inside */
-    /* bound */
+    /* set by own_product_bind() */
     const unsigned char *bound;
     const float *bias;
     /* 8-bit integers */
     float *scales;
-    int32_t *bias_sums; /* [groups or parts of weights][whole columns] */
-    uint8_t flip;       /* XORed with stored numbers for the instructions */
-    bool is_signed;     /* stored numbers after that */
+    int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
+    uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
+    bool is_signed;     /* the bytes after that */
     int src_zero;
 };
 
-/* What a run adds to a product. */
+/* The pointers of one run. */
 struct product_call {
     const struct own_product *product;
     const unsigned char *src, *weights;
@@ -78,7 +78,7 @@ struct product_call {
 
 /* ---- running: rows ---- */
 
-/* Short runs (seven pixels of three colours) are not worth a call. */
+/* memcpy(), inlined for short runs, such as seven pixels of three colours. */
 static void copy_short(const unsigned char *from, size_t bytes, unsigned char *to)
 {
     enum { STEP = 16, SHORT = 96 };
@@ -126,7 +126,7 @@ static void gather_run(const struct own_product *p, const void *from, size_t cou
     }
 }
 
-/* Where tap k of result o lies along an axis; -1: nowhere. */
+/* Where tap k of result o lies along an axis; -1: at no pixel. */
 static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t k)
 {
     const int64_t at = o * axis->result_step + k * axis->tap_step + axis->offset;
@@ -141,13 +141,13 @@ static bool is_inside(const struct product_axis *axis, int64_t o)
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Elements from the source's begin to the first tap of such a result. */
+/* Elements from the begin of the source to the first tap of such a result. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;
 }
 
-/* Which result of a part. */
+/* The position of a result in its part. */
 struct product_position {
     int64_t z, y, x;
 };
@@ -169,8 +169,9 @@ static void position_next(const struct own_product *p, struct product_position *
     at->z++;
 }
 
-/* Writes where the taps of a result lie, whose part's source is `src`: `step` pointers apart, in
- * the order of the packed weights. Returns whether all of them lie inside. */
+/* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the packed
+ * weights. `src`: the source of the part. Returns whether all of them lie inside; the others point
+ * at p->outside. */
 static bool locate_taps(const struct own_product *p, const unsigned char *src,
                         struct product_position at, const unsigned char **ret, size_t step)
 {
@@ -197,7 +198,7 @@ static bool locate_taps(const struct own_product *p, const unsigned char *src,
     return false;
 }
 
-/* The window of result `row` in the form of the operands. Neighbouring taps are often one run. */
+/* Copies the window of a result in the operands' form. Neighbouring taps are often one run. */
 static void gather_row(const struct own_product *p, const unsigned char *src,
                        struct product_position at, const unsigned char **taps, unsigned char *to)
 {
@@ -211,7 +212,7 @@ static void gather_row(const struct own_product *p, const unsigned char *src,
 
 /* ---- running: parts ---- */
 
-/* Element offsets of part i, and which matrix of the weights it reads. */
+/* Finds the offsets of part i, in elements, and the matrix of weights that it reads. */
 static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src, int64_t *ret_dst,
                         size_t *ret_matrix)
 {
@@ -235,7 +236,7 @@ static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src,
     }
 }
 
-/* A block of a part's result. */
+/* A block of rows and columns of a part's result. */
 struct product_block {
     const unsigned char *src;
     unsigned char *dst;           /* at its first row and column */
@@ -272,7 +273,7 @@ static void run_floats(const struct product_call *call, const struct product_blo
         p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
 }
 
-/* Where the rows of the block begin: [tile][tap][row of the tile]. */
+/* Fills b->taps with where the rows of the block begin: [tile][tap][row of the tile]. */
 static void locate_rows(const struct own_product *p, const struct product_block *b)
 {
     const size_t most = p->simd->tile_rows, taps = p->in_place ? p->taps : 1;
@@ -289,20 +290,20 @@ static void locate_rows(const struct own_product *p, const struct product_block 
     }
 }
 
-/* The part of a panel that is multiplied at a time: of some taps, or of a row's one run. */
+/* How much of k is multiplied at a time: taps, and bytes of each of their runs. */
 struct product_depth {
     size_t taps, run;
 };
 
 static struct product_depth depth_of(const struct own_product *p, size_t run)
 {
-    enum { ROW_BYTES = 384 }; /* and 64 times as much of weights, in the first-level cache */
+    enum { ROW_BYTES = 384 }; /* with 64 columns of weights, 24 KiB of the first-level cache */
     if (!p->in_place || p->taps == 1)
         return (struct product_depth){1, run < ROW_BYTES ? run : ROW_BYTES};
     return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
-/* Multiplies all rows of the block by a panel, a part of k after another. */
+/* Multiplies all rows of the block by a panel, for one stretch of k after another. */
 static void multiply_panel(const struct own_product *p, const struct product_block *b,
                            struct tile t)
 {
@@ -360,7 +361,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
         p->simd->tile_end();
 }
 
-/* The first row of chunk r. Only the last of them has a tile that is not whole. */
+/* The first row of chunk r. Only the last chunk has a partial tile. */
 static size_t chunk_begin(const struct own_product *p, size_t r)
 {
     const size_t unit = are_narrow(&p->weights) ? p->simd->tile_rows : 1;
@@ -368,7 +369,7 @@ static size_t chunk_begin(const struct own_product *p, size_t r)
     return row < p->rows ? row : p->rows;
 }
 
-/* Blocks begin … end - 1: the columns' index runs slowest, so that a thread keeps its weights. */
+/* Runs blocks begin … end - 1. Columns vary slowest, so a thread keeps reading the same weights. */
 static void run_blocks(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
@@ -402,7 +403,7 @@ static void run_blocks(void *context, size_t begin, size_t end)
     }
 }
 
-/* Packs matrices of weights that are an activation. */
+/* Packs matrices begin … end - 1 of weights that are an activation. */
 static void pack_matrices(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
@@ -479,7 +480,7 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Where results lie whose windows lie inside, and taps from each other. */
+/* Finds the results whose windows lie inside, and the offsets of taps. False: out of memory. */
 static bool describe_taps(struct own_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
@@ -504,7 +505,7 @@ static bool describe_taps(struct own_product *p)
     return p->tap_offsets;
 }
 
-/* Is every row one run in the source, all rows equally far apart? */
+/* Is every row one run of the source, and are all rows equally far apart? */
 static bool rows_are_even(const struct own_product *p)
 {
     bool in_place = p->channel_step == 1;
@@ -529,7 +530,7 @@ static bool reads_in_place(const struct own_product *p)
            (!p->simd->tile_rows_are_even || rows_are_even(p));
 }
 
-/* The matrices that the product consists of. */
+/* Finds the sizes of the matrices that the product consists of. */
 static void describe_matrices(struct own_product *p, const struct product_desc *desc)
 {
     const bool matrix = desc->op == PRODUCT_MATMUL;
@@ -555,8 +556,8 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
     p->ldc = (size_t)desc->dst.strides[desc->dst.rank - (matrix ? 2 : 1)];
 }
 
-/* Chunks of rows whose source and result stay in the second-level cache, at least one for each
- * thread; columns are divided where there are too few rows for that. */
+/* Divides rows of floats into chunks whose source and result fit in the second-level cache, at
+ * least one for each thread. Where there are too few rows for that, it divides columns, too. */
 static void divide_work(struct own_product *p)
 {
     enum { NEAR = 192 * 1024 };
@@ -580,9 +581,9 @@ static void divide_work(struct own_product *p)
     p->thread_bytes = p->taps_at + size_align(p->taps * sizeof(void *), TENSOR_ALIGN);
 }
 
-/* Of narrow rows: chunks whose source stays in the first-level cache, or where the weights are many
- * in the second-level cache, so that those are read less often. A few chunks for each thread; of
- * columns, where there are few rows. */
+/* Divides narrow rows into chunks whose source fits in the first-level cache or, if the weights are
+ * large, in the second-level cache, so that the weights are read less often. There are EACH chunks
+ * for each thread, of columns if there are fewer rows. */
 static void divide_tiles(struct own_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
@@ -610,7 +611,7 @@ static void divide_tiles(struct own_product *p)
     p->thread_bytes = p->taps_at + size_align(located * sizeof(void *), TENSOR_ALIGN);
 }
 
-/* Scratch memory for weights that are an input of the run. */
+/* Reserves scratch memory for packing weights that are an activation. */
 static void reserve_packed(struct own_product *p)
 {
     const struct own_layout *w = &p->weights;
@@ -728,8 +729,8 @@ struct own_layout *own_product_weights(struct own_product *product)
     return &product->weights;
 }
 
-/* Corrects the sums for the zero point: with OPERANDS_DOT they are too great by the zero point
- * times the sum of the weights. For pairs it is subtracted before. */
+/* Makes biases that correct for the zero point: with OPERANDS_DOT a sum is too large by the zero
+ * point times the sum of its column's weights. gather_run() subtracts it from pairs. */
 static void bind_sums(struct own_product *p, const int32_t *bias)
 {
     const struct own_layout *w = &p->weights;

@@ -100,7 +100,7 @@ size_t program_activation_bytes(const struct program *program)
 
 static size_t arena_bytes(const struct program *program)
 {
-    return size_align(program->plan.kept_at, 4096) + size_align(program->scratch_bytes, 4096);
+    return size_align(program->plan.outputs_at, 4096) + size_align(program->scratch_bytes, 4096);
 }
 
 static size_t largest_arena(const struct backend *backend)
@@ -112,38 +112,39 @@ static size_t largest_arena(const struct backend *backend)
     return bytes;
 }
 
-/* Without an arena nothing has a place in it: a graph of constants, or one without nodes. */
+/* Sets the addresses of the program's values. There is no arena if no value lies in it: for a graph
+ * of constants, or one without nodes. */
 static void place(struct program *program)
 {
     const struct plan *plan = &program->plan;
-    unsigned char *base = program->backend->arena->base, *kept = program->backend->kept;
+    unsigned char *base = program->backend->arena->base;
     program->base = base;
     for (size_t v = 0; v < program->value_count; v++) {
         const size_t offset = plan->places[v].offset;
         if (plan->places[v].kind != PLACE_ARENA)
             continue;
-        if (offset >= plan->kept_at)
-            program->data[v] = kept + (offset - plan->kept_at);
+        if (offset >= plan->outputs_at)
+            program->data[v] = program->backend->outputs + (offset - plan->outputs_at);
         else if (base)
             program->data[v] = base + offset;
     }
-    program->scratch = base ? base + size_align(plan->kept_at, 4096) : NULL;
+    program->scratch = base ? base + size_align(plan->outputs_at, 4096) : NULL;
 }
 
 enum status programs_place(struct backend *backend, struct error *err)
 {
-    size_t bytes = 0;
+    size_t most = 0;
     for (const struct program *program = backend->programs; program; program = program->next) {
-        const size_t kept = program->plan.arena_bytes - program->plan.kept_at;
-        bytes = kept > bytes ? kept : bytes;
+        const size_t outputs = program->plan.arena_bytes - program->plan.outputs_at;
+        most = outputs > most ? outputs : most;
     }
-    bytes = size_align(bytes, 4096);
+    most = size_align(most, 4096);
     backend->arena_bytes = largest_arena(backend);
-    if (!arena_fit(backend->arena) || !pages_resize(&backend->kept, backend->kept_bytes, bytes))
+    if (!arena_fit(backend->arena) || !pages_resize(&backend->outputs, backend->output_bytes, most))
         return error_set(err, STATUS_NO_MEMORY,
                          "out of memory: %zu bytes of activations on the CPU (%s)",
-                         backend->arena_bytes + bytes, strerror(errno));
-    backend->kept_bytes = bytes;
+                         backend->arena_bytes + most, strerror(errno));
+    backend->output_bytes = most;
     for (struct program *program = backend->programs; program; program = program->next)
         place(program);
     return STATUS_OK;
@@ -151,7 +152,8 @@ enum status programs_place(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-/* Call it with the arena's lock, which another session's growth may have moved since. */
+/* Call it with the arena's lock. The arena may have moved since the last run, because another
+ * session made it grow. */
 static void bind_places(struct program *program, const void *const *inputs)
 {
     if (program->base != program->backend->arena->base)

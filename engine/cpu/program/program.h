@@ -19,12 +19,12 @@ struct backend {
     size_t weight_bytes;
     bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
     int64_t tuning_ns; /* spent on measuring kernels: product_kernels.c */
-    struct shared_arena *arena;    /* of its programs' values, but outputs */
-    struct shared_arena own_arena; /* until it joins another one */
-    struct backend *next_user;     /* of `arena` */
+    struct shared_arena *arena;    /* has its programs' values, except outputs */
+    struct shared_arena own_arena; /* `arena`, until the backend joins another */
+    struct backend *next_user;     /* in arena->users */
     size_t arena_bytes;            /* what the largest program wants of it */
-    unsigned char *kept;           /* outputs */
-    size_t kept_bytes;
+    unsigned char *outputs;        /* of its programs, which reuse the bytes in turn */
+    size_t output_bytes;
     struct program *programs;  /* linked, so that reserve() can place them */
     struct program *submitted; /* to be run by collect(); or NULL */
     const void *const *submitted_inputs;
@@ -38,7 +38,7 @@ struct program {
     struct plan plan;
     size_t value_count;
     void **data;               /* by value index */
-    const unsigned char *base; /* of the arena, where `data` points to */
+    const unsigned char *base; /* the arena's, when `data` was set */
     struct step **steps;
     size_t step_count;
     size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
@@ -120,18 +120,21 @@ enum status program_profile(struct program *program, const void *const *inputs,
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Takes memory for the largest program so far and gives every program its places. */
+/* Takes memory for the largest program so far and sets the addresses of every program's values.
+ * STATUS_NO_MEMORY. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- arenas (shared_arena.c) ---- */
 
-/* Maps, moves, or with 0 bytes unmaps memory of `before` bytes. False: there is not enough, and all
- * is as it was. */
+/* Makes memory of `before` bytes at *pages one of `bytes`: maps, moves or, with 0, unmaps it.
+ * False: out of memory, and nothing has changed. */
 bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 
-/* Makes the arena as large as the largest program of its users. False: no memory. */
+/* Makes the arena as large as the largest program of its users. False: out of memory, and nothing
+ * has changed. These three take the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
-/* The same with one more user, which leaves the arena that it had. False: it keeps that. */
+/* Moves the backend to another arena, which grows to its needs. False: out of memory, and the
+ * backend stays where it is. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* it may have none */
 

@@ -1,5 +1,5 @@
-/* Arenas and who uses them. Runs take the pages as they use them, and session_release_pages() gives
- * them back; huge pages keep the first pass from thousands of page faults. */
+/* Sizes arenas to the needs of their users. A page takes memory once a run touches it, until
+ * session_release_pages(); huge pages save the first pass thousands of page faults. */
 #include <sys/mman.h>
 
 #include "engine/base/thread.h"
@@ -24,7 +24,7 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes)
     return true;
 }
 
-/* As large as its users want, and at least `bytes`. */
+/* Makes the arena as large as its users want, and at least `bytes`. False: out of memory. */
 static bool fit_locked(struct shared_arena *arena, size_t bytes)
 {
     for (const struct backend *user = arena->users; user; user = user->next_user)
@@ -65,5 +65,5 @@ void arena_leave(struct backend *backend)
         link = &(*link)->next_user;
     *link = backend->next_user;
     backend->arena = NULL;
-    (void)fit_locked(arena, 0); /* what gets smaller has room */
+    (void)fit_locked(arena, 0); /* shrinking needs no memory */
 }

@@ -3,8 +3,8 @@
  * Programs for several batch sizes come from clones of one graph, which share constants by
  * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
  * exist once. Constants that were made separately for each clone (a folded Reshape) are recognised
- * by their contents. So is what another session has packed: the sizes of a model have a session
- * each. */
+ * by their contents. So are equal weights of other sessions: each size of a model has a session
+ * of its own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "engine/cpu/program/program.h"
 #include "engine/tensor/tensor_file.h"
 
-/* Packed bytes that weights of one or more sessions hold. */
+/* Packed bytes that equal weights of one or more sessions share. */
 struct packed_block {
     struct packed_block *next;
     uint64_t hash;
@@ -23,13 +23,13 @@ struct packed_block {
 
 enum {
     BLOCK_LISTS = 256,
-    LEAST_BLOCK = 4096, /* bytes; smaller ones are not looked for */
+    LEAST_BLOCK = 4096, /* bytes; smaller ones are not shared */
     MOST_COMPARED =
-        8 /* of a hash: a file may have many weights that differ where it does not look */
+        8 /* with one hash, which skips bytes: a file may have many weights that differ there */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
-    *blocks[BLOCK_LISTS]; /* by hash; guarded by the lock, as all they hold */
+    *blocks[BLOCK_LISTS]; /* by hash; blocks_lock guards them and their blocks */
 
 struct weight {
     struct weight *next;
@@ -41,7 +41,7 @@ struct weight {
     size_t bytes;
     void *data; /* packed, or the constant's own bytes */
     bool owned;
-    struct packed_block *block; /* of `data`; NULL: it is in no list */
+    struct packed_block *block; /* has `data`; NULL: it is not shared */
 };
 
 void strided_layout_row_major(struct strided_layout *layout)
@@ -124,7 +124,7 @@ static enum status weight_alloc(struct backend *backend, struct weight *weight, 
     return STATUS_OK;
 }
 
-/* Takes the bytes that another session has packed alike, and frees the weight's own. */
+/* Replaces the weight's bytes by equal ones of another session, or offers them to others. */
 static void block_take(struct backend *backend, struct weight *weight)
 {
     struct memory_budget *memory = backend->options.memory;
@@ -143,7 +143,7 @@ static void block_take(struct backend *backend, struct weight *weight)
     }
     if (block) {
         memory_free(memory, weight->data, weight->bytes);
-        (void)!memory_charge(memory, weight->bytes, NULL); /* as before */
+        (void)!memory_charge(memory, weight->bytes, NULL); /* each session pays */
         weight->data = block->data;
     } else if ((block = malloc(sizeof *block)) != NULL) {
         *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
@@ -155,7 +155,7 @@ static void block_take(struct backend *backend, struct weight *weight)
     weight->block = block;
 }
 
-/* Whether nobody else holds the weight's bytes. */
+/* Leaves the weight's block. True: no other weight has it, and the caller frees the bytes. */
 static bool block_leave(const struct weight *weight)
 {
     struct packed_block *block = weight->block;

@@ -12,7 +12,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* Words for tasks; NULL: it has none. */
+/* What Roboflow and CVAT call a task; NULL: they have no word for it. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
@@ -29,12 +29,12 @@ static const struct {
 /* Models of a list. */
 struct listed_models {
     struct dialect_model *rows;
-    struct deployment **held; /* for the labels; NULL entries: none */
+    struct deployment **held; /* they own the labels; NULL entries: none */
     size_t count;
     size_t bytes; /* of the labels in the answer */
 };
 
-/* Adds the labels of a model that is loaded, of its newest version. */
+/* Adds the labels of the model's newest version, if it is loaded. */
 static void add_labels(struct exchange *x, struct listed_models *list)
 {
     struct dialect_model *row = &list->rows[list->count];

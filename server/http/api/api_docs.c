@@ -40,7 +40,7 @@ void asset_handle(struct exchange *x)
 }
 
 /* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. With
- * --immich programs get what Immich's service answers. */
+ * --immich, clients that do not ask for HTML get what Immich's service answers. */
 void root_handle(struct exchange *x)
 {
     const char *accept = exchange_header(x, "Accept");

@@ -235,8 +235,8 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
     bytes->size = size;
 }
 
-/* Reads the elements of a BYTES input into *ret, which the caller frees; `what`: for the error.
- * `is_bare`: as v2_read_bytes(). */
+/* Reads the elements of a BYTES input into *ret, which the caller frees after success. `what`:
+ * their name in an error. `is_bare`: of v2_read_bytes(). */
 static enum status read_elements(struct exchange *x, struct infer_work *work,
                                  const struct v2_input *input, const char *what,
                                  bool (*is_bare)(const uint8_t *data, size_t size),
@@ -296,7 +296,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     struct v2_bytes *bytes;
     size_t at;
     TRY(find_input(deployment, input->name, &at, err));
-    if (deployment->model->text.kinds[at] != TEXT_IDS) /* it has no others */
+    if (deployment->model->text.kinds[at] != TEXT_IDS) /* all its inputs take tokens */
         return error_set(err, STATUS_INVALID,
                          "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
                          input->name);
@@ -377,7 +377,7 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
                      wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-/* The form of an output that a request does not name. */
+/* Returns the form of outputs, if a request names none. */
 static struct v2_output default_output(const struct infer_work *work)
 {
     return work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};

@@ -46,7 +46,7 @@ struct predict_work {
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
-    struct immich_entries immich; /* zeroed: it is no request of Immich's */
+    struct immich_entries immich; /* zeroed, unless Immich's server asks */
     char model[128];              /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
@@ -420,7 +420,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     x->answer_form = DESCRIBE_JSON;
     TRY(immich_entries_parse((const char *)entries->data, entries->size, asked, err));
     x->dialect = asked->dialect;
-    work->request.waits_for_sizes = true; /* a refusal marks the server dead */
+    work->request.waits_for_sizes = true; /* Immich takes a 503 for a dead server */
     if (!picture && !text)
         return error_set(err, STATUS_INVALID, "Either image or text must be provided");
     if (asked->refusal || (!picture && !asked->is_text) || (picture && asked->is_text))
@@ -445,7 +445,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* Decodes a picture that a form has as base64 in the field of that name. */
+/* Replaces the base64 of a picture in a form's field by the picture. */
 static enum status read_field_picture(struct exchange *x, struct multipart_part *part,
                                       struct error *err)
 {
@@ -670,8 +670,9 @@ static const struct predict_image *failed_image(const struct predict_work *work,
     return NULL;
 }
 
-/* Returns a crop of Immich's picture that failed for want of time or memory: its box must not be
- * left out of the answer, as one whose points lie at one place is. NULL: none. */
+/* Returns a crop of Immich's picture that failed because time or memory ran out: then the request
+ * fails, for an answer without its box would be taken for whole. Boxes whose points lie at one
+ * place are left out. NULL: none. */
 static const struct predict_image *failed_crop(const struct predict_work *work)
 {
     const struct predict_image *image = &work->request.images[0];

@@ -43,10 +43,10 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
     labels->list = NULL;
     labels->count = 0;
     if (size > REQUEST_LABELS_BYTES)
-        return error_set(err, STATUS_INVALID, "labels has %zu bytes; at most %d are possible", size,
-                         REQUEST_LABELS_BYTES);
+        return error_set(err, STATUS_INVALID, "labels have %zu bytes; at most %d are possible",
+                         size, REQUEST_LABELS_BYTES);
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
-        return error_set(err, STATUS_INVALID, "labels is not UTF-8, or has a zero byte");
+        return error_set(err, STATUS_INVALID, "labels are not UTF-8, or have a zero byte");
     labels->list = strndup(text, size);
     if (!labels->list)
         return error_no_memory(err, "for the labels of a request");
@@ -92,7 +92,7 @@ static void put_token(struct caption *caption, int64_t id, uint16_t word)
     caption->ids[caption->count++] = id;
 }
 
-/* Adds the tokens of a label, or of what lies between labels (`word`: the number of labels). */
+/* Adds the tokens of a label, or of the text between labels (`word`: the number of labels). */
 static enum status add_tokens(struct caption *caption, const char *text, uint16_t word,
                               struct error *err)
 {
@@ -119,7 +119,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     const uint16_t none = (uint16_t)labels->count;
     struct token_list special;
     TRY(tokenizer_encode(caption->input->tokenizer, "", 0, &options, &special, err));
-    const size_t before = special.count / 2; /* [CLS] before, [SEP] behind */
+    const size_t before = special.count / 2; /* [CLS] before, [SEP] after */
     enum status status = STATUS_OK;
     for (size_t i = 0; i < before; i++)
         put_token(caption, special.ids[i], none);
@@ -140,7 +140,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
     return status;
 }
 
-/* Makes the labels one text: rows of the detector's inputs of tokens. */
+/* Writes the labels as one text, in rows of the detector's inputs of tokens. */
 static enum status write_caption(struct exchange *x, struct request_labels *labels,
                                  const struct deployment *deployment, struct error *err)
 {
@@ -165,8 +165,7 @@ static enum status write_caption(struct exchange *x, struct request_labels *labe
     return status;
 }
 
-/* Fills the detector's input with the labels' vectors; the first one again where there are no more.
- */
+/* Fills the detector's input with the labels' vectors. Places that are left get the first one. */
 static enum status write_vectors(struct exchange *x, struct request_labels *labels,
                                  struct error *err)
 {
@@ -174,7 +173,7 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
     size_t cells;
     if (labels->scores.size != size)
         return error_set(err, STATUS_MODEL,
-                         "the half of texts makes vectors of %zu numbers, and the detector takes "
+                         "the half for texts makes vectors of %zu numbers, and the detector takes "
                          "%zu",
                          labels->scores.size, size);
     if (!size_mul(count, size, &cells))
@@ -252,7 +251,7 @@ static void labels_failed(struct exchange *x, const struct error *err)
     submit_or_refuse(x, err->status, err);
 }
 
-/* All labels have vectors or tokens: goes on with the photos. */
+/* Runs the photos; all labels have vectors or tokens. */
 static void labels_are_ready(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
@@ -326,8 +325,9 @@ static void take_vectors(struct exchange *x)
         const struct embedding *found = &image->answer.embedding;
         struct error err = image->error;
         if (image->status == STATUS_OK && found->count != size)
-            error_set(&err, STATUS_MODEL, "the half of texts makes vectors of %zu numbers, not %zu",
-                      found->count, size);
+            error_set(&err, STATUS_MODEL,
+                      "the half for texts makes vectors of %zu numbers, not %zu", found->count,
+                      size);
         else if (image->status == STATUS_OK)
             err.status = STATUS_OK;
         if (err.status != STATUS_OK) {
@@ -347,8 +347,8 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* Takes the vectors that are cached, and has the same load of the half for texts encode the other
- * labels: vectors of two loads cannot be compared. */
+/* Takes the vectors that are cached. The same deployment of the half for texts encodes the other
+ * labels, because vectors of two deployments cannot be compared. *ret_is_done: all were cached. */
 static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
                                   bool *ret_is_done, struct error *err)
 {

@@ -28,8 +28,8 @@ struct request_labels {
     size_t missing[REQUEST_LABELS_MAX]; /* indices in `names` */
 };
 
-/* Reads "a dog,a cat" (at most REQUEST_LABELS_MAX); a comma or a backslash that belongs to a label
- * has a backslash before it. STATUS_INVALID, STATUS_NO_MEMORY. */
+/* Reads `size` bytes, "a dog,a cat" (at most REQUEST_LABELS_MAX); a comma or a backslash that
+ * belongs to a label has a backslash before it. STATUS_INVALID, STATUS_NO_MEMORY. */
 enum status request_labels_read(struct request_labels *labels, const char *text, size_t size,
                                 struct error *err) MUST_USE;
 /* Reads the text of a label, with {} where it goes. STATUS_INVALID. */

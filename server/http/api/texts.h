@@ -23,8 +23,9 @@ void texts_done(struct request_texts *texts);
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
 
-/* Calls `run`: on an offload thread if the model that the request names takes texts, because making
- * tokens takes long for a connection's thread. The exchange must not be touched afterwards. */
+/* Calls `run`: on an offload thread if the model that the request names takes texts, because
+ * tokenizing takes too long for a connection's thread. The exchange must not be touched afterwards.
+ */
 void texts_offload(struct exchange *x, void (*run)(struct exchange *exchange));
 
 /* Submits `request` with the rows of the texts, one image for each, to the model that it names.

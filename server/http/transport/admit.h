@@ -36,9 +36,9 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Whether a web page of another address sends the request, which --cors-origin does not list: a
- * browser says so in Origin. It cannot read the answer, but what changes something must refuse it.
- */
+/* True if a web page sends the request (a browser says so in Origin) whose address is neither this
+ * server's nor in --cors-origin. The page cannot read the answer, but a handler that changes
+ * something must refuse the request. */
 bool admit_is_foreign(const struct exchange *exchange);
 
 /* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */

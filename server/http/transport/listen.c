@@ -355,8 +355,8 @@ bool listen_stop(struct listener *listener)
     }
     if (setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0)
         return true;
-    /* Some kernels refuse filters to those without rights. Of what still arrives, drop all but
-     * packets that no program sends: those that may cross 255 routers. An IPv6 socket has both
+    /* Some kernels refuse filters to a process without privileges. Then drop packets
+     * with a hop limit below 255, which systems do not use by default. An IPv6 socket needs both
      * limits, for it may take IPv4, too. */
     const int hops = 255;
     const bool is_ipv6 =

@@ -51,7 +51,7 @@ size_t budget_batch_share(struct device_budgets *budget, struct device_id device
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes);
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes);
 
-/* Books what the arena has grown by since it was called last, or unbooks what it has shrunk by. */
+/* Makes what is booked for the arena its present size. Any thread. */
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 

@@ -112,8 +112,8 @@ static enum image_layout choose_layout(const struct model_host_options *options,
     return IMAGE_NHWC_ANY;
 }
 
-/* Where each thread of a CPU has so many bytes of activations to compute, more images in a pass
- * gain nothing, and take memory. 0: the operator has chosen the batch. */
+/* Returns session_options.batch_activations. Beyond 32 MiB for each thread of a CPU, more images in
+ * a pass only take memory. 0, no limit: on a GPU, or if the batch is configured. */
 static size_t batch_activations(const struct model_host_options *options, size_t i,
                                 const struct model *model)
 {

@@ -13,9 +13,8 @@
 
 struct device_queue {
     pthread_mutex_t lock;
-    struct device_turn *first,
-        **last;          /* those that wait, in the order they came; guarded by lock */
-    _Atomic int waiting; /* how many; changes under the lock */
+    struct device_turn *first, **last; /* the turns that wait, in order; guarded by lock */
+    _Atomic int waiting;               /* how many; changes under the lock */
     struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */
     int64_t clock;

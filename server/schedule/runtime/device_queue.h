@@ -28,7 +28,7 @@ struct device_turn {
 struct device_queue *device_queue_create(void);
 void device_queue_free(struct device_queue *queue);
 
-/* Where the sessions compute that take turns here: one for all. */
+/* Returns the arena of the sessions that take turns here. It lives as long as the queue. */
 struct shared_arena *device_queue_arena(struct device_queue *queue);
 
 /* `queue` outlives the turn. */

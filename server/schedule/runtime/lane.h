@@ -26,7 +26,7 @@ void lane_return(struct lane *lane);
 /* As measured when it was created; alive and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
-size_t lane_bytes(const struct lane *lane); /* of its device, with its part of the common arena */
+size_t lane_bytes(const struct lane *lane); /* of its device, with its part of the shared arena */
 
 /* Whether it is quarantined because its device fails. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);

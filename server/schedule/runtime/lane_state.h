@@ -43,7 +43,7 @@ struct lane {
     struct device_budgets *budget; /* NULL: none, or nothing is booked yet */
     struct shared_arena *arena;    /* its queue's */
     size_t needs;                  /* bytes of its device, as its limit was checked */
-    size_t booked; /* of these: all but what lies in the arena of the device's queue */
+    size_t booked;                 /* of these, all that do not lie in `arena` */
     struct scheduler *scheduler;
     struct deployment *deployment;
     int index; /* of this lane in its scheduler */

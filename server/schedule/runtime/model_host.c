@@ -288,8 +288,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Whether the request has a row for each input beside the photo, and its words are still what the
- * answer names: the model may have been loaded anew since they were encoded. */
+/* Checks that the request has a row for each input beside the photo, and that its words were
+ * encoded for this model: it may have been reloaded since. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
@@ -306,7 +306,7 @@ static enum status check_words(const struct deployment *deployment,
                               (words->rows[i] && words->bytes[i] == deployment->inputs[i].bytes));
     return is_same ? STATUS_OK
                    : error_set(err, STATUS_NOT_READY,
-                               "model '%s' was loaded anew meanwhile; send the request again",
+                               "model '%s' has been loaded anew; send the request again",
                                deployment->model->name);
 }
 

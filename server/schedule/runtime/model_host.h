@@ -155,8 +155,8 @@ struct model_entry;
 
 #define REQUEST_WORD_INPUTS 8
 
-/* Words that a detector looks for in the photos of a request: a row for each of the model's inputs
- * but the photo's, in its order. */
+/* Words that a detector looks for in the photos of a request. rows[i], of bytes[i], is for input i
+ * of the model; NULL: it is the photo's. Borrowed until on_done. */
 struct request_words {
     struct task_words words;
     const void *rows[REQUEST_WORD_INPUTS];

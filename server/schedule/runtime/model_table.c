@@ -571,7 +571,7 @@ void table_retire(struct model_host *host, const struct leaving *leaving)
     for (size_t i = 0; i < leaving->count; i++)
         retire_one(host, leaving->all[i]);
     if (leaving->count > 0)
-        malloc_trim(0); /* its weights lay between what stays */
+        malloc_trim(0); /* returns to the system what its weights took */
 }
 
 /* Takes the next ready version to remove out of the table; false: there is none. */

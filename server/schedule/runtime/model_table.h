@@ -107,7 +107,7 @@ struct model_host {
     struct predict_request *waiting; /* for a load, oldest first */
     size_t waiting_count;
     uint64_t wishes; /* for loads, so far */
-    /* table_sizes_to_come_locked: model_sizes.c uses the table */
+    /* table_sizes_to_come_locked(), which model_table.c must not call: model_sizes.c uses it */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 

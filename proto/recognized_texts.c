@@ -1,5 +1,5 @@
 /* Collects the texts of a pipeline's crops. */
-#include "proto/read_texts.h"
+#include "proto/recognized_texts.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -21,12 +21,12 @@ static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
  * with boxes of its own (a car with a plate), as deep as pipelines have stages. */
 static bool collect_texts(const struct answer_image *image, bool is_plate,
                           const struct answer_prediction *around, float x, float y,
-                          struct read_texts *ret)
+                          struct recognized_texts *ret)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         const struct answer_image *crop = found->crop;
-        struct read_text read = {
+        struct recognized_text read = {
             .score = crop ? crop->text_score : 0,
             .found = found->probability,
             .around = around,
@@ -51,13 +51,14 @@ static bool collect_texts(const struct answer_image *image, bool is_plate,
 
 static int by_score(const void *a, const void *b)
 {
-    const struct read_text *left = a, *right = b;
+    const struct recognized_text *left = a, *right = b;
     return (left->score < right->score) - (left->score > right->score);
 }
 
-bool read_texts_of(const struct answer_image *image, bool is_plate, struct read_texts *ret)
+bool collect_recognized_texts(const struct answer_image *image, bool is_plate,
+                              struct recognized_texts *ret)
 {
-    *ret = (struct read_texts){NULL};
+    *ret = (struct recognized_texts){NULL};
     const bool is_whole = collect_texts(image, is_plate, NULL, 0, 0, ret);
     if (is_plate && ret->count)
         qsort(ret->items, ret->count, sizeof *ret->items, by_score);

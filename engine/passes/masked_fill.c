@@ -1,17 +1,18 @@
-/* x[mask] = constant, which exporters write by the places where the mask is true:
+/* Rewrites x[mask] = constant (masked_fill). Exporters write it as a scatter to the places where
+ * the mask is true; a Where chooses for each element:
  *
  *     mask → NonZero → Transpose ─ (columns → Concat) ─▶ ScatterND(x, places, Expand(c))
  *     mask → Reshape → Where(mask, c, x)
  *
- * How many places there are depends on the data, so nothing behind them has a shape, and images
- * cannot be proven independent. A Where has x's shape, and needs no list of places. */
+ * The number of places depends on the data, so what follows has no known shape, and images cannot
+ * be proven independent. A Where has x's shape and needs no list of places. */
 #include "engine/passes/functions.h"
 
 #include <string.h>
 
 #include "engine/base/size.h"
 
-/* Is the operand one integer, `wanted`, or `wanted` less `rank`? */
+/* True if operand i is one constant integer: `wanted`, or the same counted from the end. */
 static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, int64_t rank)
 {
     int64_t number;
@@ -20,7 +21,7 @@ static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, 
            (number == wanted || number == wanted - rank);
 }
 
-/* Returns the NonZero that `places`, [count, rank of the mask], is transposed from; or NULL. */
+/* Returns the NonZero of which `places`, [count, rank of the mask], is the transpose; or NULL. */
 static const struct node *masked_places(const struct value *places)
 {
     const struct node *node = places->producer;
@@ -31,7 +32,8 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* The same for its column number `at`, [count] (`rank` 1) or [count, 1] (2). */
+/* Returns the NonZero of whose places `column` is column `at`, [count] (`rank` 1) or [count, 1]
+ * (2); NULL: none. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;
@@ -57,8 +59,8 @@ static bool masked_is_one(const struct value *value)
     return one && one->kind == ATTR_TENSOR && tensor_number(one->t, 0) == 1;
 }
 
-/* Is it the shape of all columns of `from` added up, as a tracer broadcasts them? With 1 in place
- * of any number it has the same effect. */
+/* True for the Shape of the sum of all columns of `from`, to which a tracer expands each of them.
+ * It may have passed a Where that sets lengths to 1: Expand then keeps the column's own. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;
@@ -76,7 +78,7 @@ static bool masked_is_extent(const struct value *shape, const struct node *from)
     return masked_column(sum, 0, 1) == from;
 }
 
-/* Returns the NonZero of column `at`, [count, 1], which may be broadcast to its own extent. */
+/* Returns the NonZero of column `at`, [count, 1], which may be expanded to its own length. */
 static const struct node *masked_tuple_part(const struct value *part, int64_t at)
 {
     const struct node *last = part->producer;
@@ -89,7 +91,7 @@ static const struct node *masked_tuple_part(const struct value *part, int64_t at
     return from && masked_is_extent(expand->inputs[1], from) ? from : NULL;
 }
 
-/* Returns the NonZero whose places a ScatterND writes to; or NULL. */
+/* Returns the NonZero at whose places a ScatterND writes; NULL: none. */
 static const struct node *masked_source(const struct value *tuples)
 {
     const struct node *concat = tuples->producer, *from = masked_places(tuples);
@@ -109,7 +111,7 @@ static const struct node *masked_source(const struct value *tuples)
     return from && from->inputs[0]->shape.rank == (int)concat->input_count ? from : NULL;
 }
 
-/* Returns the constant whose one number all updates are; or NULL. */
+/* Returns the constant of one number that all updates repeat; NULL: none. */
 static const struct tensor *masked_number(const struct value *updates)
 {
     for (const struct node *node = updates->producer;
@@ -118,7 +120,7 @@ static const struct tensor *masked_number(const struct value *updates)
     return updates->known && shape_count(&updates->known->shape) == 1 ? updates->known : NULL;
 }
 
-bool masked_become_where(struct edit *edit, size_t at)
+bool masked_fill_as_where(struct edit *edit, size_t at)
 {
     struct node *node = edit->graph->nodes[at];
     if (node->op != OP_SCATTER_ND || strcmp(node_string(node, "reduction", "none"), "none") != 0)
@@ -132,16 +134,16 @@ bool masked_become_where(struct edit *edit, size_t at)
         mask->shape.rank > x->shape.rank ||
         memcmp(mask->shape.dims, x->shape.dims, (size_t)mask->shape.rank * sizeof(int64_t)) != 0)
         return false;
-    struct shape beside = x->shape; /* [dimensions of the mask, 1 …] */
-    for (int d = mask->shape.rank; d < beside.rank; d++)
-        beside.dims[d] = 1;
+    struct shape mask_shape = x->shape; /* [dimensions of the mask, 1 …] */
+    for (int d = mask->shape.rank; d < mask_shape.rank; d++)
+        mask_shape.dims[d] = 1;
     struct value *scalar = edit_constant(edit, x->dtype, &SHAPE_SCALAR, number->data);
-    struct value *dims = edit_constant(edit, DTYPE_I64, &SHAPE(beside.rank), beside.dims);
+    struct value *dims = edit_constant(edit, DTYPE_I64, &SHAPE(mask_shape.rank), mask_shape.dims);
     if (!scalar || !dims)
         return false;
     struct value *wide =
         edit_insert_value(edit, at, OP_RESHAPE, 13, node->name, (struct value *const[]){mask, dims},
-                          2, DTYPE_BOOL, &beside);
+                          2, DTYPE_BOOL, &mask_shape);
     return wide &&
            edit_become(edit, node, OP_WHERE, 16, (struct value *const[]){wide, scalar, x}, 3);
 }

@@ -1,13 +1,14 @@
-/* Immich's cache of models has no files about them; its service knows what they need. */
+/* Configuration files that models in Immich's cache lack: Immich's service has the settings in its
+ * code. */
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
 
-/* Whether a path ends in TASK/NAME/PART/model.onnx. */
+/* True if a path ends in TASK/NAME/PART/model.onnx. */
 static bool is_part(const char *path, const char *task, const char *part)
 {
-    const char *ends[4] = {NULL}; /* where the last four names begin, the last one first */
+    const char *ends[4] = {NULL}; /* beginnings of the last four names, the last first */
     size_t count = 0;
     for (const char *at = path + strlen(path); at > path && count < COUNT_OF(ends); at--)
         if (at[-1] == '/' || at == path + 1)
@@ -30,7 +31,7 @@ const char *immich_file(const char *path, const char *name)
         {"ocr", "detection", "lensd.json",
          "{\"task\": \"text-detection\", \"confidence\": 0.5, \"unclip_ratio\": 1.6, "
          "\"use_dilation\": true}"},
-        /* for memory: pages are large, and come one by one */
+        /* saves memory: pages are large, and Immich sends one at a time */
         {"ocr", "detection", "config.pbtxt", "max_batch_size: 1"},
         {"ocr", "recognition", "config.pbtxt", "max_batch_size: 4"},
         {"ocr", "detection", "preprocessor_config.json",
