@@ -662,7 +662,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     const char *architecture = facts->architecture;
     if (architecture && has_suffix(architecture, "ForPoseEstimation"))
         decided(task, TASK_UNKNOWN,
-                "%.80s in config.json: output '%.60s' has a heatmap for each point of one body, "
+                "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, "
                 "which lensd does not decode; ask for tensors",
                 architecture, output->name);
     else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))

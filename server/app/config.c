@@ -362,7 +362,7 @@ static enum status read_immich(struct config_reading *reading, struct error *err
         return STATUS_OK;
     if (config->model || config->models)
         return error_set(err, STATUS_CONFIG,
-                         "--immich takes the place of MODEL and --models; give one of them");
+                         "--immich excludes MODEL and --models; give one of the three");
     config->models = strdup(config->immich);
     if (!config->models)
         return error_no_memory(err, NULL);

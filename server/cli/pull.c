@@ -428,7 +428,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
     TRY(choose_model(p, &model, err));
     if (!is_needed(model, model))
         return error_set(err, STATUS_CONFIG,
-                         "lensd cannot serve '%.200s' of %s: the file is hidden, or its name is "
+                         "lensd cannot serve '%.200s' of %s: it is a hidden file, or its name is "
                          "longer than 200 bytes; have it renamed there",
                          model, p->repo);
     TRY(open_partial(p, model, err));
