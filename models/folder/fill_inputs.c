@@ -11,7 +11,11 @@
 #include "models/folder/model_internal.h"
 
 /* Numbers below 0 are sides of the image input. */
-enum { SIDE_WIDTH = -1, SIDE_HEIGHT = -2 };
+enum {
+    SIDE_WIDTH = -1,
+    SIDE_HEIGHT = -2,
+    ROWS_MAX = 4096 /* images of a batch that a file fixes, as a session takes them */
+};
 
 /* Hugging Face's mask of a padded batch (1 is a pixel); RT-DETR's and D-FINE's own exports;
  * PaddleDetection's (scale_factor: of the photo, which is that of the input here); thresholds of
@@ -51,7 +55,7 @@ static const struct known_input *find_known(const struct value *input)
         const int64_t last = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
         if (strcmp(input->name, known->name) == 0 && shape.rank != SHAPE_UNKNOWN &&
             (known->count == 0   ? shape.rank == 3
-             : known->count == 2 ? shape.rank == 2 && last == 2
+             : known->count == 2 ? shape.rank == 2 && last == 2 && shape.dims[0] <= ROWS_MAX
                                  : shape_count(&shape) == 1))
             return known;
     }

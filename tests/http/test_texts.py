@@ -476,6 +476,14 @@ class HostileWords(unittest.TestCase):
               [], [tensor_info("image", "N", 3, 64, 64), tensor_info("pixel_mask", 1, 2000, 1000)], [tensor_info("scores", "N", 3)])
         self.assertLess(self.parameters(), 1000)
 
+    def test_very_many_sizes(self):
+        """Sizes of photos are filled for the images of a batch, not for millions."""
+        write(os.path.join(self.path, "model.onnx"),
+              [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),
+               node("ReduceMean", ["orig_target_sizes"], ["one"], integer("keepdims", 0)), node("Mul", ["flat", "one"], ["scores"])],
+              [], [tensor_info("image", "N", 3, 64, 64), tensor_info("orig_target_sizes", 1_000_000, 2)], [tensor_info("scores", "N", 3)])
+        self.assertLess(self.parameters(), 1000)
+
 
 class LongWords(TextCase):
     """Each box has the label that a client sent, which may be long."""
