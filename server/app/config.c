@@ -333,8 +333,7 @@ static enum status preload_immich(struct config_reading *reading, struct error *
         }
     }
     if (used >= sizeof names)
-        return error_set(err, STATUS_CONFIG,
-                         "MACHINE_LEARNING_PRELOAD__… have more than 1,023 bytes");
+        return error_set(err, STATUS_CONFIG, "MACHINE_LEARNING_PRELOAD__… exceed 1,023 bytes");
     const struct option *option = find_option("preload", strlen("preload"));
     if (!used || *mark_of(reading, option))
         return STATUS_OK;

@@ -43,8 +43,8 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
     labels->list = NULL;
     labels->count = 0;
     if (size > REQUEST_LABELS_BYTES)
-        return error_set(err, STATUS_INVALID, "labels have %zu bytes; at most %d are possible",
-                         size, REQUEST_LABELS_BYTES);
+        return error_set(err, STATUS_INVALID, "labels have %zu bytes; at most %d are taken", size,
+                         REQUEST_LABELS_BYTES);
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "labels are not UTF-8, or have a zero byte");
     labels->list = strndup(text, size);
@@ -173,8 +173,7 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
     size_t cells;
     if (labels->scores.size != size)
         return error_set(err, STATUS_MODEL,
-                         "the half for texts makes vectors of %zu numbers, and the detector takes "
-                         "%zu",
+                         "the half for texts makes vectors of %zu numbers, the detector takes %zu",
                          labels->scores.size, size);
     if (!size_mul(count, size, &cells))
         return error_no_memory(err, "for the labels of a request");
