@@ -24,12 +24,13 @@
 #include "server/cli/commands.h"
 #include "server/observe/curl.h"
 
-#define LIST_MAX ((size_t)16 << 20) /* bytes of JSON */
-#define SIDE_MAX ((size_t)1 << 30)  /* bytes of a file beside the model */
-#define TRIES    5
-#define HOPS     8
-#define URL_MAX  2048
-#define HASH_MAX 64 /* hexadecimal digits */
+#define LIST_MAX  ((size_t)16 << 20) /* bytes of JSON */
+#define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a file beside the model */
+#define MODEL_MAX ((size_t)16 << 30) /* bytes; lensd loads no larger file */
+#define TRIES     5
+#define HOPS      8
+#define URL_MAX   2048
+#define HASH_MAX  64 /* hexadecimal digits */
 
 struct pull {
     const struct config *config;
@@ -285,7 +286,7 @@ static enum status complete_file(struct pull *p, const char *path, FILE *file, s
     if (fstat(fileno(file), &info) != 0)
         return error_set(err, STATUS_IO, "%s", strerror(errno));
     struct hub_answer to = {.file = file, .have = (size_t)info.st_size, .shown = hub_base(path)};
-    to.most = has_ending(path, ".json") || has_ending(path, ".txt") ? SIDE_MAX : SIZE_MAX;
+    to.most = has_ending(path, ".json") || has_ending(path, ".txt") ? SIDE_MAX : MODEL_MAX;
     const enum status status = hub_get(p, url, &to, err);
     if (fflush(file) != 0 || fsync(fileno(file)) != 0)
         return error_set(err, STATUS_IO, "cannot write: %s", strerror(errno));
