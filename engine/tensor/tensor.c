@@ -203,15 +203,19 @@ enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
     return error_set(err, STATUS_NO_MEMORY, "out of memory: a block of %zu bytes", bytes);
 }
 
-void memory_free(struct memory_budget *budget, void *data, size_t bytes)
+void memory_free_charged(struct memory_budget *budget, void *data, size_t bytes)
 {
-    if (!data)
-        return;
-    if (is_mapped(budget, bytes))
+    if (data && is_mapped(budget, bytes))
         munmap(data, bytes);
     else
         free(data);
-    memory_uncharge(budget, bytes);
+}
+
+void memory_free(struct memory_budget *budget, void *data, size_t bytes)
+{
+    memory_free_charged(budget, data, bytes);
+    if (data)
+        memory_uncharge(budget, bytes);
 }
 
 static struct tensor *tensor_object(enum dtype dtype, const struct shape *shape, size_t bytes)

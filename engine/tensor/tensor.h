@@ -111,6 +111,8 @@ void memory_uncharge(struct memory_budget *budget, size_t bytes);
 enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
                          struct error *err) MUST_USE;
 void memory_free(struct memory_budget *budget, void *data, size_t bytes); /* NULL is fine */
+/* The same, but the bytes stay charged. */
+void memory_free_charged(struct memory_budget *budget, void *data, size_t bytes);
 
 struct tensor {
     enum dtype dtype;

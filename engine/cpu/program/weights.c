@@ -142,8 +142,7 @@ static void block_take(struct backend *backend, struct weight *weight)
             return;
     }
     if (block) {
-        memory_free(memory, weight->data, weight->bytes);
-        (void)!memory_charge(memory, weight->bytes, NULL); /* each session pays */
+        memory_free_charged(memory, weight->data, weight->bytes); /* each session pays */
         weight->data = block->data;
     } else if ((block = malloc(sizeof *block)) != NULL) {
         *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
