@@ -340,7 +340,7 @@ Test(layers, the_quickest_kernel_is_kept)
 Test(layers, choices_that_fit_no_layer_or_are_none)
 {
     static const struct layer layer = {
-        "Winograd does not fit", 24, 24, 64, 64, 1, 1, 0, 1, OP_RELU, false, false, ""};
+        "Winograd does not fit", 56, 56, 128, 128, 3, 1, 1, 128, OP_RELU, false, false, ""};
     static const char *const wrong[] = {"winograd", "nothing", "", "winograd "};
     struct graph *graph = make_graph(&layer);
     tuning_forget();
