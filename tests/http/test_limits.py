@@ -493,19 +493,23 @@ class GoneClients(ServedCase):
         self.server.wait_for(lambda: self.server.log().count("status=499") > lines, "the line of one")
 
     def test_reset_in_the_middle_of_the_upload(self):
+        def all_closed():
+            return self.server.metric("lensd_http_connections") <= 2
+        self.server.wait_for(all_closed, "the clients of other tests to be counted")
         gone = self.server.metric("lensd_http_clients_gone_total")
-        lines = self.server.log().count("outcome=client_gone")
         for _ in range(5):
             connection = self.server.connect()
-            connection.sendall(post("/predict", seven())[:-1])
+            connection.sendall(post("/predict", seven(), "X-Request-Id: is-reset")[:-1])
             self.server.wait_for(lambda: self.server.metric("lensd_http_upload_bytes") > 0, "its beginning")
             hang_up(connection)
             self.server.wait_metric("lensd_http_upload_bytes", 0)
         self.assertEqual(self.server.predict(seven()).status, 200)
-        self.server.wait_for(lambda: self.server.metric("lensd_http_connections") <= 2, "all closed")
-        counted = self.server.log().count("outcome=client_gone") - lines
-        self.assertGreater(counted, 0)
-        self.server.wait_metric("lensd_http_clients_gone_total", gone + counted)
+        self.server.wait_for(all_closed, "all closed")
+
+        def lines():
+            return sum("id=is-reset" in line and "outcome=client_gone" in line for line in self.server.log().splitlines())
+        self.server.wait_for(lambda: gone < self.server.metric("lensd_http_clients_gone_total") == gone + lines(),
+                             "a line for each that is counted")
 
 
 class GoneFromTheQueue(HeldCase):
