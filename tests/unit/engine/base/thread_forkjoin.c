@@ -140,6 +140,14 @@ static void test_shared_work_is_done_once(void)
     }
 }
 
+/* ThreadSanitizer calls a handler of SIGBUS at once, even while the thread holds a lock of its own
+ * library, which the other thread then waits for. */
+#ifdef __SANITIZE_THREAD__
+enum { HOLDS_MEMBERS = false };
+#else
+enum { HOLDS_MEMBERS = true };
+#endif
+
 /* Holds the thread that it interrupts, as a core that is busy with something else does; but not for
  * good. Members leave SIGBUS unblocked. */
 static atomic_bool is_held, is_let_go, has_waited_in_vain;
@@ -167,6 +175,8 @@ static void test_a_member_that_has_not_begun_is_not_waited_for(void)
     struct shared shared = {0};
     struct region region = {0};
     pthread_t member;
+    if (!HOLDS_MEMBERS)
+        return;
     forkjoin_run(2, tell_thread, &member);
     CHECK(sigaction(SIGBUS, &held, &before) == 0);
     CHECK(pthread_kill(member, SIGBUS) == 0);
