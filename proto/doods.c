@@ -51,11 +51,11 @@ static enum status read_regions(const cJSON *regions, double *least, struct erro
 static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(root, "detector_name");
-    const char *text = cJSON_GetStringValue(name), *refused = NULL;
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "image"));
+    const char *refused = NULL;
     double least = 100;
     if (cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(root, "preprocess")))
         refused = "preprocess";
-    text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "image"));
     if (text && *text)
         refused = "image";
     if (refused)

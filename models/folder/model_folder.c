@@ -527,7 +527,9 @@ enum status side_file_open(const struct model_place *place, const char *name, st
     *ret = (struct side_file){.text = strdup(known), .size = strlen(known), .path = strdup(name)};
     if (ret->text && ret->path)
         return STATUS_OK;
-    return side_file_close(ret, error_no_memory(err, "while looking for a model"), err);
+    free(ret->text);
+    free(ret->path);
+    return error_no_memory(err, "while looking for a model");
 }
 
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
