@@ -524,11 +524,13 @@ enum status side_file_open(const struct model_place *place, const char *name, st
     const char *known = place->is_immich ? immich_file(place->file, name) : NULL;
     if (!known)
         return error_set(err, STATUS_NOT_FOUND, "no %s beside the model", name);
-    *ret = (struct side_file){.text = strdup(known), .size = strlen(known), .path = strdup(name)};
-    if (ret->text && ret->path)
+    char *text = strdup(known), *path = strdup(name);
+    if (text && path) {
+        *ret = (struct side_file){.text = text, .size = strlen(known), .path = path};
         return STATUS_OK;
-    free(ret->text);
-    free(ret->path);
+    }
+    free(text);
+    free(path);
     return error_no_memory(err, "while looking for a model");
 }
 
