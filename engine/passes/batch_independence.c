@@ -332,14 +332,16 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Returns a number that is larger than every element, if an ArgMax made these; INT64_MAX: unknown.
- */
+/* Returns a number that is larger than every element, if an ArgMax or a TopK made these; INT64_MAX:
+ * unknown. */
 static int64_t proof_bound(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
         const struct shape *in = &node->inputs[0]->shape;
         if (node->op == OP_ARG_MAX || node->op == OP_ARG_MIN)
             return in->dims[node_axis(node, 0, in->rank)];
+        if (node->op == OP_TOP_K && value == node_output(node, 1))
+            return in->dims[node_axis(node, -1, in->rank)];
         const bool is_cast =
             node->op == OP_CAST && (value->dtype == DTYPE_I64 || value->dtype == DTYPE_I32) &&
             (node->inputs[0]->dtype == DTYPE_I64 || node->inputs[0]->dtype == DTYPE_I32);
@@ -350,20 +352,27 @@ static int64_t proof_bound(const struct value *value)
     return INT64_MAX;
 }
 
-/* True for an Add of the first row of each image and the row that an ArgMax chose in it: exporters
- * write f[arange(n), i] so, with f as one list of all images' rows. *ret: rows per image. */
+/* True for an Add of the first row of each image and rows that an ArgMax or a TopK chose in it:
+ * exporters write f[arange(n), i] so, with f as one list of all images' rows. *ret: rows per image.
+ */
 static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
 {
-    const size_t count = shape_count(&node->outputs[0]->shape), each = count / proof->batch;
+    const struct shape *out = &node->outputs[0]->shape;
+    const size_t count = shape_count(out), each = count / proof->batch;
     const size_t k = node->inputs[0]->known != NULL; /* the chosen */
     const struct value *chosen = node->inputs[k], *first = node->inputs[1 - k];
     if (!first->known || first->dtype != DTYPE_I64 || each == 0 || count % proof->batch != 0 ||
-        proof_span(proof, node, k) != each || shape_count(&first->shape) != count ||
-        shape_count(&chosen->shape) != count)
+        proof_span(proof, node, k) != each || shape_count(&chosen->shape) != count)
         return false;
-    *ret = tensor_int(first->known, each);
-    for (size_t i = 0; i < count; i++)
-        if (tensor_int(first->known, i) != (int64_t)(i / each) * *ret)
+    /* arange(n)[:, None]: one number for a row of the output. */
+    const size_t firsts = shape_count(&first->shape), shares = firsts ? count / firsts : 1;
+    const bool is_of_rows = first->shape.rank == out->rank &&
+                            first->shape.dims[0] == out->dims[0] && firsts == (size_t)out->dims[0];
+    if ((firsts != count && !is_of_rows) || each % shares != 0)
+        return false;
+    *ret = tensor_int(first->known, each / shares);
+    for (size_t i = 0; i < firsts; i++)
+        if (tensor_int(first->known, i) != (int64_t)(i / (each / shares)) * *ret)
             return false;
     return proof_bound(chosen) <= *ret;
 }

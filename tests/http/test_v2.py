@@ -584,7 +584,7 @@ class Batches(unittest.TestCase):
         return server
 
     def test_rows_of_a_batch_are_those_of_single_runs(self):
-        for name in "inplace", "inplace_traced", "ownrows", "oddpool":
+        for name in "inplace", "inplace_traced", "ownrows", "ownrows_traced", "oddpool":
             with self.subTest(name=name):
                 server = self.serve(name)
                 self.assertTrue(server.get("/devices").json()["devices"][0]["models"][0]["batched"])
@@ -596,13 +596,13 @@ class Batches(unittest.TestCase):
                 self.assertEqual([parse(a)[1]["out"] for a in answers], [single[i % 3] for i in range(150)])
 
     def test_what_is_not_proven_is_said(self):
-        path = os.path.join(self.FOLDER, "ownrows_traced.onnx")
+        path = os.path.join(self.FOLDER, "nextrows_traced.onnx")
         note = json.loads(harness.run_lensd("inspect", path, "--json").stdout)["note"]
         self.assertIn("run one by one", note)
-        self.assertIn("'/Add'", note)
-        server = self.serve("ownrows_traced")
+        self.assertIn("(Add '/Add_1'", note)
+        server = self.serve("nextrows_traced")
         self.assertIn("run one by one", server.log())
-        answer = self.ask(server, "ownrows_traced", [self.image()] * 3)
+        answer = self.ask(server, "nextrows_traced", [self.image()] * 3)
         self.assertEqual(answer.status, 400, answer.body[:300])
         self.assertIn("one by one", answer.json()["error"])
 

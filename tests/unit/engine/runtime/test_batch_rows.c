@@ -382,6 +382,42 @@ Test(batch_rows, stay_apart_where_each_gathers_from_its_rows_of_a_list)
     }
 }
 
+/* f.flatten(0, 1)[best + arange(n)[:, None, None] * tokens] with the best 3 along an axis, or, by
+ * mistake, with their values; `last` is added to the number of the last image's first row. */
+static bool gathers_best(int64_t axis, int64_t step, int64_t last, bool by_value)
+{
+    struct builder b;
+    struct node *node;
+    struct value *x = begin(&b), *three = ints(&b, (const int64_t[]){3}, 1);
+    add(&b, OP_TOP_K, 2, (struct value *[]){x, three}, 2, &node);
+    cr_assert_not_null(node);
+    node->opset = 18;
+    cr_assert(node_set_int(b.graph, node, "axis", axis));
+    finish(&b, node);
+    struct value *best = node->outputs[1];
+    if (by_value) {
+        add(&b, OP_CAST, 1, &node->outputs[0], 1, &node);
+        cr_assert(node_set_int(b.graph, node, "to", 7));
+        best = finish(&b, node);
+    }
+    int64_t first[BATCH];
+    for (int64_t i = 0; i < BATCH; i++)
+        first[i] = i * step + (i == BATCH - 1 ? last : 0);
+    add(&b, OP_ADD, 2, (struct value *[]){best, places(&b, SHAPE(BATCH, 1, 1), first)}, 1, &node);
+    struct value *rows = finish(&b, node);
+    return ends(&b, take(&b, OP_GATHER, reshape(&b, x, BATCH * TOKENS, WIDTH, 0), rows, 0, NULL));
+}
+
+Test(batch_rows, stay_apart_where_each_gathers_its_best_rows_of_a_list)
+{
+    cr_expect(gathers_best(1, TOKENS, 0, false));
+    cr_expect(gathers_best(-2, TOKENS, 0, false));
+    cr_expect_not(gathers_best(1, TOKENS, -1, false), "rows of its neighbour");
+    cr_expect_not(gathers_best(1, 0, 0, false), "rows of the first image");
+    cr_expect_not(gathers_best(2, TOKENS, 0, false), "beyond its last row");
+    cr_expect_not(gathers_best(1, TOKENS, 0, true), "a value is no row");
+}
+
 /* Two equations: the letter of the images stays in the result, or is summed over. */
 Test(batch_rows, follow_the_letters_of_an_equation)
 {
