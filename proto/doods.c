@@ -70,8 +70,8 @@ static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct 
     TRY(read_regions(cJSON_GetObjectItemCaseSensitive(root, "regions"), &least, err));
     /* The parameter is what all boxes must exceed; doods_write() compares each with its label's. */
     cJSON_DeleteItemFromObjectCaseSensitive(root, "confidence");
-    if (!cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)))
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)),
+                     "for a request", err));
     return dialect_add_pictures(cJSON_GetObjectItemCaseSensitive(root, "data"), ret, err);
 }
 

@@ -24,8 +24,7 @@ static enum status read_list(const cJSON *root, struct hub_list *ret, struct err
                          "\"siblings\" is not a list, or lists more than %d files", HUB_FILES_MAX);
     memcpy(ret->commit, commit, sizeof ret->commit);
     ret->paths = alloc_array((size_t)cJSON_GetArraySize(files), sizeof *ret->paths);
-    if (!ret->paths)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(ret->paths, NULL, err));
     for (const cJSON *file = files->child; file; file = file->next) {
         const char *path = text_of(file, "rfilename");
         if (!path)
@@ -34,8 +33,7 @@ static enum status read_list(const cJSON *root, struct hub_list *ret, struct err
             if ((unsigned char)*at < ' ' || *at == 0x7f)
                 return error_set(err, STATUS_CONFIG, "a file's name has control characters");
         ret->paths[ret->count] = strdup(path);
-        if (!ret->paths[ret->count++])
-            return error_no_memory(err, NULL);
+        TRY(check_memory(ret->paths[ret->count++], NULL, err));
     }
     return STATUS_OK;
 }

@@ -74,8 +74,7 @@ enum status logging_json_read(const char *text, size_t size, struct logging_sett
     struct logging_settings changed = *settings;
     TRY(json_check(text, size, &(struct json_limits){4, 100}, err));
     cJSON *root = cJSON_ParseWithLength(text, size);
-    if (!root)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(root, "for a request", err));
     enum status status = STATUS_OK;
     if (!cJSON_IsObject(root))
         status = error_set(err, STATUS_INVALID,

@@ -61,8 +61,7 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     char *text = NULL;
     size_t size;
     FILE *out = request->parameters ? open_memstream(&text, &size) : NULL;
-    if (!out)
-        return error_no_memory(err, "for a JSON request");
+    TRY(check_memory(out, "for a JSON request", err));
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
@@ -139,8 +138,7 @@ static enum status read_images(cJSON *member, const struct predict_json_limits *
                          "%zu images in one request; the limit is %zu (--max-images)", count,
                          limits->max_images);
     request->images = alloc_array(count, sizeof *request->images);
-    if (!request->images)
-        return error_no_memory(err, "for the images of a request");
+    TRY(check_memory(request->images, "for the images of a request", err));
     request->image_count = count;
     if (!request->as_list)
         return read_image(member, "\"image\"", &request->images[0], err);
@@ -225,8 +223,7 @@ static enum status read_text(cJSON *item, struct predict_json_image *ret, struct
         return STATUS_OK;
     }
     ret->ids = alloc_array((size_t)cJSON_GetArraySize(item), sizeof *ret->ids);
-    if (!ret->ids)
-        return error_no_memory(err, "for the tokens of a text");
+    TRY(check_memory(ret->ids, "for the tokens of a text", err));
     const cJSON *entry;
     cJSON_ArrayForEach(entry, item)
     {

@@ -64,8 +64,7 @@ enum status json_settings(const char *text, size_t size, json_setting_fn on_sett
     if (status != STATUS_OK)
         return error_set(err, STATUS_CONFIG, "%s", err ? err->message : "");
     cJSON *root = cJSON_ParseWithLength(text, size);
-    if (!root)
-        return error_no_memory(err, "for a file of settings");
+    TRY(check_memory(root, "for a file of settings", err));
     if (!cJSON_IsObject(root))
         status = error_set(err, STATUS_CONFIG,
                            "a file of settings must be one JSON object: {\"port\": 8080, …}");

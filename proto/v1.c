@@ -41,8 +41,7 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
                          "%zu instances in one request; the limit is %zu (--max-images)", count,
                          max_images);
     request->images = alloc_array(count, sizeof *request->images);
-    if (!request->images)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(request->images, "for a request", err));
     cJSON *instance;
     cJSON_ArrayForEach(instance, list)
     {
@@ -100,8 +99,7 @@ static enum status parse_v1_instances(const char *text, size_t size,
     struct json_span instances = {"[]", 2};
     struct extraction cut = {
         .rule = &rule, .rest = malloc(size + 1), .spans = &instances, .max = 1};
-    if (!cut.rest)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(cut.rest, "for a request", err));
     const enum status status = json_extract(text, size, limits, &cut, err);
     free(cut.rest);
     TRY(status);
@@ -119,8 +117,7 @@ static enum status parse_v1_instances(const char *text, size_t size,
     }
     TRY(json_check(text, size, limits, err));
     request->tree = cJSON_ParseWithLength(text, size);
-    if (!request->tree)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(request->tree, "for a request", err));
     return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
                        max_images, are_texts, err);
 }

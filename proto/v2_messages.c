@@ -327,8 +327,7 @@ static enum status take_message(struct v2_unpacking *u)
     TRY(take_parameters(u));
     request->inputs = alloc_array(message->n_inputs, sizeof *request->inputs);
     request->outputs = alloc_array(message->n_outputs, sizeof *request->outputs);
-    if (!request->inputs || !request->outputs)
-        return error_no_memory(u->err, "for a request");
+    TRY(check_memory(request->inputs && request->outputs, "for a request", u->err));
     for (size_t i = 0; i < message->n_inputs; i++)
         TRY(take_input(u, message->inputs[i], raw ? &message->raw_input_contents[i] : NULL,
                        &request->inputs[request->input_count++]));
@@ -342,8 +341,7 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
 {
     struct message_memory memory = {.charge = charge, .context = context};
     struct v2_request *request = calloc(1, sizeof *request);
-    if (!request)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(request, "for a request", err));
     request->free_message = message_done;
     request->message =
         unpack(&inference__model_infer_request__descriptor, message, size, &memory, err);

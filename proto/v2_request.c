@@ -256,8 +256,7 @@ static enum status read_tree(struct v2_reading *r, const cJSON *root)
         TRY(count_list(outputs, "outputs", &output_count, r->err));
     request->inputs = alloc_array(input_count, sizeof *request->inputs);
     request->outputs = alloc_array(output_count, sizeof *request->outputs);
-    if (!request->inputs || !request->outputs)
-        return error_no_memory(r->err, "for a request");
+    TRY(check_memory(request->inputs && request->outputs, "for a request", r->err));
     cJSON_ArrayForEach(item, inputs)
         TRY(read_input(r, item, &request->inputs[request->input_count++]));
     cJSON_ArrayForEach(item, outputs)
@@ -280,12 +279,10 @@ static enum status parse_v2_body(const uint8_t *body, size_t size, size_t json_s
     static const struct extract_rule rule = {3, "inputs", "data"};
     char *rest = request->text = malloc(json_size + 1);
     struct extraction cut = {.rule = &rule, .rest = rest, .spans = spans, .max = V2_MAX_TENSORS};
-    if (!rest)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(rest, "for a request", err));
     TRY(json_extract((const char *)body, json_size, limits, &cut, err));
     request->tree = cJSON_ParseWithLength(rest, cut.rest_size);
-    if (!request->tree)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(request->tree, "for a request", err));
     free(request->text); /* the tree has copies */
     request->text = NULL;
     struct v2_reading reading = {.request = request,

@@ -189,11 +189,6 @@ static char *path_in(const char *folder)
     return asprintf(&path, "%s/tunings-%s", folder, machine) < 0 ? NULL : path;
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_no_memory(err, "for the tuning store");
-}
-
 /* ---- reading ---- */
 
 /* Parsers: *at moves behind what was read; false: it is something else. */
@@ -309,7 +304,8 @@ enum status tuning_read(const char *folder, struct error *err)
     table.folder = strdup(folder);
     pthread_mutex_unlock(&table.lock);
     char *path = path_in(folder);
-    const enum status status = path ? read_path(path, err) : no_memory(err);
+    const enum status status =
+        path ? read_path(path, err) : error_no_memory(err, "for the tuning store");
     free(path);
     return status;
 }
@@ -433,7 +429,7 @@ enum status tuning_write(const char *folder, struct error *err)
     free(bytes);
     free(path);
     if (is_short)
-        return no_memory(err);
+        return error_no_memory(err, "for the tuning store");
     if (cause)
         return error_set(err, STATUS_IO, "the folder '%.200s' cannot be written: %s", folder,
                          strerror(cause));

@@ -73,19 +73,20 @@ enum status error_set(struct error *err, enum status status, const char *format,
 /* "out of memory", or "out of memory WHAT": "while reading labels", "for a request". */
 static inline enum status error_no_memory(struct error *err, const char *what)
 {
-    return error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
+    (void)error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
+    return STATUS_NO_MEMORY;
 }
 
-/* For TRY: both return STATUS_NO_MEMORY if `memory` is NULL. allocated() expects that the
+/* For TRY: both return STATUS_NO_MEMORY when an allocation failed. allocated() expects that the
  * allocating function has set the error; check_memory() sets it by error_no_memory(). */
 static inline enum status allocated(const void *memory)
 {
     return memory ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
-static inline enum status check_memory(const void *memory, const char *what, struct error *err)
+static inline enum status check_memory(bool is_allocated, const char *what, struct error *err)
 {
-    return memory ? STATUS_OK : error_no_memory(err, what);
+    return is_allocated ? STATUS_OK : error_no_memory(err, what);
 }
 
 /* Ends the message already in *err with "; advice", unless it says already what to do: who is

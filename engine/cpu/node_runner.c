@@ -123,8 +123,7 @@ static enum status graph_of(const struct node_call *call, struct node_program *k
     graph->outputs = arena_alloc(graph->arena, 1, sizeof *graph->outputs);
     struct node *copy = graph_add_node(graph, node->op, node->name, node->input_count, 1);
     struct value *y = graph_add_value(graph, "y", DTYPE_F32, &call->out[0]->shape);
-    if (!graph->inputs || !graph->outputs || !copy || !y)
-        return error_no_memory(err, "while compiling a node");
+    TRY(check_memory(graph->inputs && graph->outputs && copy && y, "while compiling a node", err));
     copy->opset = node->opset;
     copy->attrs = node->attrs;
     copy->attr_count = node->attr_count;

@@ -115,11 +115,6 @@ void node_set_output(struct node *node, size_t i, struct value *value)
 static enum status clone_into(const struct graph *from, struct graph *to, struct graph *outer,
                               struct error *err);
 
-static enum status no_memory(struct error *err)
-{
-    return error_no_memory(err, "while copying a graph");
-}
-
 static bool clone_attr(const struct attr *from, struct attr *to, struct graph *graph,
                        struct error *err, enum status *status)
 {
@@ -169,8 +164,7 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
     struct node *node =
         graph_add_node(to, from->op, from->name, from->input_count, from->output_count);
     struct attr *attrs = arena_alloc(to->arena, from->attr_count, sizeof *attrs);
-    if (!node || !attrs)
-        return no_memory(err);
+    TRY(check_memory(node && attrs, "while copying a graph", err));
     node->opset = from->opset;
     node->epilogue = from->epilogue;
     node->channels_last = from->channels_last;
@@ -184,8 +178,7 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
         node->gate = to->values[from->gate->index];
     if (from->capture_count) {
         node->captures = arena_alloc(to->arena, from->capture_count, sizeof *node->captures);
-        if (!node->captures)
-            return no_memory(err);
+        TRY(check_memory(node->captures, "while copying a graph", err));
         for (size_t i = 0; i < from->capture_count; i++)
             node->captures[i] = to->values[from->captures[i]->index];
         node->capture_count = from->capture_count;
@@ -196,7 +189,7 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
         bool ok = clone_attr(&from->attrs[i], &attrs[i], to, err, &status);
         node->attr_count = i + 1; /* so that graph_free drops what was referenced */
         if (!ok)
-            return status != STATUS_OK ? status : no_memory(err);
+            return status != STATUS_OK ? status : error_no_memory(err, "while copying a graph");
     }
     return STATUS_OK;
 }
@@ -213,20 +206,19 @@ static enum status clone_into(const struct graph *from, struct graph *to, struct
     to->parent = outer;
     to->inputs = arena_alloc(to->arena, from->input_count, sizeof *to->inputs);
     to->outputs = arena_alloc(to->arena, from->output_count, sizeof *to->outputs);
-    if (!to->name || !to->producer || !to->inputs || !to->outputs)
-        return no_memory(err);
+    TRY(check_memory(to->name && to->producer && to->inputs && to->outputs, "while copying a graph",
+                     err));
     for (size_t i = 0; i < from->value_count; i++) {
         const struct value *value = from->values[i];
         struct value *copy = graph_add_value(to, value->name, value->dtype, &value->shape);
-        if (!copy)
-            return no_memory(err);
+        TRY(check_memory(copy, "while copying a graph", err));
         copy->known = tensor_ref(value->known);
         if (value->outer)
             copy->outer = outer ? outer->values[value->outer->index] : value->outer;
         for (int d = 0; d < TENSOR_MAX_RANK; d++) {
             const char *dim = value->dim_names[d];
             if (dim && !(copy->dim_names[d] = arena_copy_text(to->arena, dim, strlen(dim))))
-                return no_memory(err);
+                return error_no_memory(err, "while copying a graph");
         }
     }
     for (size_t i = 0; i < from->node_count; i++)
@@ -243,8 +235,7 @@ static enum status clone_into(const struct graph *from, struct graph *to, struct
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err)
 {
     struct graph *copy = graph_create(graph->budget);
-    if (!copy)
-        return no_memory(err);
+    TRY(check_memory(copy, "while copying a graph", err));
     enum status status = clone_into(graph, copy, NULL, err);
     if (status != STATUS_OK) {
         graph_free(copy);

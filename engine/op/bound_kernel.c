@@ -29,8 +29,8 @@ enum status bound_kernel_create(const struct node *node, bool own_memory, struct
     ret->out_slots = calloc(node->output_count + 1, sizeof(struct tensor **));
     ret->lent = calloc(node->input_count + 1, sizeof *ret->lent);
     ret->constant = calloc(node->input_count + 1, sizeof *ret->constant);
-    if (!ret->in || !ret->out || !ret->out_slots || !ret->lent || !ret->constant)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(ret->in && ret->out && ret->out_slots && ret->lent && ret->constant,
+                     "while compiling", err));
     for (size_t i = 0; i < ret->node.input_count; i++) {
         const struct value *value = node->inputs[i];
         ret->constant[i] = value && value->known;

@@ -357,9 +357,9 @@ enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, c
     ret->is_integer = alloc_array(values, sizeof *ret->is_integer);
     ret->readers = alloc_array(values, sizeof *ret->readers);
     ret->reader = alloc_array(values, sizeof *ret->reader);
-    if (!ret->kinds || !ret->is_layer || !ret->is_answer || !ret->can_store || !ret->is_stored ||
-        !ret->is_integer || !ret->readers || !ret->reader)
-        return error_no_memory(err, "while planning 8-bit numbers");
+    TRY(check_memory(ret->kinds && ret->is_layer && ret->is_answer && ret->can_store &&
+                         ret->is_stored && ret->is_integer && ret->readers && ret->reader,
+                     "while planning 8-bit numbers", err));
     for (size_t n = 0; n < graph->node_count; n++) {
         ret->kinds[n] = quantize_kind_of(graph->nodes[n]);
         if (ret->kinds[n] == QUANTIZE_LAYER && is_kept[n])

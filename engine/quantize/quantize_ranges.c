@@ -15,8 +15,7 @@ enum status range_init(struct number_range *range, size_t channels, size_t inner
                                    .lows = alloc_array(channels, sizeof *range->lows),
                                    .highs = alloc_array(channels, sizeof *range->highs),
                                    .sums = alloc_array(channels, sizeof *range->sums)};
-    if (!range->lows || !range->highs || !range->sums)
-        return error_no_memory(err, "while quantizing");
+    TRY(check_memory(range->lows && range->highs && range->sums, "while quantizing", err));
     for (size_t c = 0; c < channels; c++) {
         range->lows[c] = INFINITY;
         range->highs[c] = -INFINITY;

@@ -32,11 +32,6 @@ bool quantizer_is_quantized(const struct graph *graph)
     return false;
 }
 
-static enum status quantizer_no_memory(struct error *err)
-{
-    return error_no_memory(err, "while quantizing");
-}
-
 /* ---- preparing ---- */
 
 /* Passes may replace an output by what an Identity copied: the names and types of outputs are those
@@ -66,9 +61,8 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
             if (!constant && declared->dim_names[d] &&
                 !(value->dim_names[d] = arena_copy_text(graph->arena, declared->dim_names[d],
                                                         strlen(declared->dim_names[d]))))
-                return quantizer_no_memory(err);
-        if (!value->name)
-            return quantizer_no_memory(err);
+                return error_no_memory(err, "while quantizing");
+        TRY(check_memory(value->name, "while quantizing", err));
     }
     return edit_end(&edit);
 }
@@ -81,8 +75,8 @@ static enum status allocate(struct quantizer *q, struct error *err)
     q->ranges = alloc_array(values, sizeof *q->ranges);
     q->layers = alloc_array(nodes, sizeof *q->layers);
     q->positions = alloc_array(nodes, sizeof *q->positions);
-    if (!q->shapes || !q->is_float || !q->ranges || !q->layers || !q->positions)
-        return quantizer_no_memory(err);
+    TRY(check_memory(q->shapes && q->is_float && q->ranges && q->layers && q->positions,
+                     "while quantizing", err));
     for (size_t n = 0; n < nodes; n++) {
         const struct node *node = q->graph->nodes[n];
         if (quantize_kind_of(node) != QUANTIZE_LAYER)
@@ -112,8 +106,7 @@ enum status quantizer_create(const struct graph *graph, int weight_max, struct q
                          "the model is quantized already; name the float32 model that it was made "
                          "from");
     struct quantizer *q = calloc(1, sizeof *q);
-    if (!q)
-        return quantizer_no_memory(err);
+    TRY(check_memory(q, "while quantizing", err));
     q->weight_max = weight_max;
     enum status status = graph_clone(graph, &q->graph, err);
     if (status == STATUS_OK)
@@ -184,8 +177,8 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
 {
     struct graph *copy = NULL;
     struct shape *shapes = alloc_array(q->graph->input_count, sizeof *shapes);
-    enum status status =
-        shapes ? shapes_of_inputs(q, options, shapes, err) : quantizer_no_memory(err);
+    enum status status = shapes ? shapes_of_inputs(q, options, shapes, err)
+                                : error_no_memory(err, "while quantizing");
     if (status == STATUS_OK)
         status = graph_clone(q->graph, &copy, err);
     if (status == STATUS_OK)
@@ -290,8 +283,7 @@ static enum status observe_twice(const struct observed_part *part,
         if (!range_limits(range, &low, &high) || low == high)
             continue;
         range->bins = alloc_array(RANGE_BINS, sizeof *range->bins);
-        if (!range->bins)
-            return quantizer_no_memory(err);
+        TRY(check_memory(range->bins, "while quantizing", err));
     }
     return run_images(part, images, true, err);
 }
@@ -313,7 +305,7 @@ static enum status observe_part(struct observed_part *part, const struct session
     part->outputs = alloc_array(part->count, sizeof *part->outputs);
     enum status status = graph->outputs && part->outputs
                              ? session_create(graph, &own, &part->session, err)
-                             : quantizer_no_memory(err);
+                             : error_no_memory(err, "while quantizing");
     graph_free(graph);
     if (status == STATUS_OK)
         status = session_enter(part->session, err);
@@ -365,7 +357,7 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
     for (size_t i = 0; is_kept && keeps && i < q->layer_count; i++)
         is_kept[q->positions[i]] = q->layers[i].is_kept;
     const enum status status = is_kept ? quantize_plan_make(q->graph, is_kept, is_float, ret, err)
-                                       : quantizer_no_memory(err);
+                                       : error_no_memory(err, "while quantizing");
     free(is_kept);
     return status;
 }
@@ -389,8 +381,8 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
     raise_opset(q->graph);
     count_work(q);
     size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
-    enum status status =
-        indices ? make_plan(q, q->is_float, false, &plan, err) : quantizer_no_memory(err);
+    enum status status = indices ? make_plan(q, q->is_float, false, &plan, err)
+                                 : error_no_memory(err, "while quantizing");
     if (status == STATUS_OK)
         status = allocate_ranges(q, plan.is_stored, err);
     if (status == STATUS_OK)
@@ -408,8 +400,7 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
     struct quantizer *q = calloc(1, sizeof *q);
     size_t norms = 0;
     *ret = NULL;
-    if (!q)
-        return quantizer_no_memory(err);
+    TRY(check_memory(q, "while quantizing", err));
     q->weight_max = from->weight_max;
     enum status status = graph_clone(from->graph, &q->graph, err);
     if (status == STATUS_OK)
@@ -479,7 +470,7 @@ enum status quantizer_make(const struct quantizer *q, bool corrects_biases, stru
     struct quantize_plan plan = {0};
     struct number_scale *numbers = alloc_array(values, sizeof *numbers);
     bool *is_known = alloc_array(values, sizeof *is_known);
-    enum status status = numbers && is_known ? STATUS_OK : quantizer_no_memory(err);
+    enum status status = numbers && is_known ? STATUS_OK : error_no_memory(err, "while quantizing");
     for (size_t v = 0; status == STATUS_OK && v < values; v++)
         is_known[v] = q->is_float[v] && range_limits(&q->ranges[v], &low, &high);
     if (status == STATUS_OK)

@@ -35,8 +35,8 @@ static enum status wrap_outputs(struct session *session, struct compiled_size *c
     c->tensors = alloc_array(session->output_count, sizeof *c->tensors);
     c->tail_inputs = alloc_array(c->crossing, sizeof *c->tail_inputs);
     c->tail_outputs = alloc_array(c->tail ? c->tail->output_count : 0, sizeof *c->tail_outputs);
-    if (!c->static_data || !c->tensors || !c->tail_inputs || !c->tail_outputs)
-        return session_no_memory(err);
+    TRY(check_memory(c->static_data && c->tensors && c->tail_inputs && c->tail_outputs,
+                     "while creating a session", err));
     for (size_t i = 0; i < session->output_count; i++) {
         if (c->output_of[i] < 0)
             continue;
@@ -111,8 +111,8 @@ static enum status specialise(struct session *session, struct compiled_size *c, 
         return STATUS_OK;
     }
     struct shape *shapes = alloc_array(session->input_count, sizeof *shapes);
-    enum status status =
-        shapes ? graph_clone(session->base, &c->graph, err) : session_no_memory(err);
+    enum status status = shapes ? graph_clone(session->base, &c->graph, err)
+                                : error_no_memory(err, "while creating a session");
     for (size_t i = 0; status == STATUS_OK && i < session->input_count; i++)
         status = input_shape(session, i, c->size, &shapes[i], err);
     if (status == STATUS_OK)
@@ -258,8 +258,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     if (!options->image_channels_last)
         shape = (struct shape){4, {shape.dims[0], shape.dims[2], shape.dims[3], shape.dims[1]}};
     struct value *fed = graph_add_value(graph, declared->name, DTYPE_F32, &shape);
-    if (!fed)
-        return session_no_memory(err);
+    TRY(check_memory(fed, "while creating a session", err));
     graph->inputs[options->image_input] = fed;
     struct value *current = fed;
     enum dtype dtype = declared->dtype;
@@ -267,15 +266,14 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     if (!options->image_channels_last) {
         current = edit_insert_value(&edit, at++, OP_TRANSPOSE, 13, "input layout", &fed, 1,
                                     DTYPE_F32, &declared->shape);
-        if (!current || !node_set_ints(graph, current->producer, "perm", to_nchw, 4))
-            return session_no_memory(err);
+        TRY(check_memory(current && node_set_ints(graph, current->producer, "perm", to_nchw, 4),
+                         "while creating a session", err));
     }
     session->image_is_integer = !dtype_is_float(dtype);
     /* float16 is computed in float32 where that can be: the Cast is then dropped */
     if (dtype != DTYPE_F32) {
         current = edit_insert_cast(&edit, at, "input type", current, dtype);
-        if (!current)
-            return session_no_memory(err);
+        TRY(check_memory(current, "while creating a session", err));
     }
     edit_replace(graph, declared, current);
     return STATUS_OK;

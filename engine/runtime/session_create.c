@@ -32,8 +32,7 @@ static enum status describe(struct session *session, const struct graph *graph, 
     const struct compiled_size *c = &session->compiled[0];
     session->inputs = alloc_array(session->input_count, sizeof *session->inputs);
     session->outputs = alloc_array(session->output_count, sizeof *session->outputs);
-    if (!session->inputs || !session->outputs)
-        return session_no_memory(err);
+    TRY(check_memory(session->inputs && session->outputs, "while creating a session", err));
     for (size_t i = 0; i < session->input_count; i++) {
         const struct value *value = c->graph->inputs[i];
         session->inputs[i] = described(c, value->name, value);
@@ -41,8 +40,7 @@ static enum status describe(struct session *session, const struct graph *graph, 
     for (size_t i = 0; i < session->output_count; i++) {
         const char *name = graph->outputs[i]->name;
         char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
-        if (!copy)
-            return session_no_memory(err);
+        TRY(check_memory(copy, "while creating a session", err));
         session->outputs[i] = described(c, copy, compiled_output(c, i));
         /* graph_validate() finds this only if the file fixes all shapes. */
         const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
@@ -398,8 +396,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
             "--precision bf16 needs a CPU with AVX512-BF16, AMX or (arm64) BF16, which "
             "this one is not; use --precision fp32");
     struct session *session = calloc(1, sizeof *session);
-    if (!session)
-        return session_no_memory(err);
+    TRY(check_memory(session, "while creating a session", err));
     session->ops = ops;
     session_limit_runs(session, options);
     session->options = *options;

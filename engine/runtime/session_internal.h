@@ -83,9 +83,6 @@ struct session {
 
 /* ---- session_state.c ---- */
 
-/* Sets the error "out of memory while creating a session" and returns STATUS_NO_MEMORY. */
-enum status session_no_memory(struct error *err);
-
 /* Whether to stop (session_set_stop); for backend_options.is_stopped of a struct session. */
 bool session_is_stopped(void *session);
 

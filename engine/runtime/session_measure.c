@@ -62,14 +62,12 @@ static enum status feed_init(const struct session *session, const struct compile
 {
     *feed = (struct feed){.count = session->input_count};
     feed->buffers = alloc_array(feed->count, sizeof *feed->buffers);
-    if (!feed->buffers)
-        return session_no_memory(err);
+    TRY(check_memory(feed->buffers, "while creating a session", err));
     for (size_t i = 0; i < feed->count; i++) {
         const struct value *value = c->graph->inputs[i];
         size_t count = shape_count(&value->shape), bytes = count * dtype_size(value->dtype);
         feed->buffers[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
-        if (!feed->buffers[i])
-            return session_no_memory(err);
+        TRY(check_memory(feed->buffers[i], "while creating a session", err));
         memset(feed->buffers[i], 0, bytes);
         feed_numbers(feed->buffers[i], value->dtype, count, is_image_of_integers(session, i));
     }
@@ -163,7 +161,7 @@ enum status session_measure(struct session *session, struct error *err)
         .rounds = ROUNDS, .budget = budget, .all = true, .run = measure_run, .context = &m};
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
-                                   : session_no_memory(err);
+                                   : error_no_memory(err, "while creating a session");
     if (status == STATUS_OK)
         status = measure_run(&m, 0, &first, err);
     tune.count = count_to_measure(session, first.spent);
@@ -193,7 +191,8 @@ enum status session_profile(struct session *session, int batch, int runs, struct
     struct session_step *once = alloc_array(MOST_STEPS, sizeof *once);
     struct feed feed = {0};
     size_t count = 0;
-    enum status status = best && once ? feed_init(session, c, &feed, err) : session_no_memory(err);
+    enum status status = best && once ? feed_init(session, c, &feed, err)
+                                      : error_no_memory(err, "while creating a session");
     for (int run = 0; status == STATUS_OK && run < runs; run++) {
         status = session->ops->profile(c->program, (const void *const *)feed.buffers, once,
                                        MOST_STEPS, &count, err);

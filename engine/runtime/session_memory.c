@@ -84,8 +84,7 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
                                   struct error *err)
 {
     bool *seen = alloc_array(graph->value_count, sizeof *seen);
-    if (!seen)
-        return session_no_memory(err);
+    TRY(check_memory(seen, "while creating a session", err));
     size_t bytes = 0;
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];

@@ -74,8 +74,8 @@ enum status session_prepare_runs(struct session *session, struct error *err)
     session->wanted = alloc_array(outputs, sizeof *session->wanted);
     if (session->info.takes_pixels)
         session->all_pixels = alloc_array((size_t)most, sizeof *session->all_pixels);
-    if (!session->wanted || (session->info.takes_pixels && !session->all_pixels))
-        return session_no_memory(err);
+    TRY(check_memory(session->wanted && (!session->info.takes_pixels || session->all_pixels),
+                     "while creating a session", err));
     if (session->all_pixels)
         memset(session->all_pixels, 1, (size_t)most);
     assert(session->info.depth <= SESSION_MOST_DEPTH);

@@ -14,11 +14,6 @@ bool session_is_quantized(const struct graph *graph)
     return optimize_is_quantized(graph);
 }
 
-enum status session_no_memory(struct error *err)
-{
-    return error_no_memory(err, "while creating a session");
-}
-
 const struct session_info *session_info(const struct session *session)
 {
     return &session->info;

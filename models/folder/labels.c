@@ -74,13 +74,11 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
     if (!utf8_valid(name, size))
         return error_set(err, STATUS_MODEL,
                          "the label of class %zu is not UTF-8; convert the file to UTF-8", index);
-    if (!make_room(b, index + 1))
-        return error_no_memory(err, "while reading labels");
+    TRY(check_memory(make_room(b, index + 1), "while reading labels", err));
     if (*b->labels.names[index])
         return error_set(err, STATUS_MODEL, "class %zu is named twice", index);
     char *copy = strndup(name, size);
-    if (!copy)
-        return error_no_memory(err, "while reading labels");
+    TRY(check_memory(copy, "while reading labels", err));
     labels_drop(b->labels.names[index]);
     b->labels.names[index] = copy;
     const size_t bytes = labels_json_bytes(copy);

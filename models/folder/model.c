@@ -415,8 +415,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->name = strdup(name ? name : place->name);
     model->source = strdup(place->file);
     model->version = strdup(place->version);
-    if (!model->name || !model->source || !model->version)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(model->name && model->source && model->version, NULL, err));
     TRY(onnx_load_file(place->file, &options, &onnx, err));
     model->graph = onnx.graph;
     model->metadata = onnx.metadata;
@@ -503,8 +502,7 @@ static enum status fill_embedded(struct model *model, struct error *err)
     model->name = strdup("digits");
     model->source = strdup("embedded");
     model->version = strdup("1");
-    if (!model->name || !model->source || !model->version)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(model->name && model->source && model->version, NULL, err));
     TRY(onnx_load_memory(digits_model, digits_model_size, NULL, &onnx, err));
     model->graph = onnx.graph;
     model->file_bytes = onnx.file_bytes;

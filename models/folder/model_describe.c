@@ -244,8 +244,7 @@ static enum status put_photos_first(struct model *model, size_t i, struct error 
         shape.dims[d] = from->shape.dims[1 - d];
     struct value *to = edit_insert_value(&edit, graph->node_count, OP_TRANSPOSE, 13, from->name,
                                          &from, 1, from->dtype, &shape);
-    if (!to || !node_set_ints(graph, to->producer, "perm", swapped, 3))
-        return error_no_memory(err, NULL);
+    TRY(check_memory(to && node_set_ints(graph, to->producer, "perm", swapped, 3), NULL, err));
     to->name = from->name;
     from->name = "";
     graph->outputs[i] = to;
@@ -454,8 +453,7 @@ static enum status copy_tensors(struct value *const *values, size_t count,
     for (size_t i = 0; i < count; i++) {
         (*ret)[i] =
             (struct model_tensor){strdup(values[i]->name), values[i]->dtype, values[i]->shape};
-        if (!(*ret)[i].name)
-            return error_no_memory(err, NULL);
+        TRY(check_memory((*ret)[i].name, NULL, err));
     }
     return STATUS_OK;
 }
@@ -515,8 +513,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
         return error_set(err, STATUS_MODEL, "%s", err->message);
     }
     struct task_output *outputs = alloc_array(model->graph->output_count, sizeof *outputs);
-    if (!outputs)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(outputs, NULL, err));
     enum status status = decide_task(model, configured, facts, outputs, err);
     free(outputs);
     TRY(status);
@@ -524,8 +521,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
     const struct value *output = model->graph->outputs[model->output];
     model->has_probabilities = output_is_probabilities(output);
     model->output_name = strdup(output->name);
-    if (!model->output_name)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(model->output_name, NULL, err));
     warn_of_labels(model);
     const struct graph *graph = model->graph;
     TRY(copy_tensors(graph->inputs, graph->input_count, &model->inputs, &model->input_count, err));

@@ -130,8 +130,7 @@ static enum status survey_entry(const char *folder, const char *name, const char
     size_t length = strlen(name);
     uint64_t version;
     char *path = folder_join(folder, name);
-    if (!path)
-        return error_no_memory(err, "while looking for a model");
+    TRY(check_memory(path, "while looking for a model", err));
     if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
         survey->files++;
         free(survey->only);
@@ -189,8 +188,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
 static enum status refuse_second_model(const char *folder, struct error *err)
 {
     char *path = folder_join(folder, "model.onnx");
-    if (!path)
-        return error_no_memory(err, "while looking for a model");
+    TRY(check_memory(path, "while looking for a model", err));
     const bool is_there = is_file(path);
     free(path);
     if (is_there)
@@ -265,8 +263,7 @@ enum status model_find_text(const char *folder, char **ret, struct error *err)
         char *texts = folder_join(folder, halves[i].texts);
         const bool is_there = is_file(photos) && is_file(texts);
         free(photos);
-        if (!texts)
-            return error_no_memory(err, "while looking for a model");
+        TRY(check_memory(texts, "while looking for a model", err));
         if (is_there)
             *ret = texts;
         else
@@ -286,8 +283,7 @@ static enum status set_half(struct model_place *place, const char *file, const c
     place->is_half = true;
     place->folders[0] = beside;
     place->folders[1] = whole;
-    if (!path || !beside || !whole)
-        return error_no_memory(err, "while looking for a model");
+    TRY(check_memory(path && beside && whole, "while looking for a model", err));
     if (!strcmp(beside, whole)) {
         free(whole);
         place->folders[1] = NULL;
@@ -419,14 +415,14 @@ static enum status folder_find(const char *path, const char *version, struct mod
         while (length > 1 && path[length - 1] == '/')
             length--;
         place->folders[0] = strndup(path, length);
-        if (!place->folders[0] || !place->version || !place->name)
-            return error_no_memory(err, "while looking for a model");
+        TRY(check_memory(place->folders[0] && place->version && place->name,
+                         "while looking for a model", err));
         return find_in_folder(place, version, err);
     }
     place->file = strdup(path);
     place->folders[0] = parent_of(path);
-    if (!place->file || !place->folders[0] || !place->version || !place->name)
-        return error_no_memory(err, "while looking for a model");
+    TRY(check_memory(place->file && place->folders[0] && place->version && place->name,
+                     "while looking for a model", err));
     if (!strcmp(place->name, "model")) { /* every folder has one: the folder's name says more */
         free(place->name);
         place->name = name_of_path(place->folders[0]);
@@ -512,8 +508,7 @@ enum status side_file_open(const struct model_place *place, const char *name, st
 {
     for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i]; i++) {
         *ret = (struct side_file){.path = folder_join(place->folders[i], name)};
-        if (!ret->path)
-            return error_no_memory(err, "while looking for a model");
+        TRY(check_memory(ret->path, "while looking for a model", err));
         enum status status = read_side(place->folders[i], name, &ret->text, &ret->size, err);
         if (status == STATUS_OK)
             return STATUS_OK;

@@ -176,8 +176,7 @@ static enum status feed_words(struct division *d, struct error *err)
     d->words->name = "";
     struct value *fed =
         graph_add_value(graph, name, d->words->dtype, &SHAPE(1, count, (int64_t)words->size));
-    if (!fed)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(fed, NULL, err));
     edit_replace(graph, d->words, fed);
     size_t kept = 0;
     for (size_t i = 0; i < graph->input_count; i++) {

@@ -64,18 +64,13 @@ static uint64_t file_signature(const char *path, const char *name)
     return mix(hash, facts, sizeof facts);
 }
 
-static enum status no_memory(struct error *err)
-{
-    return error_no_memory(err, "while looking through a repository");
-}
-
 static enum status open_folder(const char *folder, DIR **ret, struct error *err)
 {
     *ret = opendir(folder);
     if (*ret)
         return STATUS_OK;
     if (errno == ENOMEM)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s", folder,
                      errno == ENOENT ? "there is no such folder" : strerror(errno),
                      access_advice(folder, errno));
@@ -103,7 +98,7 @@ static enum status folder_signature(const char *folder, uint64_t *ret, struct er
         char *path;
         if (entry->d_name[0] != '.') {
             if (asprintf(&path, "%s/%s", folder, entry->d_name) < 0) {
-                status = no_memory(err);
+                status = error_no_memory(err, "while looking through a repository");
                 break;
             }
             sum += file_signature(path, entry->d_name);
@@ -132,8 +127,7 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
                          VERSIONS_MAX);
     struct repository_version *grown =
         reallocarray(model->versions, model->version_count + 1, sizeof *grown);
-    if (!grown)
-        return no_memory(err);
+    TRY(check_memory(grown, "while looking through a repository", err));
     model->versions = grown;
     struct repository_version *version = &grown[model->version_count++];
     *version = (struct repository_version){.number = number, .signature = signature};
@@ -153,7 +147,7 @@ static enum status find_version(struct repository_model *model, const char *entr
         return STATUS_OK;
     if (asprintf(&folder, "%s/%s", model->path, entry) < 0 ||
         asprintf(&file, "%s/model.onnx", folder) < 0) {
-        status = no_memory(err);
+        status = error_no_memory(err, "while looking through a repository");
     } else if (stat(file, &info) == 0 && S_ISREG(info.st_mode)) {
         status = folder_signature(folder, &own, err);
         if (status == STATUS_OK)
@@ -228,7 +222,8 @@ static enum status describe_pipeline(struct repository_model *model, struct erro
 {
     uint64_t signature = 0;
     struct pipeline_config *stages = malloc(sizeof *stages);
-    enum status status = stages ? pipeline_config_read(model->path, stages, err) : no_memory(err);
+    enum status status = stages ? pipeline_config_read(model->path, stages, err)
+                                : error_no_memory(err, "while looking through a repository");
     if (status == STATUS_OK)
         status = folder_signature(model->path, &signature, err);
     if (status == STATUS_OK)
@@ -274,17 +269,15 @@ static enum status add_model_of(struct repository *repository, const char *path,
 {
     struct repository_model *grown =
         reallocarray(repository->models, repository->count + 1, sizeof *grown);
-    if (!grown)
-        return no_memory(err);
+    TRY(check_memory(grown, "while looking through a repository", err));
     repository->models = grown;
     struct repository_model *model = &grown[repository->count++];
     *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
-    if (!model->name || !model->path)
-        return no_memory(err);
+    TRY(check_memory(model->name && model->path, "while looking through a repository", err));
     enum status status =
         stages ? add_version(model, 1, 0, &model->problem) : describe(model, &model->problem);
     if (status == STATUS_NO_MEMORY)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     model->stages = stages ? stages : model->stages;
     if (status == STATUS_OK)
         model->problem = (struct error){0};
@@ -305,7 +298,7 @@ static enum status add_halves(struct repository *repository, const char *path, c
     TRY(add_model(repository, path, name, err));
     enum status status = model_find_text(path, &texts, err);
     if (status == STATUS_OK && texts && asprintf(&text_name, "%s" MODEL_TEXT_ENDING, name) < 0)
-        status = no_memory(err);
+        status = error_no_memory(err, "while looking through a repository");
     else if (status == STATUS_OK && texts)
         status = add_model(repository, texts, text_name, err);
     free(texts);
@@ -340,14 +333,14 @@ static enum status add_entry(struct repository *repository, const char *folder, 
     if (entry[0] == '.')
         return STATUS_OK;
     if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     enum status status = STATUS_OK;
     bool there = stat(path, &info) == 0, is_folder = there && S_ISDIR(info.st_mode),
          is_model = is_folder || (there && S_ISREG(info.st_mode) && ends_in_onnx(entry, &stem));
     if (is_model)
         name = is_folder ? strdup(entry) : strndup(entry, stem);
     if (is_model && !name)
-        status = no_memory(err);
+        status = error_no_memory(err, "while looking through a repository");
     else if (name && repository->count == MODELS_MAX)
         status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
     else if (name && (twin = find_entry(repository, name)))
@@ -431,7 +424,7 @@ static enum status add_part(struct repository *repository, const char *folder, c
     struct stat info;
     enum status status = STATUS_OK;
     if (asprintf(&path, "%s/%s", folder, part) < 0 || asprintf(&own, "%s.%s", name, part) < 0)
-        status = no_memory(err);
+        status = error_no_memory(err, "while looking through a repository");
     else if (stat(path, &info) == 0)
         status = add_model(repository, path, own, err);
     free(path);
@@ -471,8 +464,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     if (is_text && repository->count == before) /* a detector that readers of other folders use */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
-    if (!config)
-        return no_memory(err);
+    TRY(check_memory(config, "while looking through a repository", err));
     immich_stages(is_text, config);
     snprintf(config->stages[0].model, sizeof config->stages[0].model, "%.100s.detection",
              dashes ? dashes + 2 : name);
@@ -497,7 +489,7 @@ static enum status add_immich(struct repository *repository, const char *folder,
     if (entry[0] == '.')
         return STATUS_OK;
     if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return no_memory(err);
+        return error_no_memory(err, "while looking through a repository");
     struct repository_model *twin = find_entry(repository, entry);
     enum status status = STATUS_OK;
     if (!is_folder(path))
@@ -525,7 +517,7 @@ static enum status scan_immich(struct repository *repository, const char *folder
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(tasks); i++) {
         char *path;
         if (asprintf(&path, "%s/%s", folder, tasks[i]) < 0)
-            return no_memory(err);
+            return error_no_memory(err, "while looking through a repository");
         if (is_folder(path))
             status = for_each_entry(repository, path, add_immich, err);
         free(path);
@@ -568,8 +560,7 @@ static enum status add_stages(struct repository *repository, struct error *err)
         struct stat info;
         const char *name = stages.stages[i].model;
         char *path = pipeline_stage_path(repository->models[0].path, &stages.stages[i]);
-        if (!path)
-            return no_memory(err);
+        TRY(check_memory(path, "while looking through a repository", err));
         if (!find_entry(repository, name) && stat(path, &info) == 0)
             status = add_model(repository, path, name, err);
         free(path);

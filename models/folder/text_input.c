@@ -126,8 +126,7 @@ static enum status take_ids(const struct text_input *text, const struct text_ite
                              "token %lld is not in the model's vocabulary of %zu",
                              (long long)item->ids[i], vocabulary);
     int64_t *ids = alloc_array(2 * count, sizeof *ids);
-    if (!ids)
-        return error_no_memory(err, "for the tokens of a text");
+    TRY(check_memory(ids, "for the tokens of a text", err));
     *ret = (struct token_list){ids, ids + count, count, item->id_count - count};
     memcpy(ret->ids, item->ids, count * sizeof *ret->ids);
     return STATUS_OK;

@@ -43,11 +43,9 @@ static enum status read_vectors(const cJSON *json, struct zero_shot *ret, struct
         return zero_shot_wrong("vectors", "a list of vectors, one for each label", err);
     ret->count = (size_t)cJSON_GetArraySize(list);
     ret->size = (size_t)cJSON_GetArraySize(first);
-    if (!size_mul(ret->count, ret->size, &all))
-        return error_no_memory(err, "for the vectors of texts");
+    TRY(check_memory(size_mul(ret->count, ret->size, &all), "for the vectors of texts", err));
     ret->vectors = alloc_array(all, sizeof *ret->vectors);
-    if (!ret->vectors)
-        return error_no_memory(err, "for the vectors of texts");
+    TRY(check_memory(ret->vectors, "for the vectors of texts", err));
     size_t i = 0;
     for (const cJSON *entry = first; entry; entry = entry->next, i++)
         TRY(read_vector(entry, ret->size, ret->vectors + i * ret->size, err));

@@ -49,8 +49,7 @@ static enum status copy_header(const Onnx__ModelProto *model, struct graph *grap
         metadata[i].value = arena_copy_text(graph->arena, value, strlen(value));
         ok = metadata[i].key && metadata[i].value;
     }
-    if (!ok)
-        return error_no_memory(err, "while building the graph");
+    TRY(check_memory(ok, "while building the graph", err));
     ret->metadata = metadata;
     ret->metadata_count = model->n_metadata_props;
     return STATUS_OK;

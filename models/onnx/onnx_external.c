@@ -82,8 +82,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
     file->external_fd = fd;
     file->external_size = (uint64_t)info.st_size;
     file->external_name = strdup(location);
-    if (!file->external_name)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(file->external_name, NULL, err));
     return STATUS_OK;
 }
 

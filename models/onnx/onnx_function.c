@@ -37,8 +37,7 @@ enum status functions_index(struct import *import)
             make_key(plain_domain(function->domain), name, text_or_empty(function->overload));
         const char *kept = key ? arena_copy_text(import->keys, key, strlen(key)) : NULL;
         free(key);
-        if (!kept)
-            return error_no_memory(import->err, "while expanding a function");
+        TRY(check_memory(kept, "while expanding a function", import->err));
         if (!*name || name_map_find(&import->functions, kept))
             return error_set(import->err, STATUS_MODEL,
                              "function '%.100s' is defined twice or has no name", name);
@@ -47,8 +46,8 @@ enum status functions_index(struct import *import)
             function->n_opset_import};
         if (opsets_check(&opsets, import->err) != STATUS_OK)
             return error_prefix(import->err, "function '%.100s'", name);
-        if (!name_map_put(&import->functions, kept, function))
-            return error_no_memory(import->err, "while expanding a function");
+        TRY(check_memory(name_map_put(&import->functions, kept, function),
+                         "while expanding a function", import->err));
     }
     return STATUS_OK;
 }
@@ -123,8 +122,8 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
         if (name_map_find(&scope->names, function->input[i]))
             return error_set(import->err, STATUS_MODEL, "the function has two inputs '%.60s'",
                              function->input[i]);
-        if (!name_map_put(&scope->names, function->input[i], value))
-            return error_no_memory(import->err, "while expanding a function");
+        TRY(check_memory(name_map_put(&scope->names, function->input[i], value),
+                         "while expanding a function", import->err));
     }
     for (size_t i = 0; i < function->n_output; i++) {
         struct value *value = NULL;
@@ -133,8 +132,8 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
         if (name_map_find(&scope->results, function->output[i]))
             return error_set(import->err, STATUS_MODEL, "the function has two outputs '%.60s'",
                              function->output[i]);
-        if (!name_map_put(&scope->results, function->output[i], value))
-            return error_no_memory(import->err, "while expanding a function");
+        TRY(check_memory(name_map_put(&scope->results, function->output[i], value),
+                         "while expanding a function", import->err));
     }
     return STATUS_OK;
 }

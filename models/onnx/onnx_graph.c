@@ -91,8 +91,7 @@ static enum status import_inputs(struct scope *scope, const Onnx__GraphProto *pr
     struct name_map seen = {0};
     enum status status = STATUS_OK;
     graph->inputs = arena_alloc(graph->arena, proto->n_input, sizeof *graph->inputs);
-    if (!graph->inputs)
-        return error_no_memory(scope->import->err, "while building the graph");
+    TRY(check_memory(graph->inputs, "while building the graph", scope->import->err));
     for (size_t i = 0; status == STATUS_OK && i < proto->n_input; i++) {
         const char *name = text_or_empty(proto->input[i]->name);
         if (name_map_find(&seen, name))
@@ -112,8 +111,7 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
     struct graph *graph = scope->graph;
     struct import *import = scope->import;
     graph->outputs = arena_alloc(graph->arena, proto->n_output, sizeof *graph->outputs);
-    if (!graph->outputs)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(graph->outputs, "while building the graph", import->err));
     for (size_t i = 0; i < proto->n_output; i++) {
         const Onnx__ValueInfoProto *info = proto->output[i];
         const char *name = text_or_empty(info->name);
@@ -186,8 +184,7 @@ enum status import_graph(struct scope *scope, const Onnx__GraphProto *proto, boo
     struct graph *graph = scope->graph;
     const char *name = text_or_empty(proto->name);
     graph->name = arena_copy_text(graph->arena, name, strlen(name));
-    if (!graph->name)
-        return error_no_memory(scope->import->err, "while building the graph");
+    TRY(check_memory(graph->name, "while building the graph", scope->import->err));
     graph->opset = opset_of(&scope->opsets, "");
     TRY(import_initializers(scope, proto));
     TRY(import_inputs(scope, proto, is_body));

@@ -44,8 +44,7 @@ static enum status list_node(struct list *list, const Onnx__NodeProto *node,
     const struct name_slot *slot = name_map_find(&list->index, key);
     struct onnx_op_use *use = slot ? &list->uses[(uintptr_t)slot->value - 1] : add_use(list, key);
     free(key);
-    if (!use)
-        return error_no_memory(list->import.err, "while listing operators");
+    TRY(check_memory(use, "while listing operators", list->import.err));
     if (!use->count) {
         snprintf(use->name, sizeof use->name, "%s", name);
         snprintf(use->domain, sizeof use->domain, "%s", domain);

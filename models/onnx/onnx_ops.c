@@ -90,8 +90,7 @@ static enum status copy_list(struct import *import, struct graph *graph, const v
                              size_t count, size_t size, void *ret_pointer)
 {
     void *copy = arena_alloc(graph->arena, count, size);
-    if (!copy)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(copy, "while building the graph", import->err));
     if (count)
         memcpy(copy, src, count * size);
     memcpy(ret_pointer, &copy, sizeof copy);
@@ -102,8 +101,7 @@ static enum status copy_strings(struct import *import, struct graph *graph,
                                 const Onnx__AttributeProto *proto, struct attr *attr)
 {
     const char **strings = arena_alloc(graph->arena, proto->n_strings, sizeof *strings);
-    if (!strings)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(strings, "while building the graph", import->err));
     for (size_t i = 0; i < proto->n_strings; i++)
         if (!(strings[i] = copy_string(import, graph, &proto->strings[i])))
             return import->err->status;
@@ -121,8 +119,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
                          IMPORT_MAX_BODIES);
     TRY(onnx_charge(import->file, 64 * 1024, import->err)); /* the body's own arena */
     struct graph *body = graph_create(scope->graph->budget);
-    if (!body)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(body, "while building the graph", import->err));
     body->parent = scope->graph;
     struct scope inner = {.import = import,
                           .graph = body,
@@ -257,8 +254,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
                          type_names[type_of_kind[kind]]);
     *attr = (struct attr){.kind = (enum attr_kind)kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
-    if (!attr->name)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(attr->name, "while building the graph", import->err));
     enum status status = attribute_value(scope, proto, captures, attr);
     if (status != STATUS_OK)
         attribute_drop(attr);
@@ -303,8 +299,7 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
     if (proto->n_attribute > MAX_ATTRIBUTES)
         return error_set(import->err, STATUS_MODEL, "%zu attributes", proto->n_attribute);
     struct attr *attrs = arena_alloc(graph->arena, proto->n_attribute, sizeof *attrs);
-    if (!attrs)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(attrs, "while building the graph", import->err));
     node->attrs = attrs;
     for (size_t i = 0; status == STATUS_OK && i < proto->n_attribute; i++) {
         status = one_attribute(scope, info, proto, proto->attribute[i], node, attrs, &captures);
@@ -429,8 +424,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
                     sizeof(struct node) + (inputs + outputs) * sizeof(void *) + strlen(name),
                     import->err));
     struct node *node = *ret = graph_add_node(scope->graph, spec->op, name, inputs, outputs);
-    if (!node)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(node, "while building the graph", import->err));
     node->opset = opset;
     for (size_t i = 0; i < outputs; i++) {
         struct value *value;

@@ -42,8 +42,7 @@ static enum status add_value(struct scope *scope, const char *name, enum dtype d
         name = made_up;
     }
     struct value *value = graph_add_value(scope->graph, name, dtype, shape);
-    if (!value)
-        return error_no_memory(import->err, "while building the graph");
+    TRY(check_memory(value, "while building the graph", import->err));
     *ret = value;
     return STATUS_OK;
 }
@@ -65,8 +64,8 @@ enum status scope_declare(struct scope *scope, const char *name, enum dtype dtyp
     struct value *value = result ? result->value : NULL;
     if (!value)
         TRY(add_value(scope, name, dtype, shape, &value));
-    if (!name_map_put(&scope->names, name, value))
-        return error_no_memory(scope->import->err, "while building the graph");
+    TRY(check_memory(name_map_put(&scope->names, name, value), "while building the graph",
+                     scope->import->err));
     *ret = value;
     return STATUS_OK;
 }
@@ -99,8 +98,8 @@ static enum status scope_find(struct scope *scope, const char *name, bool *ret_f
     struct value *value;
     TRY(add_value(scope, name, outer->dtype, &outer->shape, &value));
     value->outer = outer;
-    if (!name_map_put(&scope->names, name, value) || !remember_capture(scope, outer))
-        return error_no_memory(scope->import->err, "while building the graph");
+    TRY(check_memory(name_map_put(&scope->names, name, value) && remember_capture(scope, outer),
+                     "while building the graph", scope->import->err));
     *ret = value;
     return STATUS_OK;
 }

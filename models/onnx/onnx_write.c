@@ -40,11 +40,6 @@ struct onnx_writer {
     struct error *err;
 };
 
-static enum status write_no_memory(struct onnx_writer *w)
-{
-    return error_no_memory(w->err, "while writing the model");
-}
-
 /* ---- names ---- */
 
 /* A captured value has the name of the value that it stands for. */
@@ -69,8 +64,8 @@ static enum status unique_name(struct onnx_writer *w, struct name_map *names, co
     }
     if (!slot) {
         own = arena_copy_text(w->arena, own, strlen(own));
-        if (!own || !name_map_put(names, own, (void *)(uintptr_t)object))
-            return write_no_memory(w);
+        TRY(check_memory(own && name_map_put(names, own, (void *)(uintptr_t)object),
+                         "while writing the model", w->err));
         slot = name_map_find(names, own);
     }
     *ret = (char *)(uintptr_t)slot->name;
@@ -89,7 +84,7 @@ static enum status names_of(struct onnx_writer *w, struct value *const *values, 
     static char none[] = "";
     *ret = arena_alloc(w->arena, count, sizeof **ret);
     if (!*ret)
-        return write_no_memory(w);
+        return error_no_memory(w->err, "while writing the model");
     for (size_t i = 0; i < count; i++) {
         (*ret)[i] = none;
         if (values[i])
@@ -123,8 +118,7 @@ static enum status write_tensor(struct onnx_writer *w, char *name, const struct 
     Onnx__TensorProto *proto = arena_alloc(w->arena, 1, sizeof *proto);
     const size_t rank = (size_t)tensor->shape.rank;
     int64_t *dims = arena_alloc(w->arena, rank, sizeof *dims);
-    if (!proto || !dims)
-        return write_no_memory(w);
+    TRY(check_memory(proto && dims, "while writing the model", w->err));
     onnx__tensor_proto__init(proto);
     for (size_t d = 0; d < rank; d++)
         dims[d] = tensor->shape.dims[d];
@@ -147,8 +141,7 @@ static enum status write_dim(struct onnx_writer *w, const struct value *value, i
                              Onnx__TensorShapeProto__Dimension **ret)
 {
     Onnx__TensorShapeProto__Dimension *dim = arena_alloc(w->arena, 1, sizeof *dim);
-    if (!dim)
-        return write_no_memory(w);
+    TRY(check_memory(dim, "while writing the model", w->err));
     onnx__tensor_shape_proto__dimension__init(dim);
     if (value->shape.dims[d] != DIM_UNKNOWN) {
         dim->has_dim_value = true;
@@ -168,8 +161,7 @@ static enum status write_type(struct onnx_writer *w, const struct value *value,
     Onnx__TensorShapeProto *shape = arena_alloc(w->arena, 1, sizeof *shape);
     const size_t rank = value->shape.rank > 0 ? (size_t)value->shape.rank : 0;
     Onnx__TensorShapeProto__Dimension **dims = arena_alloc(w->arena, rank, sizeof *dims);
-    if (!type || !tensor || !shape || !dims)
-        return write_no_memory(w);
+    TRY(check_memory(type && tensor && shape && dims, "while writing the model", w->err));
     onnx__type_proto__init(type);
     onnx__type_proto__tensor__init(tensor);
     onnx__tensor_shape_proto__init(shape);
@@ -191,11 +183,10 @@ static enum status write_infos(struct onnx_writer *w, struct value *const *value
 {
     *ret = arena_alloc(w->arena, count, sizeof **ret);
     if (!*ret)
-        return write_no_memory(w);
+        return error_no_memory(w->err, "while writing the model");
     for (size_t i = 0; i < count; i++) {
         Onnx__ValueInfoProto *info = arena_alloc(w->arena, 1, sizeof *info);
-        if (!info)
-            return write_no_memory(w);
+        TRY(check_memory(info, "while writing the model", w->err));
         onnx__value_info_proto__init(info);
         (*ret)[i] = info;
         TRY(name_of(w, values[i], &info->name));
@@ -214,8 +205,7 @@ static enum status write_strings(struct onnx_writer *w, const struct attr *attr,
                                  Onnx__AttributeProto *proto)
 {
     proto->strings = arena_alloc(w->arena, attr->count, sizeof *proto->strings);
-    if (!proto->strings)
-        return write_no_memory(w);
+    TRY(check_memory(proto->strings, "while writing the model", w->err));
     proto->n_strings = attr->count;
     for (size_t i = 0; i < attr->count; i++)
         proto->strings[i] =
@@ -231,8 +221,7 @@ static enum status write_attribute(struct onnx_writer *w, const struct attr *att
         [ATTR_TENSOR] = KIND_TENSOR, [ATTR_GRAPH] = KIND_GRAPH,    [ATTR_INTS] = KIND_INTS,
         [ATTR_FLOATS] = KIND_FLOATS, [ATTR_STRINGS] = KIND_STRINGS};
     Onnx__AttributeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
-    if (!proto)
-        return write_no_memory(w);
+    TRY(check_memory(proto, "while writing the model", w->err));
     onnx__attribute_proto__init(proto);
     proto->name = (char *)(uintptr_t)attr->name;
     proto->has_type = true;
@@ -280,8 +269,7 @@ static enum status write_node(struct onnx_writer *w, const struct node *node, On
     if (!strcmp(op_domain(node->op), "lensd"))
         return error_set(w->err, STATUS_UNSUPPORTED, "%s is no operator of ONNX",
                          node_text(node, text));
-    if (!proto)
-        return write_no_memory(w);
+    TRY(check_memory(proto, "while writing the model", w->err));
     onnx__node_proto__init(proto);
     proto->op_type = (char *)(uintptr_t)op_name(node->op);
     proto->domain = (char *)(uintptr_t)op_domain(node->op);
@@ -292,8 +280,7 @@ static enum status write_node(struct onnx_writer *w, const struct node *node, On
     TRY(names_of(w, node->outputs, node->output_count, &proto->output));
     proto->n_attribute = node->attr_count;
     proto->attribute = arena_alloc(w->arena, node->attr_count, sizeof *proto->attribute);
-    if (!proto->attribute)
-        return write_no_memory(w);
+    TRY(check_memory(proto->attribute, "while writing the model", w->err));
     for (size_t a = 0; a < node->attr_count; a++)
         TRY(write_attribute(w, &node->attrs[a], &proto->attribute[a]));
     return STATUS_OK;
@@ -324,8 +311,7 @@ static enum status write_constants(struct onnx_writer *w, const struct graph *gr
                                    const bool *is_read, Onnx__GraphProto *proto)
 {
     proto->initializer = arena_alloc(w->arena, graph->value_count, sizeof *proto->initializer);
-    if (!proto->initializer)
-        return write_no_memory(w);
+    TRY(check_memory(proto->initializer, "while writing the model", w->err));
     for (size_t v = 0; v < graph->value_count; v++) {
         char *name;
         if (!is_read[v])
@@ -342,8 +328,7 @@ static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
 {
     static char unnamed[] = "graph";
     Onnx__GraphProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
-    if (!proto)
-        return write_no_memory(w);
+    TRY(check_memory(proto, "while writing the model", w->err));
     onnx__graph_proto__init(proto);
     proto->name = *graph->name ? (char *)(uintptr_t)graph->name : unnamed;
     proto->n_input = graph->input_count;
@@ -353,13 +338,12 @@ static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
     TRY(write_infos(w, graph->outputs, graph->output_count, &proto->output));
     proto->n_node = graph->node_count;
     proto->node = arena_alloc(w->arena, graph->node_count, sizeof *proto->node);
-    if (!proto->node)
-        return write_no_memory(w);
+    TRY(check_memory(proto->node, "while writing the model", w->err));
     for (size_t n = 0; n < graph->node_count; n++)
         TRY(write_node(w, graph->nodes[n], &proto->node[n]));
     bool *is_read = constants_read(graph);
-    const enum status status =
-        is_read ? write_constants(w, graph, is_read, proto) : write_no_memory(w);
+    const enum status status = is_read ? write_constants(w, graph, is_read, proto)
+                                       : error_no_memory(w->err, "while writing the model");
     free(is_read);
     return status;
 }
@@ -384,8 +368,7 @@ static enum status write_opsets(struct onnx_writer *w, const struct graph *graph
     int versions[OP_COUNT] = {0};
     collect_domains(graph, versions);
     proto->opset_import = arena_alloc(w->arena, OP_COUNT, sizeof *proto->opset_import);
-    if (!proto->opset_import)
-        return write_no_memory(w);
+    TRY(check_memory(proto->opset_import, "while writing the model", w->err));
     for (int op = OP_NONE; op < OP_COUNT; op++) {
         /* OP_NONE stands for ai.onnx. */
         const char *domain = op_domain((enum op)op);
@@ -395,8 +378,7 @@ static enum status write_opsets(struct onnx_writer *w, const struct graph *graph
         if (!is_new)
             continue;
         Onnx__OperatorSetIdProto *entry = arena_alloc(w->arena, 1, sizeof *entry);
-        if (!entry)
-            return write_no_memory(w);
+        TRY(check_memory(entry, "while writing the model", w->err));
         onnx__operator_set_id_proto__init(entry);
         entry->domain = (char *)(uintptr_t)domain;
         entry->has_version = true;
@@ -417,12 +399,11 @@ static enum status write_model(struct onnx_writer *w, const struct graph *graph,
     proto->n_metadata_props = options->metadata_count;
     proto->metadata_props =
         arena_alloc(w->arena, options->metadata_count, sizeof *proto->metadata_props);
-    if (!proto->metadata_props)
-        return write_no_memory(w);
+    TRY(check_memory(proto->metadata_props, "while writing the model", w->err));
     for (size_t i = 0; i < options->metadata_count; i++)
         if (!(proto->metadata_props[i] =
                   entry_of(w, options->metadata[i].key, options->metadata[i].value)))
-            return write_no_memory(w);
+            return error_no_memory(w->err, "while writing the model");
     return write_graph(w, graph, &proto->graph);
 }
 
@@ -496,7 +477,7 @@ enum status onnx_write_file(const struct graph *graph, const struct onnx_write_o
 {
     struct onnx_writer w = {.arena = arena_create(0), .err = err};
     FILE *file = NULL;
-    enum status status = w.arena ? STATUS_OK : write_no_memory(&w);
+    enum status status = w.arena ? STATUS_OK : error_no_memory(err, "while writing the model");
     if (status == STATUS_OK && tensor_bytes(graph) > TENSORS_LIMIT)
         status = error_set(err, STATUS_TOO_LARGE, "its tensors exceed the 1.5 GiB of an ONNX file");
     if (status == STATUS_OK && !(file = fopen(path, "wbxe")))

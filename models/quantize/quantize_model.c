@@ -58,11 +58,6 @@ struct quantize_state {
     struct error *err;
 };
 
-static enum status quantize_no_memory(struct quantize_state *q)
-{
-    return error_no_memory(q->err, "while quantizing");
-}
-
 static void show(const struct quantize_state *q, double fraction)
 {
     if (q->options->on_progress)
@@ -111,7 +106,7 @@ static enum status find_photos(struct quantize_state *q)
     q->files = alloc_array((size_t)count, sizeof *q->files);
     if (!held_out || !q->files) {
         free(held_out);
-        return quantize_no_memory(q);
+        return error_no_memory(q->err, "while quantizing");
     }
     q->phase = "reading photos";
     for (int i = 0; i < count && check_cancel(q) == STATUS_OK; i++) {
@@ -296,8 +291,7 @@ static enum status compare_texts(struct quantize_state *q, const struct text_rea
                                  const struct text_reading *int8)
 {
     size_t edits;
-    if (!count_edits(fp32, int8, &edits))
-        return quantize_no_memory(q);
+    TRY(check_memory(count_edits(fp32, int8, &edits), "while quantizing", q->err));
     q->report->lines += fp32->count > 0;
     q->report->same_lines += fp32->count > 0 && edits == 0;
     q->report->characters += fp32->count;
@@ -333,8 +327,9 @@ static enum status allocate_answers(struct quantize_state *q)
     const bool is_decoded = q->report->has_boxes || q->report->has_text;
     if (is_decoded)
         q->decoded = alloc_array((size_t)q->held_out, sizeof *q->decoded);
-    return q->answers[0] && q->answers[1] && (q->decoded || !is_decoded) ? STATUS_OK
-                                                                         : quantize_no_memory(q);
+    return q->answers[0] && q->answers[1] && (q->decoded || !is_decoded)
+               ? STATUS_OK
+               : error_no_memory(q->err, "while quantizing");
 }
 
 static enum status answer_in_fp32(struct quantize_state *q)
@@ -551,8 +546,7 @@ static enum status keep_sensitive(struct quantize_state *q)
     if (q->holds || q->report->layer_count < 2)
         return STATUS_OK;
     struct layer_group *groups = alloc_array(q->report->layer_count, sizeof *groups);
-    if (!groups)
-        return quantize_no_memory(q);
+    TRY(check_memory(groups, "while quantizing", q->err));
     const size_t count = find_groups(q, groups);
     enum status status = STATUS_OK;
     q->phase = "comparing layers";
@@ -682,10 +676,9 @@ static enum status list_layers(struct quantize_state *q)
         report->layers[i].op = layer->op;
         report->layers[i].name = strdup(layer->name);
         report->layer_count = i + 1;
-        if (!report->layers[i].name)
-            return quantize_no_memory(q);
+        TRY(check_memory(report->layers[i].name, "while quantizing", q->err));
     }
-    return report->layers ? STATUS_OK : quantize_no_memory(q);
+    return report->layers ? STATUS_OK : error_no_memory(q->err, "while quantizing");
 }
 
 static enum status calibrate(struct quantize_state *q)
@@ -741,7 +734,7 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||
         !size_mul(count, (size_t)preprocess_channels(p), &count) ||
         !(q->photo = alloc_array(count, sizeof *q->photo)))
-        return quantize_no_memory(q);
+        return error_no_memory(q->err, "while quantizing");
     TRY(find_photos(q));
     TRY(answer_in_fp32(q));
     TRY(calibrate(q));

@@ -146,8 +146,7 @@ enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_l
 {
     struct depth_rows rows;
     size_t count;
-    if (!rows_init(depth, &rows))
-        return error_no_memory(err, "for a depth map");
+    TRY(check_memory(rows_init(depth, &rows), "for a depth map", err));
     uint16_t *pixels =
         size_mul(rows.width, rows.height, &count) ? alloc_array(count, sizeof *pixels) : NULL;
     float least = INFINITY, greatest = -INFINITY;
@@ -167,8 +166,7 @@ enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_l
                 (uint16_t)lrintf(fminf(fmaxf((row[x] - least) * scale, 0), 65535));
     }
     rows_done(&rows);
-    if (!pixels)
-        return error_no_memory(err, "for a depth map");
+    TRY(check_memory(pixels, "for a depth map", err));
     *ret = pixels;
     *ret_least = least;
     *ret_greatest = greatest;

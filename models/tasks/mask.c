@@ -74,8 +74,7 @@ enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitm
     struct mask_bitmap found = {0};
     for_columns(counts, height, &found);
     found.pixels = alloc_array(found.width, found.height);
-    if (!found.pixels)
-        return error_no_memory(err, "for the mask of an object");
+    TRY(check_memory(found.pixels, "for the mask of an object", err));
     for_columns(counts, height, &found);
     *ret = found;
     return STATUS_OK;

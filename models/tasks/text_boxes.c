@@ -131,23 +131,16 @@ static void join_rows(struct text_map *map, uint32_t row)
     }
 }
 
-static enum status text_no_memory(struct error *err)
-{
-    return error_no_memory(err, "for the text in an image");
-}
-
 static enum status find_parts(struct text_map *map, struct error *err)
 {
     map->row_runs = alloc_array((size_t)map->height + 1, sizeof *map->row_runs);
-    if (!map->row_runs)
-        return text_no_memory(err);
+    TRY(check_memory(map->row_runs, "for the text in an image", err));
     for (uint32_t y = 0; y < map->height; y++)
         map->row_runs[y + 1] = map->row_runs[y] + find_runs(map, y, NULL);
     map->run_count = map->row_runs[map->height];
     map->runs = alloc_array(map->run_count, sizeof *map->runs);
     map->ordered = alloc_array(map->run_count, sizeof *map->ordered);
-    if (!map->runs || !map->ordered)
-        return text_no_memory(err);
+    TRY(check_memory(map->runs && map->ordered, "for the text in an image", err));
     for (uint32_t y = 0; y < map->height; y++)
         (void)find_runs(map, y, map->runs + map->row_runs[y]);
     for (uint32_t i = 0; i < map->run_count; i++)
@@ -162,8 +155,7 @@ static enum status find_parts(struct text_map *map, struct error *err)
 static enum status sort_runs(struct text_map *map, struct error *err)
 {
     size_t *begins = alloc_array(map->run_count + 1, sizeof *begins);
-    if (!begins)
-        return text_no_memory(err);
+    TRY(check_memory(begins, "for the text in an image", err));
     for (uint32_t i = 0; i < map->run_count; i++)
         begins[part_of(map, i) + 1]++;
     for (size_t i = 0; i < map->run_count; i++)
@@ -386,8 +378,7 @@ static enum status sum_rows(struct text_map *map, struct error *err)
 {
     const size_t columns = (size_t)map->width + 1;
     map->sums = alloc_array(columns * map->height, sizeof *map->sums);
-    if (!map->sums)
-        return text_no_memory(err);
+    TRY(check_memory(map->sums, "for the text in an image", err));
     for (size_t y = 0; y < map->height; y++)
         for (size_t x = 0; x < map->width; x++) {
             const float value = map->data[y * map->width + x];
@@ -464,10 +455,10 @@ static enum status add_rectangle(struct text_map *map, struct text_rectangle fou
     }
     const double score = mean_inside(map, corners);
     if (score < 0)
-        return text_no_memory(err);
+        return error_no_memory(err, "for the text in an image");
     const double outwards = width * height * map->unclip / (2 * (width + height));
     if (map->has_whole_points && !move_whole_points(map, corners, outwards, &found))
-        return text_no_memory(err);
+        return error_no_memory(err, "for the text in an image");
     if (!map->has_whole_points) {
         found.half_width += outwards;
         found.half_height += outwards;
@@ -491,8 +482,8 @@ static enum status add_parts(struct text_map *map, struct candidates *candidates
         for (end = i + 1; end < map->run_count && part_of(map, map->ordered[end]) == part;)
             end++;
         size_t count;
-        if (!collect_ends(map, map->ordered + i, end - i, &count))
-            return text_no_memory(err);
+        TRY(check_memory(collect_ends(map, map->ordered + i, end - i, &count),
+                         "for the text in an image", err));
         if (count < 3)
             continue;
         const size_t corners = find_hull(map, count);
@@ -563,8 +554,7 @@ enum status text_corners(const struct task_rows *outputs, const struct task_geom
     const float scale_y = g->input_height / (float)shape->dims[shape->rank - 2];
     found->points = alloc_array(found->count * TEXT_CORNERS, sizeof *found->points);
     found->point_count = TEXT_CORNERS;
-    if (!found->points)
-        return text_no_memory(err);
+    TRY(check_memory(found->points, "for the text in an image", err));
     for (size_t i = 0; i < found->count; i++) {
         struct detection *box = &found->items[i];
         float corners[TEXT_CORNERS][2];

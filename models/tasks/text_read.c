@@ -36,8 +36,7 @@ enum status text_decode(const struct task_rows *row, struct text_reading *ret, s
                                 .is_read = true};
     double sum = 0;
     size_t last = 0;
-    if (!line.characters)
-        return error_no_memory(err, "for the text in an image");
+    TRY(check_memory(line.characters, "for the text in an image", err));
     for (size_t i = 0; i < positions; i++) {
         const float *scores = row->data + i * classes;
         size_t best = 0;

@@ -41,8 +41,7 @@ enum status zero_shot_scores(const struct zero_shot *texts, const struct embeddi
         return error_set(err, STATUS_NUMERIC,
                          "the model's vector is all zeros for this image: it has no direction");
     float *scores = alloc_array(texts->count, sizeof *scores);
-    if (!scores)
-        return error_no_memory(err, "for the scores of an image");
+    TRY(check_memory(scores, "for the scores of an image", err));
     for (size_t i = 0; i < texts->count; i++) {
         double sum = 0;
         for (size_t k = 0; k < texts->size; k++)

@@ -102,15 +102,14 @@ enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
     if (!(added->count & (added->count - 1))) { /* doubles the room at each power of two */
         struct added_token *list =
             realloc(added->list, 2 * (added->count + 1) * sizeof *added->list);
-        if (!list)
-            return error_no_memory(err, "for added tokens");
+        TRY(check_memory(list, "for added tokens", err));
         added->list = list;
     }
     if (!(token.content = strdup(content)))
         return error_no_memory(err, "for added tokens");
     added->list[added->count++] = token;
-    if (!trie_add(&added->contents, content, size, (int32_t)added->count - 1))
-        return error_no_memory(err, "for added tokens");
+    TRY(check_memory(trie_add(&added->contents, content, size, (int32_t)added->count - 1),
+                     "for added tokens", err));
     return enter(tokenizer, added->count - 1, err);
 }
 

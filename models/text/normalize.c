@@ -212,8 +212,7 @@ enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t si
     step->length = trie / 4;
     step->content_size = size - 4;
     step->content = malloc(size - 4);
-    if (!step->content)
-        return error_no_memory(err, "for a tokenizer");
+    TRY(check_memory(step->content, "for a tokenizer", err));
     memcpy(step->content, bytes + 4, size - 4);
     return STATUS_OK;
 }
@@ -229,8 +228,7 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
         return STATUS_OK;
     }
     uint8_t *bytes = malloc(strlen(text) / 4 * 3 + 3);
-    if (!bytes)
-        return error_no_memory(err, "for a tokenizer");
+    TRY(check_memory(bytes, "for a tokenizer", err));
     enum status status = base64_decode(text, strlen(text), bytes, &size, err);
     if (status == STATUS_OK)
         status = charsmap_set(step, bytes, size, err);

@@ -109,8 +109,7 @@ static enum status compile(struct text_regex *regex, const char *shown, const ch
         regex->code = pcre2_compile((PCRE2_SPTR)pattern, size, options, &code, &at, context);
     }
     pcre2_compile_context_free(context);
-    if (!context || !regex->limits)
-        return error_no_memory(err, "for a pattern");
+    TRY(check_memory(context && regex->limits, "for a pattern", err));
     if (!regex->code) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return refuse(shown, why, err);

@@ -158,8 +158,8 @@ static enum status read_model(const Sentencepiece__ModelProto *proto, struct tok
                                   .size = proto->n_pieces};
     if (!is_bpe)
         model->scores = alloc_array(proto->n_pieces, sizeof *model->scores);
-    if (!model->prefix || !model->suffix || (!is_bpe && !model->scores))
-        return error_no_memory(err, "for a tokenizer");
+    TRY(check_memory(model->prefix && model->suffix && (is_bpe || model->scores), "for a tokenizer",
+                     err));
     TRY(read_rules(proto->normalizer_spec, ret, err));
     for (size_t i = 0; i < proto->n_pieces; i++)
         TRY(read_piece(proto->pieces[i], i, ret, err));

@@ -14,8 +14,7 @@ static enum status piece_add(struct tokenizer *tokenizer, int32_t id, size_t typ
         return error_set(err, STATUS_UNSUPPORTED, "a template has more than %d pieces", PIECES_MAX);
     if (!tokenizer->pieces)
         tokenizer->pieces = alloc_array(PIECES_MAX, sizeof *tokenizer->pieces);
-    if (!tokenizer->pieces)
-        return error_no_memory(err, "for a template");
+    TRY(check_memory(tokenizer->pieces, "for a template", err));
     tokenizer->pieces[tokenizer->piece_count++] = (struct template_piece){id, (int32_t)type};
     tokenizer->facts.added_count += id != TOKEN_NONE;
     return STATUS_OK;

@@ -13,8 +13,7 @@ enum status tokenizer_open(const char *const folders[], size_t count, struct tok
                            struct error *err)
 {
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    if (!tokenizer)
-        return error_no_memory(err, "for a tokenizer");
+    TRY(check_memory(tokenizer, "for a tokenizer", err));
     tokenizer->facts.max_length = SIZE_MAX;
     tokenizer->facts.length_multiple = 1;
     const enum status status = tokenizer_read_files(folders, count, tokenizer, err);
@@ -145,8 +144,7 @@ static enum status place(const struct tokenizer *tokenizer, bool has_special,
 {
     const size_t most = ids->count + tokenizer->facts.added_count;
     ret->ids = alloc_array(most, 2 * sizeof *ret->ids);
-    if (!ret->ids)
-        return error_no_memory(err, "for the tokens of a text");
+    TRY(check_memory(ret->ids, "for the tokens of a text", err));
     ret->types = ret->ids + most;
     for (size_t p = 0; p < tokenizer->piece_count; p++) {
         const struct template_piece *piece = &tokenizer->pieces[p];

@@ -202,7 +202,7 @@ static enum status read_whole(const struct sources *in, char *text, size_t size,
                               struct tokenizer *ret, struct error *err)
 {
     (void)in;
-    cJSON *json;
+    cJSON *json = NULL;
     TRY(parse(text, size, &json, err));
     enum status status = tokenizer_read_json(json, ret, err);
     if (status == STATUS_OK)

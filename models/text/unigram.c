@@ -51,8 +51,7 @@ enum status unigram_read(const cJSON *json, struct token_model *model, struct er
     size_t id = 0, unknown;
     double least = INFINITY;
     model->scores = alloc_array(count, sizeof *model->scores);
-    if (!model->scores)
-        return error_no_memory(err, "for the vocabulary");
+    TRY(check_memory(model->scores, "for the vocabulary", err));
     for (const cJSON *item = list->child; item; item = item->next, id++) {
         const cJSON *token = cJSON_IsArray(item) ? item->child : NULL;
         if (!cJSON_IsString(token) || !cJSON_IsNumber(token->next) ||

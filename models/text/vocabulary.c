@@ -24,8 +24,7 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
             "the token \"%.60s\" has the id %zu and %zu bytes; the most are %zu and %d", token, id,
             size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
     vocabulary->distinct += trie_find(trie, token, size) < 0;
-    if (!trie_add(trie, token, size, (int32_t)id))
-        return error_no_memory(err, "for the vocabulary");
+    TRY(check_memory(trie_add(trie, token, size, (int32_t)id), "for the vocabulary", err));
     if (id >= vocabulary->count)
         vocabulary->count = id + 1;
     return STATUS_OK;

@@ -363,8 +363,7 @@ static enum status read_immich(struct config_reading *reading, struct error *err
         return error_set(err, STATUS_CONFIG,
                          "--immich excludes MODEL and --models; give one of the three");
     config->models = strdup(config->immich);
-    if (!config->models)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(config->models, NULL, err));
     config->http.is_immich = true;
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         const struct option *option = find_option(settings[i].option, strlen(settings[i].option));
@@ -727,8 +726,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
 {
     struct config *config = reading->config;
     char **words = alloc_array((size_t)argc, sizeof *words);
-    if (!words)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(words, NULL, err));
     config->arguments = words;
     size_t count = 0;
     TRY(read_flags(reading, argc, argv, words, &count, ret_action, err));

@@ -118,8 +118,7 @@ static enum status set_switch(const char *origin, const char *text, bool *ret, s
 static enum status config_set_text(const char *text, char **ret, struct error *err)
 {
     char *copy = strdup(text);
-    if (!copy)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(copy, NULL, err));
     free(*ret);
     *ret = copy;
     return STATUS_OK;

@@ -157,8 +157,7 @@ static enum status bench_make_inputs(struct bench_target *target, struct error *
     const size_t count = session_input_count(target->session);
     target->inputs = alloc_array(count, sizeof *target->inputs);
     target->outputs = alloc_array(session_output_count(target->session), sizeof *target->outputs);
-    if (!target->inputs || !target->outputs)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(target->inputs && target->outputs, NULL, err));
     for (size_t i = 0; i < count; i++) {
         const struct session_tensor *input = session_input(target->session, i);
         size_t bytes;
@@ -207,8 +206,7 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     TRY(bench_make_inputs(target, err));
     for (size_t i = 0; i < bench->batch_count; i++) {
         target->times[i] = alloc_array(RUNS_MAX, sizeof(double));
-        if (!target->times[i])
-            return error_no_memory(err, NULL);
+        TRY(check_memory(target->times[i], NULL, err));
     }
     return STATUS_OK;
 }

@@ -49,8 +49,7 @@ static enum status inspect_count_operators(const struct graph *graph, struct ins
                                            struct error *err)
 {
     in->uses = alloc_array(graph->node_count, sizeof *in->uses);
-    if (!in->uses)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(in->uses, NULL, err));
     for (size_t i = 0; i < graph->node_count; i++) {
         const struct node *node = graph->nodes[i];
         struct onnx_op_use *use = in->uses;

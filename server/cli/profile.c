@@ -122,8 +122,7 @@ static enum status profile_measure(struct profile *profile, struct error *err)
     const struct session_info *info = session_info(profile->session);
     TRY(run_passes(profile, err));
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
-    if (!profile->layers)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(profile->layers, NULL, err));
     profile->total.milliseconds = profile_sum(profile->steps, profile->count);
     double bytes = 0, least_ms = 0; /* least_ms: if each layer ran at its peak */
     for (size_t i = 0; i < profile->count; i++) {

@@ -185,8 +185,7 @@ static enum status list_files(struct pull *p, struct error *err)
     char url[URL_MAX], *text = NULL;
     size_t size;
     struct hub_answer to = {.most = LIST_MAX, .file = open_memstream(&text, &size)};
-    if (!to.file)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(to.file, NULL, err));
     snprintf(url, sizeof url, "%s/api/models/%s/revision/", p->endpoint, p->repo);
     add_escaped(url, p->revision, "-_.~");
     enum status status = hub_get(p, url, &to, err);

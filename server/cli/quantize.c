@@ -74,8 +74,7 @@ static enum status make_folder(struct quantizing *q, struct error *err)
 {
     struct stat info;
     q->out = q->config->output ? strdup(q->config->output) : default_output(q->config->model);
-    if (!q->out)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(q->out, NULL, err));
     for (size_t end = strlen(q->out); end > 1 && q->out[end - 1] == '/'; end--)
         q->out[end - 1] = '\0';
     if (lstat(q->out, &info) == 0)
@@ -83,8 +82,7 @@ static enum status make_folder(struct quantizing *q, struct error *err)
                          "'%.200s' exists already; remove it, or name another folder with -o",
                          q->out);
     q->folder = growing_name(q->out);
-    if (!q->folder)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(q->folder, NULL, err));
     if (mkdtemp(q->folder))
         return STATUS_OK;
     const int cause = errno;
@@ -344,8 +342,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     TRY(make_folder(q, err));
     free(q->model->calibration);
     q->model->calibration = strdup(config->calibrate);
-    if (!q->model->calibration)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(q->model->calibration, NULL, err));
     TRY(calibrate_model(q->model, &limits, options, &q->graph, &q->report, err));
     q->report.target = config->target == TARGET_AVX2 ? "avx2" : "vnni";
     TRY(write_model_file(q, err));

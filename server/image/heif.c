@@ -252,8 +252,7 @@ static enum status heif_read_pixels(const struct heif_file *file, struct pixel_b
     TRY(pixel_buffer_reserve_rgb(file->name, buffer, file->width, file->height,
                                  (size_t)file->width * file->height * DECODERS * sample, err));
     struct heif_options *options = heif.options();
-    if (!options)
-        return error_no_memory(err, "to decode a picture");
+    TRY(check_memory(options, "to decode a picture", err));
     options->to_8_bits = 1;
     const struct heif_error cause =
         heif.decode(file->handle, &image, HEIF_COLOURS_RGB, HEIF_INTERLEAVED_RGB, options);

@@ -150,8 +150,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
                           struct error *err)
 {
     struct loader *loader = calloc(1, sizeof *loader);
-    if (!loader)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(loader, NULL, err));
     loader->options = *options;
     loader->is_embedded = !options->models && model_is_embedded(options->model);
     loader->last_job = &loader->jobs;
@@ -447,8 +446,7 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     for (size_t i = model->version_count; i-- > 0 && !loader->cancel;) {
         const struct repository_version *version = &model->versions[i];
         struct tracked_version *tracked = track_version(loader, model, version->version);
-        if (!tracked)
-            return error_no_memory(err, NULL);
+        TRY(check_memory(tracked, NULL, err));
         tracked->is_seen = true;
         if (!again && tracked->is_tried && tracked->signature == version->signature)
             continue;

@@ -404,8 +404,7 @@ static enum status read_resource(struct trace_exporter *exporter, struct error *
     const char *service = getenv("OTEL_SERVICE_NAME");
     const size_t size = strlen(given ? given : "") + 1;
     exporter->environment = calloc(1, size + HOST_BYTES);
-    if (!exporter->environment)
-        return error_no_memory(err, "attributes of traces");
+    TRY(check_memory(exporter->environment, "attributes of traces", err));
     char *host = exporter->environment + size;
     memcpy(exporter->environment, given ? given : "", size);
     bool is_named = service && service[0];
@@ -429,8 +428,7 @@ static enum status read_resource(struct trace_exporter *exporter, struct error *
 static enum status add_header(struct trace_exporter *exporter, const char *line, struct error *err)
 {
     struct curl_list *longer = curl.append(exporter->headers, line);
-    if (!longer)
-        return error_no_memory(err, "headers of traces");
+    TRY(check_memory(longer, "headers of traces", err));
     exporter->headers = longer;
     return STATUS_OK;
 }
@@ -442,8 +440,7 @@ static enum status read_headers(struct trace_exporter *exporter, struct error *e
     TRY(add_header(exporter, "Content-Type: application/json", err));
     TRY(add_header(exporter, "Expect:", err)); /* no waiting for 100 Continue */
     char *copy = strdup(given ? given : "");
-    if (!copy)
-        return error_no_memory(err, "headers of traces");
+    TRY(check_memory(copy, "headers of traces", err));
     enum status status = STATUS_OK;
     for (char *rest = copy, *key, *value; rest && status == STATUS_OK;) {
         status = next_pair(&rest, variable, &key, &value, err);
@@ -473,8 +470,7 @@ static enum status set_up(struct trace_exporter *exporter,
         options->sample >= 1 ? UINT64_MAX : (uint64_t)(options->sample * 0x1p64);
     exporter->batch = alloc_array(BATCH, sizeof *exporter->batch);
     exporter->handle = curl.init();
-    if (!exporter->batch || !exporter->handle)
-        return error_no_memory(err, "traces");
+    TRY(check_memory(exporter->batch && exporter->handle, "traces", err));
     TRY(read_resource(exporter, err));
     TRY(read_headers(exporter, err));
     curl.setopt(exporter->handle, OPT_URL, exporter->url);
@@ -519,8 +515,7 @@ enum status trace_exporter_create(const struct trace_exporter_options *options,
                                   struct trace_exporter **ret, struct error *err)
 {
     struct trace_exporter *exporter = calloc(1, sizeof *exporter);
-    if (!exporter)
-        return error_no_memory(err, "traces");
+    TRY(check_memory(exporter, "traces", err));
     condition_init(&exporter->changed);
     pthread_mutex_init(&exporter->lock, NULL);
     enum status status = set_up(exporter, options, err);

@@ -28,8 +28,7 @@ enum status probes_open(const struct model *model, const struct image_limits *li
                         struct probes **ret, struct error *err)
 {
     struct probes *probes = calloc(1, sizeof *probes);
-    if (!probes)
-        return error_no_memory(err, "for probe images");
+    TRY(check_memory(probes, "for probe images", err));
     probes->model = model;
     probes->limits = limits;
     probes->decoder = image_decoder_create();

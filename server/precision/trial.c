@@ -169,8 +169,7 @@ static enum status keep_answers(struct trial *trial, int side, struct error *err
         return error_set(err, STATUS_TOO_LARGE, "the outputs of probe images are too large");
     free(trial->answers[side]);
     trial->answers[side] = alloc_array(total, sizeof(float));
-    if (!trial->answers[side])
-        return error_no_memory(err, "for a trial of precisions");
+    TRY(check_memory(trial->answers[side], "for a trial of precisions", err));
     outputs_read(&trial->outputs, trial->images, trial->answers[side]);
     return STATUS_OK;
 }

@@ -357,8 +357,7 @@ static enum status lower_attention(const struct lowering *lowering, struct step 
         layout_init(&s->v, &a.v, node->inputs[2]) && layout_init(&s->y, &a.y, node->outputs[0]);
     for (size_t b = 0; ok && b < a.bias_count; b++)
         ok = layout_init(&s->bias[b], &a.bias[b], node->inputs[3 + b]);
-    if (!ok)
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(ok, "while compiling", err));
     attention_divide(s);
     s->thread_bytes = attention_lay_out(s, NULL, &t);
     s->step.scratch = s->thread_bytes * (size_t)lowering->backend->options.threads;

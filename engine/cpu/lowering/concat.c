@@ -226,8 +226,7 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
     step->rows = resolve_extent(&whole->shape, 0, axis);
     step->parts = alloc_array(count, sizeof *step->parts);
     step->tables = is_int8 ? alloc_array(count, sizeof *step->tables) : NULL;
-    if (!step->parts || (is_int8 && !step->tables))
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(step->parts && (!is_int8 || step->tables), "while compiling", err));
     const size_t inner = resolve_extent(&whole->shape, axis + 1, rank);
     for (size_t p = 0; p < count; p++) {
         const struct value *part = part_of(node, p);

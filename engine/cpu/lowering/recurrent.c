@@ -412,12 +412,10 @@ static enum status lower_recurrent(const struct lowering *lowering, struct step 
     s->packed = s->simd->gemm_packed(r->hidden, r->hidden);
     divide_units(s, (size_t)lowering->backend->options.threads);
     TRY(recurrent_memory(s, err));
-    if (!add_biases(s, node_input(node, RECURRENT_B)))
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(add_biases(s, node_input(node, RECURRENT_B)), "while compiling", err));
     if (peepholes) {
         s->peepholes = alloc_array(r->directions * r->hidden, 3 * sizeof *s->peepholes);
-        if (!s->peepholes)
-            return error_no_memory(err, "while compiling");
+        TRY(check_memory(s->peepholes, "while compiling", err));
         memcpy(s->peepholes, peepholes->known->data, peepholes->known->bytes);
     }
     for (size_t i = 0; i < RECURRENT_OPERANDS; i++) {

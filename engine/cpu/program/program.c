@@ -57,9 +57,9 @@ enum status program_keep_constant(struct program *program, const struct value *v
 {
     if (program->data[value->index])
         return STATUS_OK;
-    if (!array_reserve(&program->constants, &program->constant_capacity,
-                       program->constant_count + 1, sizeof(struct tensor *)))
-        return error_no_memory(err, "while compiling");
+    TRY(check_memory(array_reserve(&program->constants, &program->constant_capacity,
+                                   program->constant_count + 1, sizeof(struct tensor *)),
+                     "while compiling", err));
     program->constants[program->constant_count++] = tensor_ref(value->known);
     program->data[value->index] = value->known->data;
     return STATUS_OK;

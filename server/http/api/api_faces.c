@@ -88,8 +88,7 @@ static enum status vector_of(const struct predict_image *const *faces, size_t co
     const size_t numbers = faces[0]->answer.embedding.count;
     float *sum = alloc_array(numbers, sizeof *sum);
     double square = 0;
-    if (!sum)
-        return error_no_memory(err, "for the vector of a face");
+    TRY(check_memory(sum, "for the vector of a face", err));
     for (size_t i = 0; i < count; i++)
         if (faces[i]->answer.embedding.count == numbers &&
             is_of_model(faces[i], model->fingerprint.words))
@@ -117,8 +116,7 @@ static enum status find_faces(const struct predict_request *request,
     const struct predict_image **faces = alloc_array(request->image_count, sizeof *faces);
     const struct predict_image *failed = NULL;
     size_t count = 0;
-    if (!faces)
-        return error_no_memory(err, "for faces");
+    TRY(check_memory(faces, "for faces", err));
     for (size_t i = 0; i < request->image_count; i++) {
         faces[count] = best_face(&request->images[i], &failed);
         count += faces[count] != NULL;
@@ -332,8 +330,7 @@ static enum status read_urlencoded(const struct exchange *x, struct face_questio
 {
     struct query form;
     char *text = strndup((const char *)x->body.data, x->body.size);
-    if (!text)
-        return error_no_memory(err, "for a form");
+    TRY(check_memory(text, "for a form", err));
     enum status status = query_parse(text, &form, err);
     const char *name = status == STATUS_OK ? query_value(&form, "userid") : NULL;
     if (name)

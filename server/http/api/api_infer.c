@@ -194,8 +194,7 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
     work->input_count = deployment->input_count;
     work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
     work->memory = alloc_array(deployment->input_count, sizeof *work->memory);
-    if (!work->tensors || !work->memory)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work->tensors && work->memory, "for a request", err));
     for (size_t k = 0; k < work->v2->input_count; k++) {
         const struct v2_input *input = &work->v2->inputs[k];
         size_t i;
@@ -309,8 +308,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     TRY(status);
     TRY(texts_make_rows(x, texts, deployment, err));
     work->tensors = alloc_array(deployment->input_count, sizeof *work->tensors);
-    if (!work->tensors)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work->tensors, "for a request", err));
     for (size_t i = 0; i < deployment->input_count; i++)
         work->tensors[i] = texts->rows.inputs[i];
     return infer_make_images(work, input->count, err);
@@ -341,8 +339,7 @@ static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                          input->name, deployment->model->name, input->bytes,
                          deployment->takes_images ? ", or a JPEG or PNG" : "");
     work->tensors = alloc_array(1, sizeof *work->tensors);
-    if (!work->tensors)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work->tensors, "for a request", err));
     work->tensors[0] = data;
     return infer_make_images(work, 1, err);
 }
@@ -389,8 +386,7 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     const size_t count = deployment->output_count;
     const struct v2_output all = default_output(work);
     work->wanted = alloc_array(2 * count, sizeof *work->wanted);
-    if (!work->wanted)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work->wanted, "for a request", err));
     work->as_binary = work->wanted + count;
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i = 0;
@@ -473,8 +469,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
     if (k == 0)
         return STATUS_OK;
     struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
-    if (!ranking.best)
-        return error_no_memory(s->err, "for a request");
+    TRY(check_memory(ranking.best, "for a request", s->err));
     for (size_t i = 0; i < count; i++)
         ranking_add(&ranking, tensor_number(row, i), i);
     ranking_sort(&ranking);

@@ -89,8 +89,7 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
                          wanted->count);
     TRY(upload_charge(&x->body, bytes, err));
     work->numbers = malloc(bytes ? bytes : 1);
-    if (!work->numbers)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work->numbers, "for a request", err));
     TRY(v2_read_numbers(&input, work->numbers, err));
     work->tensors[0] = work->numbers;
     work->request.tensors = work->tensors;

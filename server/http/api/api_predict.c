@@ -804,8 +804,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
 {
     struct predict_work *work =
         submission_create(x, sizeof *work, predict_finish, predict_free_work);
-    if (!work)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(work, "for a request", err));
     work->form = -1;
     TRY(request_limits_read(x, &work->request, err));
     TRY(read_query(x, work, err));

@@ -48,8 +48,7 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "labels are not UTF-8, or have a zero byte");
     labels->list = strndup(text, size);
-    if (!labels->list)
-        return error_no_memory(err, "for the labels of a request");
+    TRY(check_memory(labels->list, "for the labels of a request", err));
     for (char *at = labels->list, *next; at; at = next) {
         next = cut_label(at);
         if (labels->count == REQUEST_LABELS_MAX)
@@ -175,12 +174,10 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
         return error_set(err, STATUS_MODEL,
                          "the half for texts makes vectors of %zu numbers, the detector takes %zu",
                          labels->scores.size, size);
-    if (!size_mul(count, size, &cells))
-        return error_no_memory(err, "for the labels of a request");
+    TRY(check_memory(size_mul(count, size, &cells), "for the labels of a request", err));
     TRY(upload_charge(&x->body, cells * sizeof *labels->rows, err));
     labels->rows = alloc_array(cells, sizeof *labels->rows);
-    if (!labels->rows)
-        return error_no_memory(err, "for the labels of a request");
+    TRY(check_memory(labels->rows, "for the labels of a request", err));
     for (size_t i = 0; i < count; i++)
         memcpy(labels->rows + i * size, labels->scores.vectors + (i < labels->count ? i : 0) * size,
                size * sizeof *labels->rows);
@@ -291,13 +288,12 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
     struct request_labels *labels = labels_of(x);
     const size_t size = deployment->outputs[deployment->output].count;
     size_t cells;
-    if (!size_mul(labels->count, size, &cells))
-        return error_no_memory(err, "for the labels of a request");
+    TRY(check_memory(size_mul(labels->count, size, &cells), "for the labels of a request", err));
     TRY(upload_charge(&x->body, cells * sizeof *labels->scores.vectors, err));
     labels->prompts = write_prompts(labels);
     labels->scores.vectors = alloc_array(cells, sizeof *labels->scores.vectors);
-    if (!labels->prompts || !labels->scores.vectors)
-        return error_no_memory(err, "for the labels of a request");
+    TRY(check_memory(labels->prompts && labels->scores.vectors, "for the labels of a request",
+                     err));
     labels->scores.count = labels->count;
     labels->scores.size = size;
     TRY(texts_begin(&labels->texts, labels->count, err));

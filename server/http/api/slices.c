@@ -81,8 +81,7 @@ static enum status merge(const struct sliced_photo *slices, struct detections *r
     const size_t most =
         asked && asked->max_detections ? (size_t)asked->max_detections : TASK_MAX_DETECTIONS;
     const struct detections **found = alloc_array(request->image_count, sizeof *found);
-    if (!found)
-        return error_no_memory(err, "slices");
+    TRY(check_memory(found, "slices", err));
     for (size_t i = 0; i < request->image_count; i++)
         found[i] = &request->images[i].answer.detections;
     const enum status status = slices_merge(found, slices->places, request->image_count,
@@ -162,8 +161,7 @@ enum status slices_begin(struct predict_request *request, size_t max_images,
                          "%zu images (--max-images); ask for larger slices or less overlap",
                          count, max_images);
     slices->places = alloc_array(count + 1, sizeof *slices->places);
-    if (!slices->places)
-        return error_no_memory(err, "slices");
+    TRY(check_memory(slices->places, "slices", err));
     slices->count =
         slices_plan(info.width, info.height, slices->side, overlap, slices->places, count);
     slices->parts.next = slices_next;

@@ -28,8 +28,7 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     size_t bytes = (1 + text->input_count) * text->length * sizeof(int64_t);
     if (!deployment_takes_texts(deployment->model))
         return error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name);
-    if (!size_mul(texts->count, bytes, &bytes))
-        return error_no_memory(err, "for the texts of a request");
+    TRY(check_memory(size_mul(texts->count, bytes, &bytes), "for the texts of a request", err));
     TRY(upload_charge(&x->body, bytes, err));
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
 }

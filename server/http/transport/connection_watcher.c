@@ -465,8 +465,7 @@ enum status connections_create(const struct connection_limits *limits,
 {
     struct connections *connections =
         connection_table_create(limits, observer, model_host, metrics);
-    if (!connections)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(connections, NULL, err));
     int failure = watcher_start(connections);
     if (failure) {
         connections_free(connections);

@@ -148,8 +148,8 @@ static enum status grpc_open(struct grpc_server *grpc, struct error *err)
 {
     struct http_server *http = grpc->http;
     grpc->log = request_log_create(http->options.metrics, http->options.grpc_routes);
-    if (!grpc->log || (http->daemon->tls && !tls_credentials(&grpc->credentials)))
-        return error_no_memory(err, "for --grpc-port");
+    TRY(check_memory(grpc->log && (!http->daemon->tls || tls_credentials(&grpc->credentials)),
+                     "for --grpc-port", err));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (http->options.proxy_protocol)
@@ -174,8 +174,7 @@ enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_se
                        struct error *err)
 {
     struct grpc_server *grpc = calloc(1, sizeof *grpc);
-    if (!grpc)
-        return error_no_memory(err, "for --grpc-port");
+    TRY(check_memory(grpc, "for --grpc-port", err));
     grpc->http = server;
     grpc->listen_fd = listen_fd;
     grpc->epoll_fd = grpc->wake_fd = -1;

@@ -144,8 +144,7 @@ static enum status add_line(struct lines *lines, const struct key *key, struct e
     if (lines->count == (size_t)2 * KEY_LINES_MAX)
         return error_set(err, STATUS_CONFIG, "more than %d keys", 2 * KEY_LINES_MAX);
     struct key *keys = reallocarray(lines->keys, lines->count + 1, sizeof *keys);
-    if (!keys)
-        return error_no_memory(err, "for API keys");
+    TRY(check_memory(keys, "for API keys", err));
     lines->keys = keys;
     keys[lines->count++] = *key;
     return STATUS_OK;
@@ -233,8 +232,7 @@ enum status keyring_create(const struct keyring_options *options, struct keyring
                            struct error *err)
 {
     struct keyring *keyring = calloc(1, sizeof *keyring);
-    if (!keyring)
-        return error_no_memory(err, "for API keys");
+    TRY(check_memory(keyring, "for API keys", err));
     keyring->options = *options;
     pthread_mutex_init(&keyring->lock, NULL);
     enum status status = read_files(options, &keyring->lines, err);

@@ -153,8 +153,8 @@ static enum status add_part(struct multipart *multipart, size_t *capacity, size_
     if (multipart->count == max_parts)
         return error_set(err, STATUS_TOO_LARGE,
                          "more than %zu parts in one multipart request (--max-images)", max_parts);
-    if (!array_reserve(&multipart->parts, capacity, multipart->count + 1, sizeof *part))
-        return error_no_memory(err, "for the parts of a request");
+    TRY(check_memory(array_reserve(&multipart->parts, capacity, multipart->count + 1, sizeof *part),
+                     "for the parts of a request", err));
     multipart->parts[multipart->count++] = *part;
     return STATUS_OK;
 }

@@ -70,8 +70,7 @@ static void *offload_run_jobs(void *context)
 enum status offload_create(struct offload **ret, struct error *err)
 {
     struct offload *offload = calloc(1, sizeof *offload);
-    if (!offload)
-        return error_no_memory(err, "for the HTTP server");
+    TRY(check_memory(offload, "for the HTTP server", err));
     offload->short_jobs.tail = &offload->short_jobs.head;
     offload->long_jobs.tail = &offload->long_jobs.head;
     pthread_mutex_init(&offload->lock, NULL);

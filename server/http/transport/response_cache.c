@@ -37,8 +37,7 @@ enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
                                   struct response_cache **ret, struct error *err)
 {
     struct response_cache *cache = calloc(1, sizeof *cache);
-    if (!cache)
-        return error_no_memory(err, "for the response cache");
+    TRY(check_memory(cache, "for the response cache", err));
     pthread_mutex_init(&cache->lock, NULL);
     TAILQ_INIT(&cache->by_use);
     cache->max_bytes = max_bytes;

@@ -168,8 +168,7 @@ static enum status server_start(struct http_server *server, struct error *err)
                                        .answer_timeout_ms = options->answer_timeout_ms,
                                        .idle_timeout_ms = options->idle_timeout_ms};
     server->daemon = daemon_create(options);
-    if (!server->daemon)
-        return error_no_memory(err, "for the HTTP server");
+    TRY(check_memory(server->daemon, "for the HTTP server", err));
     TRY(check_texts(options, &server->proxies, err));
     TRY(keyring_create(&options->keys, &server->keys, err));
     if (options->response_cache)
@@ -200,8 +199,7 @@ enum status http_server_start(const struct http_options *options, struct http_se
                               struct error *err)
 {
     struct http_server *server = calloc(1, sizeof *server);
-    if (!server)
-        return error_no_memory(err, "for the HTTP server");
+    TRY(check_memory(server, "for the HTTP server", err));
     server->options = *options;
     server->budget.limit = options->max_upload_memory;
     for (size_t i = 0; i < COUNT_OF(server->shares); i++) {

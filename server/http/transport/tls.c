@@ -167,8 +167,7 @@ static enum status tls_fill(const struct tls *tls, struct pair *pair, gnutls_dat
 enum status tls_reload(struct tls *tls, struct error *err)
 {
     struct pair *pair = calloc(1, sizeof *pair);
-    if (!pair)
-        return error_no_memory(err, "for a certificate");
+    TRY(check_memory(pair, "for a certificate", err));
     gnutls_datum_t cert = {NULL, 0}, key = {NULL, 0};
     enum status status = tls_fill(tls, pair, &cert, &key, err);
     data_done(&cert);
@@ -188,8 +187,7 @@ enum status tls_create(const char *cert_file, const char *key_file, struct tls *
                        struct error *err)
 {
     struct tls *tls = calloc(1, sizeof *tls);
-    if (!tls)
-        return error_no_memory(err, "for TLS");
+    TRY(check_memory(tls, "for TLS", err));
     tls->cert_file = cert_file;
     tls->key_file = key_file;
     enum status status = tls_reload(tls, err);

@@ -137,8 +137,7 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
 {
     struct predict_request *whole = staged->parts.whole;
     struct stage_crop *crops = alloc_array(whole->image_count, sizeof *crops);
-    if (!crops)
-        return error_no_memory(err, "for the photos of a pipeline");
+    TRY(check_memory(crops, "for the photos of a pipeline", err));
     staged->crops[0] = crops;
     for (size_t i = 0; i < whole->image_count; i++) {
         struct predict_image *photo = &whole->images[i];
@@ -185,8 +184,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
 {
     uint32_t width = place->width, height = place->height;
     size_t bytes;
-    if (!size_mul((size_t)width * height, 3, &bytes))
-        return error_no_memory(err, "for a crop");
+    TRY(check_memory(size_mul((size_t)width * height, 3, &bytes), "for a crop", err));
     if (staged->take)
         TRY(staged->take(staged->context, bytes, err));
     ret->pixels = malloc(bytes);
@@ -368,8 +366,7 @@ static enum status ask_stage(struct staged_request *staged, struct request_part 
         count += !crops[i].result && crops[i].size == size;
     struct request_part *part =
         parts_add(&staged->parts, staged->config->stages[staged->stage].model, count);
-    if (!part)
-        return error_no_memory(err, "for the crops of a pipeline");
+    TRY(check_memory(part, "for the crops of a pipeline", err));
     for (size_t i = first, at = 0; at < count; i++) {
         struct stage_crop *crop = &crops[i];
         if (crop->result || crop->size != size)
