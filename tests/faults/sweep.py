@@ -233,7 +233,7 @@ def spread(numbers, most):
 
 def explain(kind, n, server, error):
     return (f"{kind} {n}: {error}\n  failed in: {server.faults.where(kind)}\n"
-            f"{server.log()[-3000:] if not server.log_file.closed else ''}")
+            f"{server.log_so_far()[-3000:] if not server.log_file.closed else ''}")
 
 
 def has_refused(server, kind="memory"):

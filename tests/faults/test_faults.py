@@ -263,9 +263,7 @@ class Reloads(Case):
             faults.only(server.process.pid)  # the main thread: others read from connections meanwhile
 
             def reload():
-                before = len(re.findall(r" (?:not )?reloaded ", server.log()))
-                server.signal(signal.SIGHUP)
-                server.wait_for(lambda: len(re.findall(r" (?:not )?reloaded ", server.log())) > before, "the reload")
+                server.signal_logged(signal.SIGHUP, " reloaded ")
 
             for kind in ("memory", "disk", "read"):
                 counts = [faults.get(kind, CALLS)]
@@ -279,7 +277,7 @@ class Reloads(Case):
                     reload()
                     self.assertEqual(faults.stop(), 1, f"{kind} {n} of {needed}")
                     job.check(server)
-                self.assertIn(" not reloaded ", server.log())
+                server.wait_log(" not reloaded ")
 
 
 class Surroundings(Case):
@@ -380,8 +378,8 @@ class Surroundings(Case):
             job.check(server)
             text = server.get("/metrics").body.decode()
             self.assertNotRegex(text, r"(?m)^[^#].* \S*,\S*$")
-            server.wait_log(" path=/predict ")
-            self.assertNotRegex(server.log(), r"_ms=\d+,\d")
+            for line in server.wait_log(" path=/predict "):
+                self.assertNotRegex(line, r"_ms=\d+,\d")
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -33,6 +34,9 @@ os.environ.setdefault("LENSD_CACHE", "none")
 
 # Seconds. Sanitizers and loaded machines are slow; nothing here waits this long when all is well.
 PATIENCE = float(os.environ.get("TEST_PATIENCE", 120))
+
+
+MARKS = itertools.count()
 
 
 def read(path):
@@ -135,7 +139,7 @@ class Answer:
 
 class Server:
     """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
-    is called in the new process before lensd. `stdout`, `stderr`: descriptors; without them output() and log() have it."""
+    is called in the new process before lensd. `stdout`, `stderr`: descriptors; without them `output` and log() have it."""
 
     def __init__(self, *arguments, wait_ready=True, complete=True, environment=None, prepare=None, stdout=subprocess.PIPE,
                  stderr=None):
@@ -166,9 +170,9 @@ class Server:
                 return found
             if self.process.poll() is not None:
                 raise AssertionError(f"lensd ended with {self.process.returncode} while waiting for "
-                                     f"{what}; the end of its log:\n{self.log()[-3000:]}")
+                                     f"{what}; the end of its log:\n{self.log_so_far()[-3000:]}")
             time.sleep(0.01)
-        raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log()[-3000:]}")
+        raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log_so_far()[-3000:]}")
 
     def wait_ready(self, complete=True):
         """Until models are served, and `complete`: until they run batches with measured kernels."""
@@ -189,9 +193,14 @@ class Server:
             self.wait_for(is_complete, "batches")
 
     def log(self):
-        """Whole lines, while it runs: it may be in the middle of one."""
+        """All that it has written, after its end. Before that a line may come later than what it tells: wait_log()."""
+        if self.process.poll() is None:
+            raise AssertionError("lensd still writes its log: use wait_log(), wait_entries() or whole_log()")
+        return self.log_so_far()
+
+    def log_so_far(self):
+        """The lines that are whole by now, for conditions that are waited for."""
         is_running = self.process.poll() is None
-        self.log_file.flush()
         text = read(self.log_path).decode(errors="replace")
         return text[:text.rfind("\n") + 1] if is_running else text
 
@@ -255,9 +264,42 @@ class Server:
         """Some things are counted just after the answer that they are about has gone."""
         self.wait_for(lambda: self.metric(name) == wanted, f"{name} to be {wanted}")
 
-    def wait_log(self, text):
-        """The line of something is written after it can be seen."""
-        self.wait_for(lambda: text in self.log(), f"{text!r} in the log")
+    def wait_log(self, text, times=1):
+        """The lines with this text or regular expression, once there are so many: a line is written after what it tells
+        can be seen."""
+        search = text.search if isinstance(text, re.Pattern) else lambda line: text in line
+
+        def find():
+            found = [line.rstrip("\n") for line in self.log_so_far().splitlines(keepends=True) if search(line)]
+            return len(found) >= times and found
+        return self.wait_for(find, f"{text!r} in {times} lines of the log")
+
+    def wait_entries(self, times=1, **fields):
+        """The entries of a log in JSON that have these fields, once there are so many."""
+        def find():
+            entries = [json.loads(line) for line in self.log_so_far().splitlines() if line.startswith("{")]
+            found = [entry for entry in entries if fields.items() <= entry.items()]
+            return len(found) >= times and found
+        return self.wait_for(find, f"{fields} in {times} entries of the log")
+
+    def whole_log(self):
+        """The log with all that was written to it before this call: lines keep their order, so a next one is waited for.
+        For what must not be there. The line of a request comes after its answer: wait for that as well."""
+        def is_marked():
+            mark = f"mark-{next(MARKS)}"
+            self.request("GET", "/v2", headers={"X-Request-Id": mark})
+            end = time.monotonic() + 5
+            while mark not in self.log_so_far() and time.monotonic() < end:
+                time.sleep(0.01)
+            return mark in self.log_so_far()  # not if the log was full
+        self.wait_for(is_marked, "a line that this request asks for")
+        return self.log_so_far()
+
+    def signal_logged(self, number, text):
+        """Sends a signal and waits for one more line with this text."""
+        before = sum(text in line for line in self.log_so_far().splitlines())
+        self.signal(number)
+        return self.wait_log(text, before + 1)
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
@@ -288,7 +330,7 @@ class Server:
         if self.process.stdout:
             self.output = self.process.stdout.read().decode()
             self.process.stdout.close()
-        text = self.log()
+        text = self.log_so_far()
         self.log_file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         return code, text

@@ -125,17 +125,13 @@ class Keys(WithKeys):
 
     def test_the_log_has_names_and_no_keys(self):
         self.server.predict(seven(), headers={**bearer(ALICE), "X-Request-Id": "named"})
-        self.server.wait_for(lambda: "id=named" in self.server.log(), "the line")
-        found = [text for text in self.server.log().splitlines() if "id=named" in text]
-        self.assertIn(" key=alice ", found[0])
-        log = self.server.log()
+        self.assertIn(" key=alice ", self.server.wait_log("id=named")[0])
+        log = self.server.whole_log()
         for key in (ALICE, BOB, ROOT):
             self.assertNotIn(key, log)
 
     def reload(self, event="reloaded"):
-        before = self.server.log().count(f" {event} ")
-        self.server.signal(signal.SIGHUP)
-        self.server.wait_for(lambda: self.server.log().count(f" {event} ") > before, event)
+        return self.server.signal_logged(signal.SIGHUP, f" {event} ")
 
     def test_admin_calls_leave_a_trace(self):
         """Admin calls are logged at every level but error, refused ones as well."""
@@ -147,7 +143,7 @@ class Keys(WithKeys):
             self.server.wait_log(f" warn  admin client=127.0.0.1 key={key} id={name} method=POST path=/v2/logging status={status}\n")
         self.server.request("GET", "/v2/logging", headers={**bearer(ALICE), "X-Request-Id": "reads"})
         self.server.wait_log(" id=reads ")
-        self.assertNotIn(" admin client=127.0.0.1 key=alice id=reads", self.server.log())
+        self.assertNotIn(" admin client=127.0.0.1 key=alice id=reads", self.server.whole_log())
 
     def test_reload(self):
         carol = "carol-key"
@@ -170,7 +166,7 @@ class Keys(WithKeys):
             # A broken file changes nothing.
             self.write(self.keys, line("carol", carol), "dave its-plain-key\n")
             self.reload("not reloaded")
-            self.assertIn("line 2: write sha256: and 64 hexadecimal digits after 'dave'", self.server.log())
+            self.server.wait_log("line 2: write sha256: and 64 hexadecimal digits after 'dave'")
             self.server.wait_metric('lensd_reloads_total{result="ok"}', counts[0] + 1)
             self.server.wait_metric('lensd_reloads_total{result="failed"}', counts[1] + 1)
             self.assertEqual(self.server.predict(seven(), headers=bearer(carol)).status, 200)
@@ -190,8 +186,7 @@ class Proxies(ServedCase):
             connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX-Request-Id: " + f"p{self.count}".encode() + b"\r\n" +
                                b"".join(b"X-Forwarded-For: %s\r\n" % value for value in forwarded) + b"\r\n")
             self.assertEqual(read_answer(connection)[0].status, 200)
-        self.server.wait_log(f" id=p{self.count} ")
-        line = next(line for line in self.server.log().splitlines() if f" id=p{self.count} " in line)
+        line = self.server.wait_log(f" id=p{self.count} ")[0]
         self.count += 1
         return line.split(" client=")[1].split(" ")[0]
 
@@ -249,8 +244,7 @@ class ProxyProtocol(ServedCase):
                     return False  # a busy machine sent it for longer than the 3 s that a header may take
             return True
         self.server.wait_for(is_answered, "a header that is sent in time")
-        self.server.wait_log(f'"{mark}"')
-        return next(json.loads(line)["client"] for line in self.server.log().splitlines() if f'"{mark}"' in line)
+        return self.server.wait_entries(id=mark)[0]["client"]
 
     def connect(self, source="127.0.0.1"):
         connection = socket.create_connection(("127.0.0.1", self.server.port), harness.PATIENCE, (source, 0))

@@ -3,6 +3,7 @@ get what each gets alone. tests/data/make_batches.py made the models, and the an
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -71,8 +72,7 @@ class Batches(unittest.TestCase):
         for name, model in models.items():
             self.assertEqual(max(b["size"] for b in model["batches"]) == 1, name in SINGLE, name)
         for name in SINGLE:
-            self.assertRegex(self.server.log(),
-                             f"model={name} .*run one by one: .* not proven independent \\(Add '/Add_1'")
+            self.server.wait_log(re.compile(f"model={name} .*run one by one: .* not proven independent \\(Add '/Add_1'"))
 
 
 if __name__ == "__main__":

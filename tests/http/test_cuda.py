@@ -5,6 +5,7 @@ import contextlib
 import glob
 import http.client
 import os
+import re
 import threading
 import time
 import unittest
@@ -304,8 +305,7 @@ class SharedCard(CudaCase):
         self.orders(memory=memory["total_bytes"] - memory["free_bytes"] + 4096)
         with self.clients(server, ["one"]) as seen:
             self.put("two", 128)
-            server.wait_log("model not loaded")
-            self.assertRegex(server.log(), "model not loaded.*(out of memory|are missing)")
+            server.wait_log(re.compile("model not loaded.*(out of memory|are missing)"))
             self.assertEqual(self.ask(server, "two").status, 503)
             self.orders()
             self.put("two", 96)

@@ -277,7 +277,7 @@ class SlowReaders(ServedModelCase):
         try:
             self.server.wait_for(lambda: self.server.metric("lensd_http_timeouts_total") >= before + 2,
                                  "two slow readers to be cut off")
-            self.server.wait_for(lambda: self.server.log().count("outcome=timeout") >= 2, "their lines")
+            self.server.wait_log("outcome=timeout", 2)
             # Meanwhile everybody else is served.
             self.assertEqual(self.server.predict(rows_request(1), INFER).status, 200)
             for thread in threads:

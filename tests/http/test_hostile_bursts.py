@@ -55,8 +55,7 @@ class Late(unittest.TestCase):
         for answer in harness.together(len(begun), lambda i: server.raw(begun[i])):
             self.assertIn(b" 408 ", answer)
         server.wait_metric('lensd_http_requests_total{status="408"}', len(begun))
-        lines = [json.loads(line) for line in server.log().splitlines()]
-        late = [line for line in lines if line.get("status") == 408]
+        late = server.wait_entries(len(begun), status=408)
         self.assertEqual(len(late), len(begun))
         for line in late:
             self.assertEqual((line["event"], line["client"], line["outcome"]),
@@ -116,7 +115,7 @@ class Refused(unittest.TestCase):
         self.server.wait_for(some_waited, "five requests to wait")
 
         def longest():
-            return max([json.loads(line)["ms"] for line in self.server.log().splitlines() if '"status":429' in line] or [0])
+            return max([json.loads(line)["ms"] for line in self.server.log_so_far().splitlines() if '"status":429' in line] or [0])
         self.server.wait_for(lambda: longest() >= 50, "a line that tells of a wait")
 
     def wait_again(self, come_back, *headers):
@@ -218,7 +217,7 @@ class Refused(unittest.TestCase):
         refused = 0
 
         def lines():
-            return [json.loads(line) for line in self.server.log().splitlines()]
+            return [json.loads(line) for line in self.server.log_so_far().splitlines()]
 
         def left_out():
             return sum(line["requests"] for line in lines() if line["event"] == "refusals not logged")

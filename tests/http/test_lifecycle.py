@@ -98,7 +98,7 @@ class Start(Lifecycle):
 
     def test_one_friendly_line(self):
         server = self.serve()
-        server.wait_for(lambda: " ready " in server.log(), "the line")  # follows readiness
+        server.wait_log(" ready ")  # follows readiness
         self.assert_ended(server)
         url = f"http://127.0.0.1:{server.port}"
         first, second = server.output.splitlines()
@@ -109,7 +109,7 @@ class Start(Lifecycle):
         path = self.path("sum.onnx")
         small_onnx.sum_and_difference(path)
         server = self.serve(path)
-        server.wait_for(lambda: " ready " in server.log(), "the line")
+        server.wait_log(" ready ")
         page = server.get("/").body.decode()
         url = f"http://127.0.0.1:{server.port}"
         answer = server.get("/v2/models/sum")
@@ -140,7 +140,7 @@ class Start(Lifecycle):
     def test_logs_as_json(self):
         server = self.serve("--log", "json")
         server.request("GET", "/v2", headers={"X-Request-Id": "me"})
-        server.wait_for(lambda: '"ready"' in server.log(), "the log line")
+        server.wait_entries(event="ready")
         log = self.assert_ended(server)
         lines = [json.loads(line) for line in log.splitlines()]
         (request,) = [line for line in lines if line.get("id") == "me"]
@@ -183,7 +183,7 @@ class Start(Lifecycle):
         with socket.create_connection(("::1", server.port), timeout=harness.PATIENCE) as connection:
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(read_answer(connection)[0].status, 200)
-        server.wait_for(lambda: " ready " in server.log(), "readiness")
+        server.wait_log(" ready ")
         self.assert_ended(server)
         self.assertIn(f"http://[::1]:{server.port}", server.output)
 
@@ -322,7 +322,7 @@ class Drain(Lifecycle):
 
     def test_interrupt_ends_as_well(self):
         server = self.serve("--precision", "fp32")
-        server.wait_for(lambda: " ready " in server.log(), "the log line")
+        server.wait_log(" ready ")
         server.signal(signal.SIGINT)
         self.assertEqual(server.wait(), 0)
         self.assertIn("cause=SIGINT", server.log())
@@ -379,8 +379,7 @@ class Drain(Lifecycle):
             file.flush()
             server = self.serve("--config", file.name)
             server.signal(signal.SIGHUP)
-            server.wait_log(f" warn  config file={file.name} ")
-            self.assertIn("restart lensd", server.log())
+            self.assertIn("restart lensd", server.wait_log(f" warn  config file={file.name} ")[0])
 
     def test_delay_before_the_end_of_accepting(self):
         """The delay is longer than this test: nothing here depends on how quickly it asks."""
@@ -446,7 +445,7 @@ class Drain(Lifecycle):
             connection.sendall(post("/predict", seven())[:-5])
             server.wait_for(lambda: server.metric("lensd_http_upload_bytes") > 0, "the upload")
             server.signal()
-            server.wait_for(lambda: "draining" in server.log(), "the drain")
+            server.wait_log("draining")
             server.signal()  # the first one again, as timeout(1) sends it
             time.sleep(1.2)
             if server.process.poll() is not None:

@@ -415,7 +415,7 @@ class LargePictures(ServedCase):
                 self.assertEqual(read_answer(connection)[0].status, 200)
         for name in ("large-0", "large-1", "large-2", "small"):
             self.server.wait_log(f" id={name} ")
-        order = re.findall(r" id=(large|small)", self.server.log())
+        order = re.findall(r" id=(large|small)", self.server.log_so_far())
         self.assertIn("small", order[:2], "at most one may be done while a busy machine brings the small one")
 
 
@@ -476,7 +476,7 @@ class GoneClients(ServedCase):
         """Long bodies queue for one thread; a body whose client has disconnected meanwhile is dropped."""
         body = gzip.compress(bytes(60 * 2**20), 6)
         gone = self.server.metric("lensd_http_clients_gone_total")
-        lines = self.server.log().count("status=499")
+        lines = self.server.whole_log().count("status=499")
         def disconnect_while_they_wait():
             connections = [self.server.connect() for _ in range(24)]
             for connection in connections:
@@ -490,7 +490,7 @@ class GoneClients(ServedCase):
             self.server.wait_metric("lensd_http_upload_bytes", 0)
             return self.server.metric("lensd_http_clients_gone_total") > gone
         self.server.wait_for(disconnect_while_they_wait, "a body whose client has gone")
-        self.server.wait_for(lambda: self.server.log().count("status=499") > lines, "the line of one")
+        self.server.wait_log("status=499", lines + 1)
 
     def test_reset_in_the_middle_of_the_upload(self):
         def all_closed():
@@ -507,7 +507,7 @@ class GoneClients(ServedCase):
         self.server.wait_for(all_closed, "all closed")
 
         def lines():
-            return sum("id=is-reset" in line and "outcome=client_gone" in line for line in self.server.log().splitlines())
+            return sum("id=is-reset" in line and "outcome=client_gone" in line for line in self.server.log_so_far().splitlines())
         self.server.wait_for(lambda: gone < self.server.metric("lensd_http_clients_gone_total") == gone + lines(),
                              "a line for each that is counted")
 
@@ -525,7 +525,7 @@ class GoneFromTheQueue(HeldCase):
         self.server.wait_metric('lensd_images_total{model="served",result="cancelled"}', 41)
         self.assertEqual(self.server.metric("lensd_images_total{"), 41)
         self.server.wait_metric("lensd_http_clients_gone_total", gone + 6)
-        self.server.wait_for(lambda: self.server.log().count("outcome=client_gone") == 6, "the lines of six")
+        self.server.wait_log("outcome=client_gone", 6)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 class LoggedCase(ServedCase):
     def line(self, request_id):
-        """The line of a request, which is written after its answer."""
-        def find():
-            found = [line for line in self.server.log().splitlines() if request_id in line]
-            return found and found[0]
-        return self.server.wait_for(find, f"the line of {request_id}")
+        return self.server.wait_log(request_id)[0]
 
 
 class Json(LoggedCase):
@@ -133,7 +129,7 @@ class Levels(unittest.TestCase):
 
     def assert_silence(self, request_id):
         """Once a later request has its line, one without a line will never have it."""
-        self.assertNotIn(f"id={request_id} ", self.server.log())
+        self.assertNotIn(f"id={request_id} ", self.server.log_so_far())
 
     def test_the_endpoint(self):
         default = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True,
@@ -149,7 +145,7 @@ class Levels(unittest.TestCase):
         self.assertEqual(self.settings('{"log_verbose_level": 0, "log_format": "json"}'),
                          {**default, "log_format": "json"})
         self.server.request("GET", "/v2", headers={"X-Request-Id": "c"})
-        self.server.wait_for(lambda: '"id":"c"' in self.server.log(), "a line in JSON")
+        self.server.wait_entries(id="c")
         self.assertEqual(self.settings('{"log_format": "default"}'), default)
         self.server.wait_log(" info  log level=warn format=text by=root\n")
 
@@ -175,10 +171,7 @@ class Levels(unittest.TestCase):
             self.assertEqual(nobody.stop()[0], 0)
 
     def test_signals(self):
-        def send(number, line):
-            before = self.server.log().count(line)
-            self.server.signal(number)
-            self.server.wait_for(lambda: self.server.log().count(line) > before, line)
+        send = self.server.signal_logged
         send(signal.SIGUSR1, "log level=debug")
         self.assertEqual(self.settings()["log_verbose_level"], 1)
         self.server.signal(signal.SIGUSR1)  # there is no more
@@ -201,13 +194,12 @@ class Probes(LoggedCase):
         for name in loud:
             self.assertIn(" info  request ", self.line(name))
         self.server.wait_metric("lensd_http_connections", 1)
+        log = self.server.whole_log()
         for name in quiet:
-            self.assertNotIn(name, self.server.log())
-        self.server.signal(signal.SIGUSR1)
-        self.server.wait_log(" log level=debug")
+            self.assertNotIn(name, log)
+        self.server.signal_logged(signal.SIGUSR1, " log level=debug")
         self.assertIn(" debug request ", self.line(self.ask("/livez")))
-        self.server.signal(signal.SIGUSR2)
-        self.server.wait_log(" log level=info")
+        self.server.signal_logged(signal.SIGUSR2, " log level=info")
 
 
 class Draining(FolderCase):

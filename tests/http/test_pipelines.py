@@ -282,14 +282,13 @@ class Failures(Pipelines):
         server = self.start()
         for name, (_, words) in cases.items():
             with self.subTest(name):
-                (line,) = [line for line in server.log().splitlines()
-                           if "pipeline cannot answer" in line and f"model={name} " in line]
+                (line,) = server.wait_log(re.compile(f"pipeline cannot answer .*model={name} "))
                 self.assertIn(words, line.replace('\\"', '"'))
                 self.assertIn(words, self.ask(f"model={name}", status=500)["error"])
                 checked = run_lensd("serve", "--check", self.path(name))
                 self.assertNotEqual(checked.returncode, 0)
                 self.assertIn(words, " ".join(checked.stderr.split()).replace('\\"', '"'))
-        self.assertNotIn("pipeline cannot answer model=both ", server.log())
+        self.assertNotIn("pipeline cannot answer model=both ", server.whole_log())
         self.assertEqual(run_lensd("serve", "--check", self.path("both")).returncode, 0)
 
     def test_a_stage_that_is_unloaded_and_loaded_again(self):
@@ -343,7 +342,7 @@ class Sizes(Pipelines):
         self.start()
         self.assertEqual(self.compiled(), 2)
         # The log says what is being compiled, and how many sizes are left; /health says it until there are none.
-        left = re.findall(r" compiling size model=mean width=\d+ height=\d+ left=(\d+)", self.server.log())
+        left = re.findall(r" compiling size model=mean width=\d+ height=\d+ left=(\d+)", self.server.whole_log())
         self.assertEqual(left, ["2", "1"])
         self.assertNotIn("sizes_left", self.server.get("/health").json())
         boxes = (8, 8, 24, 40), (40, 16, 56, 32), (2, 50, 12, 60)
@@ -362,7 +361,7 @@ class Sizes(Pipelines):
         return answer.status == 200
 
     def compiled(self):
-        return self.server.log().count("size compiled")
+        return self.server.whole_log().count("size compiled")
 
     def test_sizes_of_a_pipeline_stay_while_clients_ask_for_others(self):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
@@ -389,7 +388,7 @@ class Sizes(Pipelines):
         small = self.memory_of_sizes()
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["512x512", "640x640"]}])
         self.start("--memory", "100M", "--workers", "2")
-        self.assertEqual(self.compiled(), 2, self.server.log())
+        self.assertEqual(self.compiled(), 2, self.server.log_so_far())
         self.assertEqual([len(crop["predictions"]) for crop in self.crops(self.ask())], [3, 3, 3])
         self.assertGreater(small, 75 << 20, "the first size is too small to show anything")
 
@@ -405,7 +404,7 @@ class Sizes(Pipelines):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "1600x1600"]}])
         self.start("--memory", "24M", "--workers", "1")
         self.assertEqual(self.compiled(), 1)
-        (line,) = [line for line in self.server.log().splitlines() if "size not compiled" in line]
+        (line,) = self.server.wait_log("size not compiled")
         self.assertRegex(line, r"width=1600 height=1600 .*MiB are missing")
         self.assertEqual([len(crop["predictions"]) for crop in self.crops(self.ask())], [3, 3, 3])
         error = self.ask("model=mean&size=1600x1600", status=503)
@@ -417,7 +416,7 @@ class Sizes(Pipelines):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["16x16", "8x8", "8x16", "16x8"]}])
         self.pipeline("more", [{"model": "found"}, {"model": "mean", "sizes": ["8x8", "24x8", "24x16"]}])
         self.start()
-        (line,) = [line for line in self.server.log().splitlines() if "too many sizes" in line]
+        (line,) = self.server.wait_log("too many sizes")
         self.assertIn("stage 2 of pipeline 'more' names 24x16 for model 'mean', which can keep only 4 sizes besides its own", line)
 
 
@@ -533,7 +532,7 @@ class Alone(Pipelines):
         self.assertEqual(self.ask("", painted(SIDE, SIDE, colors))["model"], "both")
         self.assertEqual(len([crop for crop in self.crops(self.ask("")) if crop["predictions"]]), 3)
         self.assertEqual([m["name"] for m in self.server.get("/health").json()["models"] if m["default"]], ["both"])
-        (ready,) = [line for line in self.server.log().splitlines() if re.search(" info +ready ", line)]
+        (ready,) = self.server.wait_log(re.compile(" info +ready "))
         self.assertNotRegex(ready, "device=|precision=|threads=")
         self.server.stop()
         self.assertIn("; requests that name no model go to both (stage models found, mean); try it:", self.server.output)

@@ -71,6 +71,8 @@ class Precision(unittest.TestCase):
             while not (model := self.settled(server)):
                 answers.append(server.predict(harness.png(64, 48)).status)
             answers.append(server.predict(harness.png(64, 48)).status)
+            if model["precision"] == "bf16":
+                server.wait_log(" precision changed model=calm from=fp32 to=bf16 ")
         finally:
             code, log = server.stop()
         self.assertEqual((code, set(answers)), (0, {200}), log)

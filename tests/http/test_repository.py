@@ -99,9 +99,7 @@ class Repository(unittest.TestCase):
         self.assertEqual(self.unnamed(server), "m")
         self.put_digits("a")
         server.wait_for(lambda: ("a", "1") in self.states(server), "the second model")
-        server.wait_for(lambda: "default model changed" in server.log(), "the warning")
-        line = next(line for line in server.log().splitlines() if "default model changed" in line)
-        self.assertRegex(line, "(?i)warn.* model=none before=m ")
+        self.assertRegex(server.wait_log("default model changed")[0], "(?i)warn.* model=none before=m ")
         server.stop()
         server = self.serve_to_the_end()
         for path, headers in (("/predict", {}), ("/predict", {"Content-Type": "application/json"})):
@@ -134,7 +132,7 @@ class Repository(unittest.TestCase):
         shutil.rmtree(os.path.join(self.root, "m"))
         server.wait_for(lambda: self.unnamed(server) == (404, "there is no model 'm', which --default-model names; "
                                                               "this server has: a"), "its end")
-        self.assertNotIn("default model changed", server.log())
+        self.assertNotIn("default model changed", server.whole_log())
         self.put_digits("m")
         server.wait_for(lambda: self.unnamed(server) == "m", "its return")
         server.stop()
@@ -286,7 +284,7 @@ class Repository(unittest.TestCase):
         self.assertEqual(self.ask(server, "good"), 2)
         self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 1)
         self.assertEqual(self.stale(server), {"good": True, "bad": False})
-        lines = [line for line in server.log().splitlines() if " model not loaded " in line]
+        lines = server.wait_log(" model not loaded ", 2)
         self.assertEqual(["what was loaded before still answers (stale)" in line for line in lines], [False, True], lines)
         self.assertEqual(self.told(server, "lensd_model_state", model="good", version="1", state="ready"), 1)
         self.assertIn("model.onnx", self.states(server)["good", "1"][1])
@@ -310,7 +308,7 @@ class Repository(unittest.TestCase):
         self.assertEqual(strict.get("/readyz").json()["status"], "failed")
         self.assertEqual(self.ask(strict, "good"), 2)  # whoever asks it by name is answered
         strict.wait_log(" path=/v2/models/good/")
-        self.assertNotIn(" id=probe ", strict.log())  # a probe is logged as debug, whatever it is told
+        self.assertNotIn(" id=probe ", strict.whole_log())  # a probe is logged as debug, whatever it is told
         self.put("bad", None, 3)
         strict.wait_for(lambda: strict.get("/readyz").status == 200, "the mended model")
         # What comes later is not required.

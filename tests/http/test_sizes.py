@@ -184,13 +184,13 @@ class Sizes(unittest.TestCase):
         self.assertTrue(ask(*sizes[KEPT]))  # takes the place of the second
         self.assertFalse(ask(*sizes[0]))
         self.assertTrue(ask(*sizes[1]))
-        self.assertEqual(server.log().count(" size compiled "), KEPT + 2)
+        self.assertEqual(server.whole_log().count(" size compiled "), KEPT + 2)
         # The nearest that is compiled: none is made.
         answer = server.predict(photo, f"/predict?size=~{sizes[0][0] + 2}x17")
         self.assertEqual(answer.status, 200, answer.body)
         expected = server.predict(photo, f"/predict?size={sizes[0][0]}x{sizes[0][1]}")
         self.assertEqual(answer.json()["segments"], expected.json()["segments"])
-        self.assertEqual(server.log().count(" size compiled "), KEPT + 2)
+        self.assertEqual(server.whole_log().count(" size compiled "), KEPT + 2)
         memory = server.get("/devices").json()["devices"][0]["memory"]
         self.assertGreater(memory["used_by_lensd_bytes"], 0)
 

@@ -804,7 +804,7 @@ class TextLine(Tasks):
         self.assertAlmostEqual(answer["score"], (.9 + .7 + .5 + .6) / 4, places=5)
         self.assertNotIn("predictions", answer)
         self.assertEqual(self.task(), ("text-recognition", "a list of 4 characters, output 'text'"))
-        self.assertNotIn("photos are prepared", self.server.log())
+        self.assertNotIn("photos are prepared", self.server.whole_log())
         lines = self.server.request("POST", "/predict", png(9, 9), {"Accept": "text/plain"}).body.decode()
         self.assertEqual(lines, "0.675000 aa 字\n")
         numbers = self.server.request("POST", "/predict", png(9, 9), {"Accept": "application/octet-stream"}).body
@@ -845,7 +845,7 @@ class TimeMajorLine(Tasks):
         self.assertEqual(answer["text"], "aad")
         each = [math.exp(6) / (math.exp(6) + 3 + math.e)] * 2 + [math.exp(9) / (math.exp(9) + 4)]
         self.assertAlmostEqual(answer["score"], sum(each) / 3, places=5)
-        self.assertIn("it is answered as [batch, steps, classes]", self.server.log())
+        self.server.wait_log("it is answered as [batch, steps, classes]")
         output, = self.server.get(f"/v2/models/{self.name}").json()["outputs"]
         self.assertEqual(output["shape"], [-1, 4, 5])
 
@@ -1102,7 +1102,7 @@ class NamedInputs(unittest.TestCase):
         self.assertIn("input 'bias' is no photo", inspected)
         self.assertIn("/predict refuses photos", inspected)
         server = self.serve(folder)
-        self.assertIn("input 'bias' is no photo", server.log())
+        server.wait_log("input 'bias' is no photo")
         self.assertEqual(server.predict(png(8, 8)).status, 400)
         # Nothing is taken from clients that send tensors, also where lensd would know the input.
         folder = self.make({"task": "tensors"}, "score_threshold", (1,))

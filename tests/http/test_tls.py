@@ -180,20 +180,22 @@ class Late(TlsCase):
 
     def test_a_handshake_is_no_request(self):
         """Neither one that stops nor one that is over is a request whose headers are late."""
+        self.server.wait_metric("lensd_http_connections", 1)  # after which no line of another test comes
         timeouts = self.server.metric("lensd_http_timeouts_total")
         late = self.server.metric("lensd_tls_handshake_timeouts_total")
-        lines = self.server.log().count("status=408")
+        lines = self.server.whole_log().count("status=408")
         with self.server.connect() as idle, self.server.plain() as one, self.server.plain() as other:
             for connection in (one, other):
                 connection.sendall(b"\x16\x03\x01")
             for connection in (one, other):
                 self.assertEqual(read_to_end(connection), b"")
-            self.assertEqual(self.server.metric("lensd_tls_handshake_timeouts_total"), late + 2)
+            self.server.wait_metric("lensd_tls_handshake_timeouts_total", late + 2)
             time.sleep(1)
             idle.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(read_answer(idle)[0].status, 200)
+        self.server.wait_metric("lensd_http_connections", 1)
         self.assertEqual(self.server.metric("lensd_http_timeouts_total"), timeouts)
-        self.assertEqual(self.server.log().count("status=408"), lines)
+        self.assertEqual(self.server.whole_log().count("status=408"), lines)
 
     def test_a_kept_connection_is_no_late_request(self):
         """A request that comes right behind the handshake, and silence after it for longer than --header-timeout."""
@@ -255,9 +257,7 @@ class PerAddress(TlsCase):
 
 class Reload(TlsCase):
     def reload(self, event):
-        before = self.server.log().count(f" {event} ")
-        self.server.signal(signal.SIGHUP)
-        self.server.wait_for(lambda: self.server.log().count(f" {event} ") > before, event)
+        return self.server.signal_logged(signal.SIGHUP, f" {event} ")
 
     def test_a_new_certificate(self):
         old = harness.read(self.cert), harness.read(self.key)
@@ -278,7 +278,7 @@ class Reload(TlsCase):
         with open(self.key, "wb") as file:
             file.write(old[1])
         self.reload("not reloaded")
-        self.assertIn("is not the key of the certificate", self.server.log())
+        self.server.wait_log("is not the key of the certificate")
         self.assertEqual(serial_shown(self.server, cert), der(cert))
         with open(self.cert, "wb") as file:
             file.write(old[0])
@@ -333,10 +333,11 @@ class Files(unittest.TestCase):
     def warned(self, cert, key):
         server = Server("--tls-cert", cert, "--tls-key", key, wait_ready=False)
         try:
-            server.wait_for(lambda: " ready " in server.log(), "readiness")
-            return server.log()
+            server.wait_log(" ready ")
         finally:
-            self.assertEqual(server.stop()[0], 0)
+            code, log = server.stop()
+        self.assertEqual(code, 0, log)
+        return log
 
     def dated(self, name, start, end):
         """A certificate of another time, which only `openssl ca` makes."""
@@ -366,14 +367,13 @@ new_certs_dir={self.folder}\nrand_serial=yes\ndefault_md=sha256\npolicy=p\n[p]\n
         cert, key = make_certificate(self.folder, "soon", days=3)
         server = Server("--tls-cert", cert, "--tls-key", key, wait_ready=False)
         try:
-            server.wait_for(lambda: " ready " in server.log(), "readiness")
+            server.wait_log(" ready ")
             self.file("soon.pem", "no PEM\n")
             self.assertEqual(cert, os.path.join(self.folder, "soon.pem"))
-            server.signal(signal.SIGHUP)
-            server.wait_for(lambda: " not reloaded " in server.log(), "the refusal")
-            self.assertEqual(server.log().count("will expire on"), 1)
+            server.signal_logged(signal.SIGHUP, " not reloaded ")
         finally:
-            self.assertEqual(server.stop()[0], 0)
+            code, log = server.stop()
+        self.assertEqual((code, log.count("will expire on")), (0, 1), log)
 
     def test_a_chain_in_the_wrong_order(self):
         root, root_key = make_certificate(self.folder, "root")

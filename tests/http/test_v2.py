@@ -348,11 +348,11 @@ class OtherModels(unittest.TestCase):
                 with open(os.path.join(os.path.dirname(path), "lensd.json"), "w") as file:
                     file.write('{"task": "tensors"}')
         server = self.serve(make)
-        server.wait_log("photos get no answer: output 'out'")
-        self.assertIn('{\\"task\\": \\"tensors\\"} in lensd.json', server.log())
+        (line,) = server.wait_log("photos get no answer: output 'out'")
+        self.assertIn('{\\"task\\": \\"tensors\\"} in lensd.json', line)
         server = self.serve(make, True)
         self.assertEqual(server.predict(seven()).status, 400)
-        self.assertNotIn("photos get no answer", server.log())
+        self.assertNotIn("photos get no answer", server.whole_log())
 
     def test_every_datatype(self):
         # name: (number of TensorProto.DataType, struct format, values)
@@ -601,7 +601,7 @@ class Batches(unittest.TestCase):
         self.assertIn("run one by one", note)
         self.assertIn("(Add '/Add_1'", note)
         server = self.serve("nextrows_traced")
-        self.assertIn("run one by one", server.log())
+        server.wait_log("run one by one")
         answer = self.ask(server, "nextrows_traced", [self.image()] * 3)
         self.assertEqual(answer.status, 400, answer.body[:300])
         self.assertIn("one by one", answer.json()["error"])
