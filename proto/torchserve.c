@@ -1,7 +1,8 @@
 /* TorchServe's handlers: {label: probability, …} for an image; a class without a label, or with a
  * repeated one, is named by its index. A detector answers [{label: [x1, y1, x2, y2], "score"}, …],
  * an embedding its numbers, several images a list of these and of {"error", "code"}. Source:
- * ts/torch_handler of pytorch/serve. Requests have /predict's form. */
+ * ts/torch_handler of pytorch/serve. Requests have /predict's form; for a
+ * model of texts the body, or a form's `data`, is a text. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -67,5 +68,8 @@ static char *torchserve_write(const struct predict_answer *answer, size_t *ret_s
 /* object_detector's threshold */
 static const struct dialect_default defaults[] = {{"confidence", "0.5"}, {0}};
 
-const struct dialect dialect_torchserve = {
-    .name = "TorchServe", .defaults = defaults, .kinds = ~0u, .write = torchserve_write};
+const struct dialect dialect_torchserve = {.name = "TorchServe",
+                                           .defaults = defaults,
+                                           .kinds = ~0u,
+                                           .text = "data",
+                                           .write = torchserve_write};

@@ -101,6 +101,38 @@ class Embeddings(TextCase):
         for wrong, word in (([{"b65": 1}], "instance 0 is no text"), ([" dog" * 500], "tokens"), ([], "empty"), (["a", 7], "instance 1")):
             self.assertIn(word, json.dumps(self.post("/v1/models/clip.text:predict", {"instances": wrong}, 400)))
 
+    def test_torchserve(self):
+        """A body or a form's `data` is a text, as TorchServe's text classifier takes it."""
+        wanted = EXPECTED["clip"]
+        plain = {"Content-Type": "text/plain; charset=utf-8"}
+
+        def ask(path, body, headers=None, method="POST", status=200):
+            answer = self.server.request(method, "/predictions/" + path, body, headers or {})
+            self.assertEqual(answer.status, status, answer.body)
+            return answer.json()
+        for text, vector in zip(wanted["texts"], wanted["vectors"]):
+            body = text.encode()
+            self.assert_near(ask("clip", body, plain), vector)
+            self.assert_near(ask("clip.text", body), vector)
+            self.assert_near(ask("clip.text/1", body, method="PUT"), vector)
+            for file_name in (None, "sample.txt"):
+                kind, form = multipart([("data", file_name, body)])
+                self.assert_near(ask("clip", form, {"Content-Type": kind}), vector)
+        self.assert_near(ask("clip", PHOTO, plain), wanted["photo"])
+        unit = ask("clip?normalize=true", wanted["texts"][0].encode(), plain)
+        self.assertAlmostEqual(sum(v * v for v in unit), 1, places=4)
+        self.assertIn("tokens", ask("clip", b"dog " * 60, plain, status=400)["error"])
+        self.assertEqual(len(ask("clip?truncate=true", b"dog " * 60, plain)), len(unit))
+        self.assertIn("UTF-8", ask("clip", b"dog \xff", plain, status=400)["error"])
+        self.assertIn("empty", ask("clip", b"", plain, status=400)["error"])
+        ask("photos", b"a dog", plain, status=415)
+        ask("clip", b"a dog", status=415)
+        data = ("data", None, b"a dog")
+        for parts, word in (([data, data], "several texts"), ([data, ("photo", "a.png", PHOTO)], "a text and images"),
+                            ([("text", None, b"a dog")], "field 'text'")):
+            kind, form = multipart(parts)
+            self.assertIn(word, ask("clip", form, {"Content-Type": kind}, status=400)["error"])
+
     def test_dimensions(self):
         (whole,) = self.embed("a dog")["data"]
         (part,) = self.embed("a dog", dimensions=5)["data"]

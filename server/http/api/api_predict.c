@@ -384,12 +384,22 @@ static const struct multipart_part *part_named(const struct multipart *form, con
     return NULL;
 }
 
+static enum status take_text(struct predict_work *work, const uint8_t *text, size_t size,
+                             struct error *err)
+{
+    if (work->texts.count)
+        return error_set(err, STATUS_INVALID, "the request has several texts; send one");
+    TRY(texts_begin(&work->texts, 1, err));
+    work->texts.items[0] = (struct text_item){.text = (const char *)text, .size = size};
+    return submission_images(&work->request, 1, err);
+}
+
 /* Takes a part as the only text, with single blanks between its words, as Immich's service does. */
-static enum status take_text(struct exchange *x, struct predict_work *work,
-                             const struct multipart_part *part, struct error *err)
+static enum status take_words(struct exchange *x, struct predict_work *work,
+                              const struct multipart_part *part, struct error *err)
 {
     /* In place: the part lies in the body. */
-    char *text = (char *)x->body.data + (part->data - x->body.data);
+    uint8_t *text = x->body.data + (part->data - x->body.data);
     size_t used = 0;
     bool is_between = false;
     for (size_t i = 0; i < part->size; i++) {
@@ -403,9 +413,20 @@ static enum status take_text(struct exchange *x, struct predict_work *work,
         text[used++] = text[i];
     }
     work->texts.truncate = true;
-    TRY(texts_begin(&work->texts, 1, err));
-    work->texts.items[0] = (struct text_item){.text = text, .size = used};
-    return submission_images(&work->request, 1, err);
+    return take_text(work, text, used, err);
+}
+
+/* Whether bytes that are no image are a text for the path's model or its other half. A client that
+ * does not say so (`is_sure`) may have sent a broken image. */
+static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_sure)
+{
+    const struct dialect *dialect = predict_dialect(x);
+    char model[128];
+    struct error ignored;
+    return dialect && dialect->text && size > 0 && image_sniff(data, size) == IMAGE_UNKNOWN &&
+           model_host_find_text(x->server->options.model_host, x->match.model, model, &ignored) ==
+               STATUS_OK &&
+           (is_sure || (!strcmp(model, x->match.model) && utf8_valid((const char *)data, size)));
 }
 
 /* Reads a form of Immich's server; `entries` is its part of that name. */
@@ -438,7 +459,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     if (asked->least_box >= 0)
         TRY(set_task_option(work, "confidence", score, err));
     if (!picture)
-        return take_text(x, work, text, err);
+        return take_words(x, work, text, err);
     TRY(submission_images(&work->request, 1, err));
     work->request.images[0].data = picture->data;
     work->request.images[0].size = picture->size;
@@ -471,6 +492,11 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
         if (dialect && dialect->images && !strcmp(part->name, dialect->images) &&
             predict_is_parameter(part))
             TRY(read_field_picture(x, part, err));
+        if (dialect && dialect->text && !strcmp(part->name, dialect->text) &&
+            is_text(x, part->data, part->size, true)) {
+            TRY(take_text(work, part->data, part->size, err));
+            continue;
+        }
         if (predict_is_parameter(part) && !part->name[0])
             return error_set(err, STATUS_INVALID,
                              "a part of the form has no name and is no image; send images as "
@@ -481,6 +507,10 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
         else
             count++;
     }
+    if (work->texts.count && count == 0)
+        return STATUS_OK;
+    if (work->texts.count)
+        return error_set(err, STATUS_INVALID, "the form has a text and images; send one of them");
     if (count == 0)
         return error_set(
             err, STATUS_INVALID,
@@ -593,6 +623,9 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
     if (multipart_is(x->content_type))
         return read_multipart(x, work, err);
     const struct dialect *dialect = predict_dialect(x);
+    const bool says_text = x->content_type && !strncasecmp(x->content_type, "text/plain", 10);
+    if (is_text(x, x->body.data, x->body.size, says_text && !begins_json(x)))
+        return take_text(work, x->body.data, x->body.size, err);
     if (begins_json(x))
         return predict_read_json(x, work, err);
     /* Before the type is asked: inference-sdk calls its base64 JSON. */
