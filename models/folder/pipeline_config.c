@@ -116,24 +116,29 @@ static const struct json_member stage_members[] = {
     {"margin", JSON_DOUBLE, AT(margin), 0, 1},
     {.key = "align", .read = stage_align},
     {"max", JSON_SIZE, AT(max), 1, STAGE_CROPS_MAX},
+    {"turn", JSON_DOUBLE, AT(turn), 0, 1},
 };
 
-static enum status read_stage(const cJSON *json, bool is_first, struct pipeline_stage *ret,
-                              struct error *err)
+/* before: NULL for the first stage. */
+static enum status read_stage(const cJSON *json, const struct pipeline_stage *before,
+                              struct pipeline_stage *ret, struct error *err)
 {
-    *ret = (struct pipeline_stage){.max = STAGE_CROPS_DEFAULT};
+    const bool is_turned = before && before->turn > 0;
+    *ret = (struct pipeline_stage){.max = is_turned ? before->max : STAGE_CROPS_DEFAULT};
     if (!cJSON_IsObject(json))
         return error_set(err, STATUS_MODEL, "it is not an object such as {\"model\": \"NAME\"}");
     for (const cJSON *item = json->child; item; item = item->next) {
         for (const cJSON *other = json->child; other != item; other = other->next)
             if (!strcmp(other->string, item->string))
                 return error_set(err, STATUS_MODEL, "\"%.60s\" is there twice", item->string);
-        for (size_t i = 2; is_first && i < COUNT_OF(stage_members); i++)
+        for (size_t i = 2; (!before || is_turned) && i < COUNT_OF(stage_members); i++)
             if (!strcmp(stage_members[i].key, item->string))
                 return error_set(err, STATUS_MODEL,
-                                 "\"%s\" chooses crops, and the first stage gets whole photos; "
-                                 "write it into the stage that gets the crops",
-                                 item->string);
+                                 "\"%s\" chooses crops, and %s; write it into the stage that gets "
+                                 "the crops",
+                                 item->string,
+                                 before ? "this stage gets all that the stage before has turned"
+                                        : "the first stage gets whole photos");
     }
     TRY(json_members(json, "a stage", stage_members, COUNT_OF(stage_members), ret, err));
     if (ret->align.count && ret->margin > 0)
@@ -158,9 +163,13 @@ static enum status read_stages(const cJSON *json, struct pipeline_config *ret, s
         if (ret->stage_count == PIPELINE_STAGES_MAX)
             return error_set(err, STATUS_MODEL, "more than %d stages", PIPELINE_STAGES_MAX);
         const size_t at = ret->stage_count++;
-        if (read_stage(entry, at == 0, &ret->stages[at], err) != STATUS_OK)
+        if (read_stage(entry, at ? &ret->stages[at - 1] : NULL, &ret->stages[at], err) != STATUS_OK)
             return error_prefix(err, "stage %zu", at + 1);
     }
+    if (ret->stage_count && ret->stages[ret->stage_count - 1].turn > 0)
+        return error_set(err, STATUS_MODEL,
+                         "\"turn\" is in the last stage, and no stage gets the turned crops; add "
+                         "the stage that reads them");
     return ret->stage_count >= 2 ? STATUS_OK
                                  : error_set(err, STATUS_MODEL, "a pipeline has 2 or %d stages: %s",
                                              PIPELINE_STAGES_MAX, form);

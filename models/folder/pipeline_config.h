@@ -6,6 +6,8 @@
  *
  *     {"stages": [{"model": "faces"}, {"model": "recogniser", "align": "arcface"}]}
  *
+ *     {"stages": [{"model": "lines"}, {"model": "angle", "turn": 0.9}, {"model": "reader"}]}
+ *
  * Stages name models of the same repository (models/folder/repository.h), as the steps of Triton's
  * ensembles do: a model is loaded once however many pipelines use it, and can be asked, replaced
  * and measured by itself. */
@@ -35,6 +37,9 @@ struct pipeline_stage {
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
     struct align_template align; /* where the points of a box go in its crop; no points: no align */
     size_t max; /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
+    /* Above 0: the model says how a crop stands. The next stage gets the same crops, turned by 180
+     * degrees if the best class has "180" in its label and a greater probability; 0 … 1. */
+    double turn;
     /* None: the model's own size. */
     struct stage_size {
         int width, height;

@@ -369,6 +369,9 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
     if (at)
         printf("%-12sscores from %g, margin %g, at most %zu crops\n", "", stage->min_score,
                stage->margin, stage->max);
+    if (stage->turn > 0)
+        printf("%-12sthe next stage gets the same crops; those of label 180 above %g are turned\n",
+               "", stage->turn);
     for (size_t i = 0; i < stage->size_count; i++)
         printf("%-12s%s%d x %d pixels\n", "", i ? "or " : "", stage->sizes[i].width,
                stage->sizes[i].height);
@@ -387,6 +390,8 @@ static void write_stage(struct writer *w, json_node *list, const struct pipeline
         write_members(w, entry, "min_score=%g margin=%g max=%zu", stage->min_score, stage->margin,
                       stage->max);
     }
+    if (stage->turn > 0)
+        write_members(w, entry, "turn=%g", stage->turn);
     json_node *sizes = write_array(w, entry, "sizes");
     for (size_t i = 0; i < stage->size_count; i++) {
         char size[24];
@@ -396,7 +401,7 @@ static void write_stage(struct writer *w, json_node *list, const struct pipeline
 }
 
 /* {"name","file","stages":["MODEL"…],"stage_details":[{"model","labels":[…],"min_score","margin",
- * "max","sizes":["WIDTHxHEIGHT"…]}…],"supported","problem"?} */
+ * "max","turn"?,"sizes":["WIDTHxHEIGHT"…]}…],"supported","problem"?} */
 static int print_stages_json(const struct repository_model *model)
 {
     const struct pipeline_config *stages = model->stages;

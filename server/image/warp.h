@@ -22,3 +22,6 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
 
 /* Turns the picture 90 degrees counter-clockwise: `ret` has `height` columns, `width` rows. */
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);
+
+/* Turns the picture by 180 degrees; `ret` is contiguous RGB of the same size. */
+void warp_turn_over(const struct image *image, uint8_t *ret);

@@ -189,6 +189,7 @@ def configurations():
                      '{"size": "9x8", "points": [[1, 2], [3.5, -4], [5, 6]]}}]}'),
         (7, "pipeline", '{"stages": [{"model": "a"}, {"model": "b", "labels": ["car", 7], "min_score": 0.5, '
                         '"margin": 0.1, "max": 9, "sizes": ["320x48", "640x48"]}]}'),
+        (7, "turn", '{"stages": [{"model": "a"}, {"model": "b", "turn": 0.9, "max": 9}, {"model": "c"}]}'),
     ]
     for reader, name, text in texts:
         write("config", name, bytes([reader]) + text.encode("utf-8"))

@@ -146,6 +146,16 @@ def not_finite_when_dark(path, side=16):
           [tensor_info("image", "N", 3, side, side)], [tensor_info("scores", "N", 3)])
 
 
+def linear(path, classes, weight, side=16):
+    """Probabilities of `classes`: softmax of the sums of weight(class, row, column) times the image's numbers."""
+    values = [weight(k, y, x) for _ in range(3) for y in range(side) for x in range(side) for k in range(classes)]
+    table = (number(1, 3 * side * side) + number(1, classes) + number(2, 1) + blob(8, "w") +
+             blob(9, struct.pack(f"<{len(values)}f", *values)))
+    write(path, [node("Flatten", ["image"], ["flat"]), node("MatMul", ["flat", "w"], ["sums"]),
+                 node("Softmax", ["sums"], ["probabilities"], integer("axis", 1))], [table],
+          [tensor_info("image", "N", 3, side, side)], [tensor_info("probabilities", "N", classes)])
+
+
 def fails_when_light(path, side=16):
     """The channels' means as indices of a table: beyond its end the whole pass fails."""
     table = number(1, 2) + number(2, 1) + blob(8, "table") + blob(9, struct.pack("<2f", 1, 2))

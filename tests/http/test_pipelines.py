@@ -224,6 +224,66 @@ class Aligned(Pipelines):
                       self.ask("model=pointless", status=500)["error"])
 
 
+class Turned(Pipelines):
+    """DIR/way sees whether the lower half is lighter (label 180); DIR/corners tells the light of the four quarters."""
+
+    boxes = [(8, 8, 24, 40, .1, .9), (40, 16, 56, 32, .8, .1), (2, 50, 12, 60, .05, .7), (20, 20, 20, 30, .6, 0)]
+
+    def setUp(self):
+        super().setUp()
+        small_onnx.linear(self.put("way"), 2, lambda k, y, x: .02 if k == y // 8 else 0)
+        small_onnx.linear(self.put("corners"), 4, lambda k, y, x: .01 if k == y // 8 * 2 + x // 8 else 0)
+        for name, labels in ("way", "0\n180_degree\n"), ("corners", "a\nb\nc\nd\n"):
+            self.write(f"{name}/labels.txt", labels)
+            self.write(f"{name}/preprocessor_config.json", json.dumps({"size": {"height": 16, "width": 16}, **PLAIN}))
+        self.pipeline("turning", [{"model": "found"}, {"model": "way", "turn": .9}, {"model": "corners"}])
+        self.pipeline("plain", [{"model": "found"}, {"model": "corners"}])
+
+    @staticmethod
+    def light(x, y):
+        """The first box is lighter below, the second above, the third hardly below."""
+        level = 6 * y if x < 24 and y < 40 else 255 - 6 * y if y < 40 else 100 + y
+        return min(level + x, 255), level, level
+
+    def test_crops_are_turned_over(self):
+        server = self.start()
+        photo = painted(SIDE, SIDE, self.light)
+        way = [c["predictions"][0] for c in (self.alone(*box[:4], "way", self.light) for box in self.boxes[:3])]
+        self.assertEqual([p["label"] for p in way], ["180_degree", "0", "180_degree"])
+        self.assertGreater(way[0]["probability"], .9)
+        self.assertLess(way[2]["probability"], .9)
+        counters = [f'lensd_images_total{{model="{name}"' for name in ("way", "corners")]
+        wanted = [server.metric(counter) + 4 for counter in counters]
+        turned, lighter, unsure, gone = self.crops(self.ask("model=turning", photo))
+        for counter, count in zip(counters, wanted):
+            server.wait_metric(counter, count)
+        plain = self.crops(self.ask("model=plain", photo))
+        self.assertEqual(turned, self.alone(0, 0, 16, 32, "corners", lambda x, y: self.light(23 - x, 39 - y)))
+        self.assertNotEqual(turned, plain[0])
+        self.assertEqual([lighter, unsure], plain[1:3])
+        self.assertIn("no pixel", gone["error"])
+
+    def test_the_crops_keys_are_the_classifiers(self):
+        self.pipeline("few", [{"model": "found"}, {"model": "way", "turn": .9, "labels": ["a dog"], "max": 1}, {"model": "corners"}])
+        self.start()
+        photo = painted(SIDE, SIDE, self.light)
+        first, *others = self.crops(self.ask("model=few", photo))
+        self.assertEqual(first, self.crops(self.ask("model=turning", photo))[0])
+        self.assertEqual(others, [None] * 3)
+        shown = run_lensd("inspect", self.path("few")).stdout
+        self.assertIn("those of label 180 above 0.9 are turned", shown)
+        told = json.loads(run_lensd("inspect", self.path("few"), "--json").stdout)
+        self.assertEqual(told["stage_details"][1]["turn"], .9)
+
+    def test_what_cannot_turn(self):
+        for name, model in ("seven", "mean"), ("boxes", "found"):
+            self.pipeline(name, [{"model": "found"}, {"model": model, "turn": .9}, {"model": "corners"}])
+        self.start()
+        for name in "seven", "boxes":
+            self.assertIn("\"turn\" needs a classifier that has a label with 180",
+                          self.ask(f"model={name}", status=500)["error"])
+
+
 class Failures(Pipelines):
     def test_a_crop_that_fails_has_its_error(self):
         """Dark crops have negative numbers, whose square roots are no numbers."""

@@ -58,6 +58,26 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     return STATUS_OK;
 }
 
+/* Whether the label says that a crop stands upside down: PaddleOCR's are 180 and 180_degree. */
+static bool label_is_turned(const struct labels *labels, size_t index)
+{
+    const char *name = labels_name(labels, index);
+    return name && strstr(name, "180");
+}
+
+static enum status check_turning(const struct model *model, struct error *err)
+{
+    bool has_label = false;
+    for (size_t i = 0; i < model->labels.count; i++)
+        has_label = has_label || label_is_turned(&model->labels, i);
+    return has_label && model->task.kind == TASK_CLASSIFICATION
+               ? STATUS_OK
+               : error_set(err, STATUS_CONFIG,
+                           "\"turn\" needs a classifier that has a label with 180, and model '%s' "
+                           "has none; write its labels, such as 0 and 180, into its labels.txt",
+                           model->name);
+}
+
 /* Whether a stage's model can do what the stage wants of it. */
 static enum status check_model(const struct pipeline_config *config, size_t at,
                                const struct deployment *deployment, struct error *err)
@@ -70,10 +90,12 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
     TRY(check_sizes(stage, deployment->model, err));
     if (is_last)
         return STATUS_OK;
+    if (stage->turn > 0)
+        return check_turning(deployment->model, err);
     if (!task_has_boxes(deployment->model->task.kind))
         return error_set(err, STATUS_CONFIG,
                          "model '%s' is for %s, and the next stage needs boxes; only the last "
-                         "stage may be something else than a detector",
+                         "stage, or one with \"turn\", may be something else than a detector",
                          stage->model, task_name(deployment->model->task.kind));
     const struct pipeline_stage *next = &config->stages[at + 1];
     const size_t points = task_point_count(&deployment->model->task);
@@ -179,20 +201,31 @@ static void answer_photos(struct staged_request *staged)
         parts_answered_by(&staged->parts, staged->parts.last);
 }
 
+/* Gives a crop memory for `width` x `height` pixels, in *ret_bytes. */
+static enum status take_pixels(const struct staged_request *staged, uint32_t width, uint32_t height,
+                               struct stage_crop *ret, size_t *ret_bytes, struct error *err)
+{
+    TRY(check_memory(size_mul((size_t)width * height, 3, ret_bytes), "for a crop", err));
+    if (staged->take)
+        TRY(staged->take(staged->context, *ret_bytes, err));
+    ret->pixels = malloc(*ret_bytes);
+    return check_memory(ret->pixels, "for a crop", err);
+}
+
+static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
+{
+    const struct image all = {.stride = (size_t)width * 3, .pixels = ret->pixels};
+    ret->picture = parts_view(&all, 0, 0, width, height);
+}
+
 static enum status rectify(const struct staged_request *staged, const struct image *picture,
                            const struct crop *place, struct stage_crop *ret, struct error *err)
 {
     uint32_t width = place->width, height = place->height;
     size_t bytes;
-    TRY(check_memory(size_mul((size_t)width * height, 3, &bytes), "for a crop", err));
-    if (staged->take)
-        TRY(staged->take(staged->context, bytes, err));
-    ret->pixels = malloc(bytes);
+    TRY(take_pixels(staged, width, height, ret, &bytes, err));
     uint8_t *turned = place->is_turned ? malloc(bytes) : NULL;
-    if (!ret->pixels || (place->is_turned && !turned)) {
-        free(turned);
-        return error_no_memory(err, "for a crop");
-    }
+    TRY(check_memory(turned || !place->is_turned, "for a crop", err));
     if (place->is_aligned)
         warp_affine(picture, place->map, width, height, ret->pixels);
     else
@@ -204,8 +237,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
         width = place->height;
         height = place->width;
     }
-    const struct image all = {.stride = (size_t)width * 3, .pixels = ret->pixels};
-    ret->picture = parts_view(&all, 0, 0, width, height);
+    view_pixels(ret, width, height);
     return STATUS_OK;
 }
 
@@ -327,6 +359,46 @@ static enum status cut_picture(struct staged_request *staged, const struct stage
     return status;
 }
 
+/* A failure is the crop's. */
+static void turn_crop(const struct staged_request *staged, const struct stage_crop *from,
+                      struct stage_crop *ret)
+{
+    const size_t at = staged->stage;
+    const struct predict_image *result = from->result;
+    const struct prediction *best = result->predictions;
+    const struct image *picture = &from->picture;
+    size_t ignored;
+    *ret = (struct stage_crop){.picture = *picture, .parent = from->parent, .box = from->box};
+    if (result->status != STATUS_OK) {
+        ret->failure = result->error;
+    } else if (result->prediction_count &&
+               (double)best->probability > staged->config->stages[at].turn &&
+               label_is_turned(&result->request->used_model->labels, best->index) &&
+               take_pixels(staged, picture->width, picture->height, ret, &ignored, &ret->failure) ==
+                   STATUS_OK) {
+        warp_turn_over(picture, ret->pixels);
+        view_pixels(ret, picture->width, picture->height);
+    }
+    if (ret->failure.status == STATUS_OK)
+        ret->size =
+            pipeline_stage_size(&staged->config->stages[at + 1], staged->keep_aspect[at + 1],
+                                picture->width, picture->height);
+}
+
+/* The next stage gets the crops of this one. */
+static enum status turn_crops(struct staged_request *staged, struct error *err)
+{
+    const size_t at = staged->stage, count = staged->counts[at];
+    struct stage_crop *crops = alloc_array(count, sizeof *crops);
+    TRY(check_memory(crops || !count, "for the crops of a pipeline", err));
+    staged->crops[at + 1] = crops;
+    for (size_t i = 0; i < count; i++) {
+        TRY(check_time(staged, err));
+        turn_crop(staged, &staged->crops[at][i], &crops[staged->counts[at + 1]++]);
+    }
+    return STATUS_OK;
+}
+
 static enum status cut_boxes(struct staged_request *staged, struct error *err)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
@@ -407,7 +479,8 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
             answer_photos(staged);
         if (staged->stage + 1 == staged->config->stage_count)
             return STATUS_OK;
-        TRY(cut_boxes(staged, err));
+        TRY(staged->config->stages[staged->stage].turn > 0 ? turn_crops(staged, err)
+                                                           : cut_boxes(staged, err));
         staged->stage++;
     }
     return check_stage(staged, staged->stage, ret_retry_after_s, err) == STATUS_OK

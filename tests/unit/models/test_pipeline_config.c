@@ -51,6 +51,19 @@ Test(pipeline_config, align)
     cr_expect_float_eq(plate->points[3][1], 24.5f, 0);
 }
 
+Test(pipeline_config, turn)
+{
+    static const char text[] =
+        "{\"stages\": [{\"model\": \"lines\"}, {\"model\": \"angle\", \"turn\": 0.9, "
+        "\"max\": 300}, {\"model\": \"reader\", \"sizes\": [\"320x48\"]}]}";
+    struct pipeline_config config;
+    struct error err;
+    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_expect_float_eq(config.stages[1].turn, 0.9, 0);
+    cr_expect_eq(config.stages[2].max, 300, "as many as are turned");
+}
+
 Test(pipeline_config, what_is_wrong)
 {
 #define SECOND(members) "{\"stages\": [{\"model\": \"a\"}, {\"model\": \"b\", " members "}]}"
@@ -82,6 +95,12 @@ Test(pipeline_config, what_is_wrong)
         {SECOND("\"margin\": 1.5"), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"margin\": \"1\""), "\"margin\" is not a number from 0 to 1"},
         {SECOND("\"min_score\": -0.1"), "\"min_score\" is not a number from 0 to 1"},
+        {"{\"stages\": [{\"model\": \"a\", \"turn\": 0.9}, {}]}",
+         "stage 1: \"turn\" chooses crops"},
+        {SECOND("\"turn\": 0.9"), "\"turn\" is in the last stage"},
+        {SECOND("\"turn\": 1.1"), "\"turn\" is not a number from 0 to 1"},
+        {SECOND("\"turn\": 0.9}, {\"model\": \"c\", \"margin\": 0.1"),
+         "stage 3: \"margin\" chooses crops, and this stage gets all that the stage before has"},
         {SECOND("\"max\": 0"), "\"max\" is not a whole number from 1 to 1000"},
         {SECOND("\"max\": 1001"), "\"max\" is not a whole number from 1 to 1000"},
         {SECOND("\"max\": 2.5"), "\"max\" is not a whole number from 1 to 1000"},

@@ -101,6 +101,10 @@ Test(warp, turns)
     uint8_t found[sizeof two_by_three];
     warp_turn(two_by_three, 2, 3, found);
     cr_expect_arr_eq(found, wanted, sizeof wanted);
+    const uint8_t over[] = {4, 4, 4, 2, 2, 2};
+    const struct image column = {.width = 1, .height = 2, .stride = 6, .pixels = two_by_three + 6};
+    warp_turn_over(&column, found);
+    cr_expect_arr_eq(found, over, sizeof over);
 }
 
 /* Three faces as tests/tasks/make_apps_golden.py aligns them: Umeyama by a singular value

@@ -304,6 +304,12 @@ void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *
     abort(); /* no fake finds lines of text */
 }
 
+void warp_turn_over(const struct image *image, uint8_t *ret)
+{
+    (void)image, (void)ret;
+    abort(); /* nor classes of lines */
+}
+
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret, struct error *err)
 {
