@@ -94,6 +94,8 @@ int batch_of_matmul(const struct node *node, const int *axes, size_t second)
     for (size_t i = 1; i < node->input_count; i++)
         if (i != second && axes[i] != BATCH_FREE)
             return BATCH_MIXES;
+    if (a->rank >= 2 && b->rank == 1 && of_b == BATCH_FREE) /* a vector that all rows read */
+        return unless(of_a, a->rank - 1);
     if (a->rank < 2 || b->rank < 2 || of_a == a->rank - 1 || of_b == b->rank - 2)
         return BATCH_MIXES;
     const int to_a = of_a + rank - a->rank, to_b = of_b + rank - b->rank;

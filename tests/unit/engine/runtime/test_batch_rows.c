@@ -183,6 +183,21 @@ Test(batch_rows, stay_apart_beside_constants_that_are_the_same_for_all)
     cr_expect(ends(&b, x));
 }
 
+/* D-FINE's distances: a mean with one weight for each bin. */
+Test(batch_rows, stay_apart_beside_a_vector)
+{
+    struct builder b;
+    struct value *x = begin(&b);
+    x = take(&b, OP_MATMUL, x, numbers(&b, SHAPE(WIDTH), false), 99, NULL);
+    cr_expect(ends(&b, x));
+    x = take(&b, OP_TRANSPOSE, begin(&b), NULL, 99, (const int64_t[]){1, 2, 0});
+    x = take(&b, OP_MATMUL, x, numbers(&b, SHAPE(BATCH), false), 99, NULL);
+    cr_expect_not(ends(&b, x), "a sum of both images");
+    x = begin(&b);
+    x = take(&b, OP_MATMUL, numbers(&b, SHAPE(TOKENS), false), x, 99, NULL);
+    cr_expect_not(ends(&b, x), "nothing follows a vector before the images");
+}
+
 /* What exporters make of as_strided: the numbers of all images in one row, by their places. */
 static struct value *strided(struct builder *b, struct value *x, bool by_place)
 {
