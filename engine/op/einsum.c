@@ -214,42 +214,56 @@ static enum status infer_einsum(struct node *node, struct error *err)
 
 /* ---- batches ---- */
 
-/* The images are on the same letter of all operands that have them, and of the result. No free
- * operand has that letter. */
-static int einsum_axis(const struct node *node, const int *axes)
+/* The only place of a label among those of `rank` dimensions; -1: it is not there, -2: it is there
+ * several times, as on a diagonal. */
+static int label_place(const int8_t *labels, int rank, int label)
 {
-    const char *text = node_string(node, "equation", "");
-    char letter = 0;
-    int operand = 0, at = 0, to = BATCH_MIXES;
-    bool is_result = false, mixes = false;
-    for (int pass = 0; pass < 2; pass++, operand = at = 0, is_result = false) {
-        for (const char *c = text; *c; c++) {
-            if (*c == ' ')
-                continue;
-            if (*c == ',' || *c == '-') {
-                operand++;
-                at = 0;
-                is_result = *c == '-';
-                c += is_result;
-                continue;
-            }
-            const bool is_images =
-                !is_result && (size_t)operand < node->input_count && axes[operand] == at;
-            if (*c == '.' || (pass == 0 && is_images && letter && *c != letter))
-                return BATCH_MIXES;
-            if (pass == 0 && is_images)
-                letter = *c;
-            else if (pass == 1 && *c == letter && is_result)
-                to = at;
-            else if (pass == 1 && !is_result)
-                mixes = mixes || (*c == letter) != is_images;
-            at++;
-        }
-    }
-    return mixes ? BATCH_MIXES : to;
+    int place = -1;
+    for (int i = 0; i < rank; i++)
+        if (labels[i] == label)
+            place = place == -1 ? i : -2;
+    return place;
 }
 
-static const struct batch_rule einsum_rule = {einsum_axis, NULL};
+static bool einsum_replan(const struct node *node, struct einsum_plan *ret)
+{
+    const struct shape *shapes[EINSUM_MAX_OPERANDS];
+    struct error ignored;
+    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++)
+        shapes[i] = &node->inputs[i]->shape;
+    return einsum_plan_init(node, shapes, node->input_count, ret, &ignored) == STATUS_OK;
+}
+
+/* The images are on the same label of all operands that have them, and of the result. */
+static int einsum_axis(const struct node *node, const int *axes)
+{
+    struct einsum_plan plan;
+    int label = -1;
+    if (!einsum_replan(node, &plan))
+        return BATCH_MIXES;
+    for (size_t i = 0; i < plan.operands; i++) {
+        if (axes[i] != BATCH_FREE && label >= 0 && plan.label[i][axes[i]] != label)
+            return BATCH_MIXES;
+        label = axes[i] != BATCH_FREE ? plan.label[i][axes[i]] : label;
+    }
+    for (size_t i = 0; i < plan.operands; i++)
+        if (label_place(plan.label[i], node->inputs[i]->shape.rank, label) == -2)
+            return BATCH_MIXES;
+    const int place = label_place(plan.out_label, plan.out.rank, label);
+    return place >= 0 ? place : BATCH_MIXES;
+}
+
+static int einsum_beside(const struct node *node, size_t i, int axis)
+{
+    struct einsum_plan plan;
+    const int place =
+        einsum_replan(node, &plan) && axis < plan.out.rank
+            ? label_place(plan.label[i], node->inputs[i]->shape.rank, plan.out_label[axis])
+            : -1;
+    return place >= 0 ? place : BATCH_OTHER;
+}
+
+static const struct batch_rule einsum_rule = {einsum_axis, einsum_beside};
 
 /* ---- reference kernels ---- */
 

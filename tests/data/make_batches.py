@@ -48,6 +48,18 @@ class Bins(torch.nn.Module):
         return image.flatten(2).reshape(-1, 64).softmax(1).matmul(torch.linspace(0, 1, 64)).reshape(-1, 3)
 
 
+class Queries(torch.nn.Module):
+    """As Mask2Former's first masks: queries that are the same for all images, repeated, beside each image's pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = torch.nn.Parameter(torch.linspace(-1, 1, 15).reshape(5, 3))
+
+    def forward(self, image):
+        queries = self.queries.unsqueeze(1).repeat(1, image.shape[0], 1).transpose(0, 1)
+        return torch.einsum("bqc, bchw -> bqhw", queries.tanh(), image).flatten(1)
+
+
 class OddPool(torch.nn.Module):
     """8 x 8 to 3 x 3: windows that overlap."""
 
@@ -102,7 +114,7 @@ def export(module, name, dynamo):
 os.makedirs(HERE, exist_ok=True)
 for module in InPlace, OwnRows, OddPool, MaskedRows, Filled, TimeMajor:
     export(module().eval(), module.__name__.lower(), True)
-for module in InPlace, OwnRows, NextRows, Bins, MaskedRows, Filled:
+for module in InPlace, OwnRows, NextRows, Bins, Queries, MaskedRows, Filled:
     export(module().eval(), module.__name__.lower() + "_traced", False)
 images = (numpy.arange(3 * 3 * 8 * 8) * 37 % 101 / 101).astype("f").reshape(3, 3, 8, 8)
 answers = {}

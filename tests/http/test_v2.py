@@ -584,7 +584,7 @@ class Batches(unittest.TestCase):
         return server
 
     def test_rows_of_a_batch_are_those_of_single_runs(self):
-        for name in "inplace", "inplace_traced", "ownrows", "ownrows_traced", "bins_traced", "oddpool":
+        for name in "inplace", "inplace_traced", "ownrows", "ownrows_traced", "bins_traced", "queries_traced", "oddpool":
             with self.subTest(name=name):
                 server = self.serve(name)
                 self.assertTrue(server.get("/devices").json()["devices"][0]["models"][0]["batched"])

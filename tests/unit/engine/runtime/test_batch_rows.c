@@ -439,15 +439,28 @@ Test(batch_rows, follow_the_letters_of_an_equation)
     static const struct {
         const char *equation;
         bool is_proven;
-    } cases[] = {{"bij,bkj->bik", true},
-                 {"bij, bkj -> bki", true},
-                 {"bij,ckj->bik", false},
-                 {"bij,bij->ij", false}};
+        const struct shape other; /* of a free second operand */
+        bool repeats;             /* it is the same for all images */
+    } cases[] = {
+        {"bij,bkj->bik", true},
+        {"bij, bkj -> bki", true},
+        {"bij,ckj->bik", false},
+        {"bij,bij->ij", false},
+        {"bij,bkj", false},
+        {"...ij,...kj->...ik", true},
+        {"bij,kj->bik", true, SHAPE(5, WIDTH)},
+        {"bij,bkj->bik", true, SHAPE(BATCH, 5, WIDTH), true},
+        {"bij,bkj->bik", false, SHAPE(BATCH, 5, WIDTH), false},
+        {"bij,kbj->bki", false, SHAPE(BATCH, BATCH, WIDTH), true}, /* the same for each k */
+        {"bij,bbj->bi", false, SHAPE(BATCH, BATCH, WIDTH), true},
+        {"bij,bj->ij", false, SHAPE(BATCH, WIDTH), true}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct builder b;
         struct node *node;
         struct value *x = begin(&b);
-        add(&b, OP_EINSUM, 2, (struct value *[]){x, x}, 1, &node);
+        const bool is_free = cases[i].other.rank;
+        struct value *y = is_free ? numbers(&b, cases[i].other, cases[i].repeats) : x;
+        add(&b, OP_EINSUM, 2, (struct value *[]){x, y}, 1, &node);
         node->opset = 18;
         struct attr equation = {.name = "equation",
                                 .kind = ATTR_STRING,
@@ -455,7 +468,8 @@ Test(batch_rows, follow_the_letters_of_an_equation)
                                 .s = cases[i].equation};
         node->attrs = &equation;
         node->attr_count = 1;
-        cr_expect_eq(ends(&b, finish(&b, node)), cases[i].is_proven, "%s", cases[i].equation);
+        cr_expect_eq(ends(&b, finish(&b, node)), cases[i].is_proven, "case %zu: %s", i,
+                     cases[i].equation);
     }
 }
 
