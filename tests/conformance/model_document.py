@@ -14,6 +14,8 @@ PACKAGES = ["torch", "torchvision", "timm", "transformers", "ultralytics", "onnx
 
 HEAD = """# Models that were checked
 
+[Recipes](recipes.md): where to get a model of each kind, what belongs into its folder, and what it answers.
+
 Each row is a model as its exporter writes it, run by lensd as a compiled session and by ONNX Runtime on the same structured
 images. The table is written by
 

@@ -107,5 +107,32 @@ class Pages(unittest.TestCase):
                                     name in ("SHARED", "FAMILIES", "SKIP_PACKAGES"), name)
 
 
+class Recipes(unittest.TestCase):
+    """docs/recipes.md: each row has a test that is there, a task that lensd has, and scripts that are there."""
+
+    ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in
+            read(os.path.join(ROOT, "docs", "recipes.md")).decode().splitlines() if line.startswith("| ")][1:]
+
+    def test_each_was_tried(self):
+        self.assertGreater(len(self.ROWS), 12)
+        for name, _, _, _, _, tried in self.ROWS:
+            with self.subTest(name):
+                found = re.fullmatch(r"`(tests/[a-z_/]+\.py)` `(\w+)\.(\w+)`", tried)
+                self.assertTrue(found or tried.startswith("by hand: "), tried)
+                if found:
+                    program = read(os.path.join(ROOT, found[1])).decode()
+                    self.assertIn(f"    def {found[3]}(", program.split(f"\nclass {found[2]}(")[1].split("\nclass ")[0])
+
+    def test_tasks_and_scripts(self):
+        tasks = read(os.path.join(ROOT, "models", "tasks", "layouts.c")).decode()
+        for name, get, _, task, _, _ in self.ROWS:
+            with self.subTest(name):
+                self.assertTrue(re.findall(r"`([a-z-]+)`", task))
+                for word in re.findall(r"`([a-z-]+)`", task):
+                    self.assertIn(f'] = "{word}",', tasks)
+                for script in re.findall(r"export_\w+\.py", get):
+                    self.assertTrue(os.path.exists(os.path.join(ROOT, "models", "export", script)), script)
+
+
 if __name__ == "__main__":
     unittest.main()
