@@ -9,7 +9,6 @@
 #include "engine/base/forkjoin.h"
 #include "engine/base/thread.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 
 static bool prefer_own_kernels;

@@ -34,8 +34,7 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* Another kernel replaces the rule's when it takes less than this share of its time. */
 #define SWITCH_RATIO 0.92
 
-/* How much slower a kernel may be that reads weights already packed for other steps: about the
- * error of a measurement. */
+/* How much slower a kernel with weights packed for other steps may be: the error of measurement. */
 #define SAME_SPEED_RATIO 1.03
 
 #define FLOAT_PRODUCTS   OP_CONV, OP_GEMM, OP_MATMUL
@@ -156,8 +155,7 @@ static bool is_spacious(const struct lowering *lowering, size_t packed)
     return weights && packed > weights->bytes + weights->bytes / 8 + SLACK_BYTES;
 }
 
-/* A kernel whose packed weights do not fit into memory does not take the node: *ret stays NULL, and
- * *err says why. */
+/* A kernel whose packed weights do not fit into memory leaves *ret NULL and sets *err. */
 static enum status create(size_t k, const struct lowering *lowering, struct step **ret,
                           struct error *err)
 {
@@ -269,8 +267,7 @@ static bool packed_its_own(const struct kernel_measurement *m, size_t c)
     return m->candidates[c].newest != (c ? m->candidates[c - 1].newest : m->before);
 }
 
-/* Of those that are as quick as `best`, one that shares its weights with the steps of other batch
- * sizes. */
+/* Of kernels as quick as `best`, one that shares its weights with other batch sizes. */
 static size_t prefer_shared_weights(const struct kernel_measurement *m, const double *costs,
                                     size_t best)
 {

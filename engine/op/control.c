@@ -274,8 +274,7 @@ static enum status collection_add(const struct kernel_args *args, struct collect
     return STATUS_OK;
 }
 
-/* For a loop of zero iterations, takes the shape that the body declares; unknown dimensions become
- * 0. */
+/* For a loop of zero iterations: the shape that the body declares; unknown dimensions become 0. */
 static enum status declared_item(const struct value *value, struct collection *c, struct error *err)
 {
     if (c->count)

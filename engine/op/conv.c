@@ -328,8 +328,7 @@ KERNEL(kernel_conv_transpose)
 /* ---- DeformConv ---- */
 
 /* Every tap samples the input at its own learned offset (multilinear, zero outside), times a mask;
- * the samples make a panel, and the weights' product with it is the convolution. Computed in
- * double. */
+ * the samples make a panel, which the weights multiply. Computed in double. */
 
 #define POSITIONS ((size_t)64)
 

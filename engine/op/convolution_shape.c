@@ -164,8 +164,7 @@ static enum status transpose_window(const struct node *node, struct window *w, s
 }
 
 /* Reads strides, dilations, auto_pad and pads with window_init(), for a window of one tap over one
- * element, which always fits: where a forward convolution would place its window does not matter
- * here. */
+ * element, which always fits: the place of a forward convolution's window does not matter. */
 static enum status read_window(const struct node *node, const struct shape *x,
                                const struct shape *w, struct window *ret, struct error *err)
 {

@@ -39,8 +39,7 @@ static enum status infer_cast_like(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Identity at inference. From opset 12 a graph may ask for training mode, which changes nothing
- * where the ratio is 0. */
+/* Identity at inference. From opset 12 on, training mode changes nothing where the ratio is 0. */
 static enum status infer_dropout(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];

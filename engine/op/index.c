@@ -37,8 +37,7 @@ static enum status infer_gather(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Indices of GatherElements and ScatterElements: the rank of the data, and outside of `axis` no
- * larger than it. */
+/* Checks indices of GatherElements, ScatterElements: the data's rank, outside `axis` no larger. */
 static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
 {
     char text[SHAPE_TEXT], other[SHAPE_TEXT];

@@ -325,8 +325,7 @@ KERNEL(kernel_dynamic_quantize)
 
 /* ---- table ---- */
 
-/* min_inputs counts up to the first zero point that may be left out; inference checks the operands
- * after it. */
+/* min_inputs counts up to the first optional zero point; inference checks those after it. */
 
 static const struct op_info entries[] = {
     {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN,

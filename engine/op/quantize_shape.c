@@ -1,6 +1,5 @@
 /* Which scale and zero point go with which element. */
 
-#include "engine/base/size.h"
 #include "engine/op/geometry.h"
 #include "engine/op/resolve.h"
 

@@ -1,7 +1,6 @@
 /* Takes the longest token of the vocabulary, from left to right (WordPiece). */
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
 void wordpiece_tokenize(const struct token_model *model, const char *text, size_t size,

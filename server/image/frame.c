@@ -16,8 +16,6 @@
 
 #include <math.h>
 
-#include "engine/base/size.h"
-
 enum { SIDE_MAX = 65535 };
 
 static double letterbox_side(const struct preprocess *p, double side)

@@ -1,7 +1,6 @@
-/* Private to engine/cpu/: the lowerings, one file a family. A lowering turns a node into a step:
- * products (Conv, Gemm, MatMul) by one of lensd's or oneDNN's kernels, which product_kernels.c
- * chooses, the rest of the hot path by lensd's own, everything else by the reference kernel.
- * compile.c has the table. */
+/* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
+ * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses, the rest of the hot
+ * path lensd's own, everything else the reference kernel. compile.c has the table. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"

@@ -57,8 +57,7 @@ static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-/* Completes a desc. The caller has set constants, operands, and scales and zero points of 8-bit
- * integers. */
+/* Completes a desc. The caller has set constants, operands, and 8-bit scales and zero points. */
 static enum status matmul_product(const struct lowering *lowering, struct product_desc *desc,
                                   struct step **ret, struct error *err)
 {

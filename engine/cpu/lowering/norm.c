@@ -1,6 +1,5 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
- * float32 and bfloat16; ReduceMean over the last one, float32. The first three may store a float32
- * result in 8 bits. */
+ * float32 and bfloat16; ReduceMean over the last one, float32. The first three may store 8 bits. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -21,8 +21,7 @@ struct pool_step {
     float *partial;
 };
 
-/* Where taps of the window at `start` of an axis lie inside the image, and how many positions the
- * divisor counts. */
+/* The taps of the window at `start` that lie inside the image, and how many the divisor counts. */
 static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
                         int64_t *ret_counted)
 {

@@ -1,5 +1,4 @@
-/* Private to engine/cpu/: what the oneDNN steps for Conv, ConvTranspose, Gemm and MatMul
- * share. */
+/* Private to engine/cpu/: shared by oneDNN's steps for Conv, ConvTranspose, Gemm and MatMul. */
 #pragma once
 
 #include "engine/cpu/lowering/lowering.h"
@@ -13,13 +12,11 @@ enum status product_create(const struct lowering *lowering, const struct product
  * weights [k, n], a result of 8 bits or float32. */
 bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 
-/* Constants, scales and zero points of such a node; *ret_scales is the caller's to free once the
- * primitive is made. */
+/* Constants, scales and zero points of such a node; free *ret_scales after making the primitive. */
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
-/* For a Conv or QLinearConv on channels-last operands: completes *desc, then calls
- * product_create(). The caller has set the constants, weights_input, and scales and zero points of
- * 8-bit integers. */
+/* For a Conv or QLinearConv on channels-last operands: completes *desc, calls product_create(). The
+ * caller has set the constants, weights_input, and 8-bit scales and zero points. */
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

@@ -1,7 +1,6 @@
 /* lensd's own rows of 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
  * QLinearAdd, QLinearMul, and channels-last MaxPool, QLinearAveragePool and
- * QLinearGlobalAveragePool. One scale and zero point a tensor; anything else is left to the
- * reference kernels. */
+ * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels do the rest. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"

@@ -23,8 +23,7 @@ void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was ma
  * after loading a ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
-/* Whether oneDNN adds products of unsigned and signed 8-bit integers in pairs that saturate at 16
- * bits. */
+/* Whether oneDNN adds unsigned x signed 8-bit products in pairs that saturate at 16 bits. */
 bool onednn_pairs_saturate(void);
 
 /* Whether oneDNN's sums of `src` (uint8 or int8) times these constant int8 weights are exact. Other

@@ -77,6 +77,5 @@ static inline bool are_8bit(const struct own_layout *layout)
 void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
                      const void *from, void *packed, int32_t *sums);
 
-/* Returns where element `index` (row-major) of the dims first … last - 1 of a layout lies, in
- * elements. */
+/* The position of element `index` (row-major) of the dims first … last - 1 of a layout. */
 int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index);

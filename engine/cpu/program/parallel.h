@@ -18,8 +18,7 @@
 
 enum { PARALLEL_SHARES = 64 }; /* with more threads a loop is split evenly, for good */
 
-/* For measurements: loops that this thread forks are split evenly, as they are beyond
- * PARALLEL_SHARES. */
+/* For measurements: splits this thread's loops evenly, as beyond PARALLEL_SHARES. */
 extern _Thread_local bool parallel_is_even;
 
 /* Calls body(context, begin, end) once on each of up to `threads` threads, for ranges that together

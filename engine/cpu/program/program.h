@@ -1,8 +1,7 @@
 /* Private to engine/cpu/: compiled graphs, their steps, and what the lowerings build steps with.
  *
  * Steps address operands through program->data[value index], which holds constants from the start,
- * arena addresses after programs_place(), and the caller's inputs during a run. Nothing here knows
- * a lowering. */
+ * arena addresses after programs_place(), and the caller's inputs during a run. */
 #pragma once
 
 #include "engine/backend/backend.h"
@@ -120,8 +119,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Takes memory for the largest program so far and sets the addresses of every program's values.
- * STATUS_NO_MEMORY. */
+/* Takes memory for the largest program and sets the addresses of all values. STATUS_NO_MEMORY. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- arenas (shared_arena.c) ---- */

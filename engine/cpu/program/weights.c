@@ -1,10 +1,9 @@
 /* Packed weights: each constant is reordered once into the layout that its primitive prefers.
  *
- * Programs for several batch sizes come from clones of one graph, which share constants by
- * reference, and oneDNN mostly asks for the same layout whatever the batch size; so most weights
- * exist once. Constants that were made separately for each clone (a folded Reshape) are recognised
- * by their contents. So are equal weights of other sessions: each size of a model has a session
- * of its own. */
+ * Programs for several batch sizes come from clones of one graph, which share constants, and oneDNN
+ * mostly wants one layout for all sizes; so most weights exist once. Constants that were made
+ * separately for each clone (a folded Reshape) are recognised by their contents. So are equal
+ * weights of other sessions: each size of a model has a session of its own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,8 +69,7 @@ static uint64_t hash_bytes(const void *data, size_t size)
     return hash;
 }
 
-/* The same numbers in another shape, [K, N] and [N, K], are packed into as many bytes, but in
- * another order. */
+/* The same numbers as [K, N] and as [N, K] pack into as many bytes, but in another order. */
 static bool same_contents(const struct tensor *a, const struct tensor *b)
 {
     return shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
@@ -195,8 +193,7 @@ static void drop(struct backend *backend, struct weight *weight)
     free(weight);
 }
 
-/* Adds a copy of `made` to the table and takes over what `made` owns. Its data is ready if `status`
- * is STATUS_OK. */
+/* Adds a copy of `made` to the table and owns what `made` owns. Its data is ready on STATUS_OK. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, enum status status, struct weight **ret,
                                 struct error *err)

@@ -4,7 +4,6 @@
  * wrap has no known range. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include "engine/op/families.h"
 #include "engine/op/ops.h"
 
 enum { DEEPEST = 24, MOST_STEPS = 256 };

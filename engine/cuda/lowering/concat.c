@@ -50,8 +50,7 @@ static void concat_free(struct cuda_step *base)
     free(((struct cuda_concat_step *)base)->parts);
 }
 
-/* Makes the table that converts numbers from one quantization to another; *ret stays NULL if both
- * are equal. */
+/* Makes the table from one quantization to another; *ret stays NULL if both are equal. */
 static enum status requantize_table(const struct cuda_lowering *compile, enum dtype dtype,
                                     const struct scale_zero *from, enum dtype to_dtype,
                                     const struct scale_zero *to, const void **ret,

@@ -3,8 +3,7 @@
  *
  * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
  * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. Strict
- * float32, and what tensor cores do not take, runs on ordinary cores; groups of few channels have a
- * kernel of their own. */
+ * float32 and the rest run on ordinary cores; groups of few channels have their own kernel. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>

@@ -48,8 +48,7 @@ static enum status reduce_axes_run(struct cuda_step *base, struct cuda_program *
     return cuda_launched(base, program, err);
 }
 
-/* The type in which numbers of a dtype are compared and added; false for those that int64 cannot
- * hold. */
+/* The type in which numbers of a dtype are compared and added; false if int64 cannot hold them. */
 static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT

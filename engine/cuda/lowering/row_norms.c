@@ -47,8 +47,7 @@ static enum status row_norms_run(struct cuda_step *base, struct cuda_program *pr
     return cuda_launched(base, program, err);
 }
 
-/* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or when they are not
- * known. */
+/* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or if unknown. */
 static bool reduced_block(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;

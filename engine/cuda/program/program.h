@@ -293,8 +293,7 @@ enum weight_layout {
 };
 
 /* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
- * own), kept once per device for all sessions that use the same constant; valid as long as the
- * backend. */
+ * own), kept once per device for all sessions that use it; valid as long as the backend. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;

@@ -13,8 +13,7 @@
  * other waits; tests/fake_cuda/test_runs.c shows that each one is needed. Page-locked memory holds
  * the results of one run more, so that a caller can read them while two others are in flight.
  *
- * Results are not copied from the arena itself: that would make the next run wait for the copy over
- * the bus. */
+ * Results are not copied from the arena: the next run would wait for the copy over the bus. */
 #include "engine/cuda/program/program.h"
 
 #include <assert.h>

@@ -59,8 +59,7 @@ static enum status time_round(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* Short kernels are recorded, as in a run: a launch may take the host longer than the device, and
- * would be timed instead. */
+/* Records short kernels, as a run does: launching them may take the host longer than the device. */
 static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
     struct tune_timing *timing = &m->timings[*m->chosen];

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "engine/base/array.h"
-#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "server/http/api/route_table.h"
-#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/loader/loader.h"

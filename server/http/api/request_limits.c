@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/text.h"
 #include "server/http/transport/penalty.h"
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <stdbool.h>
+
 #include <stddef.h>
 #include <stdint.h>
 
