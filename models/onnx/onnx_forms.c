@@ -25,6 +25,8 @@ static void fail(struct onnx_rewrite *r, enum status status)
         r->edit.status = status;
 }
 
+#define FAIL(r, ...) fail(r, error_set((r)->edit.err, __VA_ARGS__))
+
 static struct value *form_ints(struct onnx_rewrite *r, size_t count, const int64_t *data)
 {
     return edit_constant(&r->edit, DTYPE_I64, &SHAPE((int64_t)count), data);
@@ -57,16 +59,23 @@ static struct node *form_node(struct onnx_rewrite *r, enum op op, size_t count,
                             count);
 }
 
-/* A new value that a new node makes of a and b (NULL: of a alone). */
-static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, struct value *b)
+/* A new value that a new node makes of its inputs. */
+static struct value *form_value(struct onnx_rewrite *r, enum op op, size_t count,
+                                struct value *const *inputs)
 {
-    struct node *node = form_node(r, op, b ? 2 : 1, (struct value *[]){a, b});
+    struct node *node = form_node(r, op, count, inputs);
     struct value *value = node ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
     if (value)
         node_set_output(node, 0, value);
     else
         (void)edit_no_memory(&r->edit);
     return value;
+}
+
+/* A new value that a new node makes of a and b (NULL: of a alone). */
+static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, struct value *b)
+{
+    return form_value(r, op, b ? 2 : 1, (struct value *[]){a, b});
 }
 
 /* A number of x's type, which the file may not tell before shapes are inferred. */
@@ -100,13 +109,11 @@ static void drop(struct onnx_rewrite *r, const char *name)
     struct node *node = r->node;
     struct attr *attrs = arena_alloc(r->edit.graph->arena, node->attr_count, sizeof *attrs);
     size_t kept = 0;
-    if (!attrs) {
-        (void)edit_no_memory(&r->edit);
-        return;
-    }
-    for (size_t a = 0; a < node->attr_count; a++)
+    for (size_t a = 0; attrs && a < node->attr_count; a++)
         if (strcmp(node->attrs[a].name, name) != 0)
             attrs[kept++] = node->attrs[a];
+    if (!attrs)
+        (void)edit_no_memory(&r->edit);
     node->attrs = attrs;
     node->attr_count = kept;
 }
@@ -115,6 +122,16 @@ static void set_int(struct onnx_rewrite *r, struct node *node, const char *name,
 {
     if (node && !node_set_int(r->edit.graph, node, name, value))
         (void)edit_no_memory(&r->edit);
+}
+
+/* Exchanges dimensions as `perm` says. */
+static struct value *form_transpose(struct onnx_rewrite *r, struct value *x, const int64_t *perm,
+                                    int rank)
+{
+    struct value *value = apply(r, OP_TRANSPOSE, x, NULL);
+    if (value && !node_set_ints(r->edit.graph, value->producer, "perm", perm, (size_t)rank))
+        (void)edit_no_memory(&r->edit);
+    return value;
 }
 
 static void set_float(struct onnx_rewrite *r, struct node *node, const char *name, float value)
@@ -152,7 +169,7 @@ static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
 static void needs_operand(struct onnx_rewrite *r, const char *name, size_t at)
 {
     if (!to_operand(r, name, at))
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "attribute '%s' is missing", name));
+        FAIL(r, STATUS_MODEL, "attribute '%s' is missing", name);
 }
 
 static void axes_operand(struct onnx_rewrite *r)
@@ -245,9 +262,8 @@ static struct value *placed(struct onnx_rewrite *r, struct value *a, struct valu
 static void broadcast_as_numpy(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
-    const bool is_placed = node_int(node, "broadcast", 0) != 0 && node_attr(node, "axis") != NULL;
     const int64_t axis = node_int(node, "axis", 0);
-    if (is_placed)
+    if (node_int(node, "broadcast", 0) != 0 && node_attr(node, "axis"))
         set_input(r, 1, placed(r, node->inputs[0], node->inputs[1], axis));
     drop(r, "axis");
     drop(r, "broadcast");
@@ -302,7 +318,7 @@ static void group_norm_of_channels(struct onnx_rewrite *r)
 }
 
 /* With spatial = 0 each position of [C, D1, D2 …] has statistics of its own:
- * (x - mean) / sqrt(var + epsilon) * scale + B, of which the node is the product. */
+ * (x - mean) / sqrt(var + epsilon) * scale + B, the node is the product. */
 static void batch_norm_of_positions(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -314,9 +330,8 @@ static void batch_norm_of_positions(struct onnx_rewrite *r)
     drop(r, "spatial");
     drop(r, "is_test");
     if (training) {
-        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
-                          "this is the training form (batch statistics); lensd runs the inference "
-                          "form"));
+        FAIL(r, STATUS_UNSUPPORTED,
+             "this is the training form (batch statistics); lensd runs the inference form");
         (void)error_advise(r->edit.err, "export the model in eval mode");
         return;
     }
@@ -350,8 +365,8 @@ static void cast_by_number(struct onnx_rewrite *r)
             set_int(r, r->node, "to", (int64_t)i);
             return;
         }
-    fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
-                      "a cast to '%.40s'; lensd has float, integer and bool tensors", name));
+    FAIL(r, STATUS_UNSUPPORTED, "a cast to '%.40s'; lensd has float, integer and bool tensors",
+         name);
 }
 
 /* Before opset 10 the mask had the data's type. */
@@ -362,10 +377,8 @@ static void dropout_without_ratio(struct onnx_rewrite *r)
     struct value *mask = node_output(r->node, 1);
     struct value *bools =
         mask && r->node->opset < 10 ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
-    if (!bools)
-        return;
     struct node *cast =
-        form_node(r, OP_CAST_LIKE, 2, (struct value *[]){bools, r->node->inputs[0]});
+        bools ? form_node(r, OP_CAST_LIKE, 2, (struct value *[]){bools, r->node->inputs[0]}) : NULL;
     if (cast) {
         node_set_output(r->node, 1, bools);
         node_set_output(cast, 0, mask);
@@ -383,15 +396,8 @@ static void tile_by_repeats(struct onnx_rewrite *r)
         operands[i] = apply(r, OP_RESHAPE, number, form_int(r, 1));
     }
     struct value *ones = int64_fill(r, rank_of(r, node->inputs[0]), 1);
-    struct value *inputs[3] = {ones, operands[1], operands[0]};
-    struct node *scatter = form_node(r, OP_SCATTER_ELEMENTS, 3, inputs);
-    struct value *repeats = scatter ? graph_add_value(r->edit.graph, "", DTYPE_NONE, NULL) : NULL;
-    if (!repeats) {
-        (void)edit_no_memory(&r->edit);
-        return;
-    }
-    node_set_output(scatter, 0, repeats);
-    node->inputs[1] = repeats;
+    node->inputs[1] =
+        form_value(r, OP_SCATTER_ELEMENTS, 3, (struct value *[]){ones, operands[1], operands[0]});
     node->input_count = 2;
 }
 
@@ -436,14 +442,13 @@ static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
     struct value *scales = node_input(node, 1);
-    bool shrinks = false, grows = !scales || !scales->known; /* or may */
+    bool shrinks = scales && !scales->known, grows = !scales || !scales->known; /* or may */
     for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++) {
         shrinks = shrinks || tensor_number(scales->known, i) < 1;
         grows = grows || tensor_number(scales->known, i) > 1;
     }
-    shrinks = shrinks || (scales && !scales->known);
     if (!scales)
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "scales are missing"));
+        FAIL(r, STATUS_MODEL, "scales are missing");
     set_input(r, 2, scales);
     node->inputs[1] = NULL;
     if (!strcmp(node_string(node, "mode", ""), "bilinear"))
@@ -478,7 +483,7 @@ static void image_scaler(struct onnx_rewrite *r)
     size_t count;
     const float *bias = node_floats(r->node, "bias", &count);
     if (!bias)
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "attribute 'bias' is missing"));
+        FAIL(r, STATUS_MODEL, "attribute 'bias' is missing");
     struct value *x = r->node->inputs[0];
     struct value *added = edit_constant(&r->edit, DTYPE_F32, &SHAPE((int64_t)count, 1, 1), bias);
     set_input(r, 1, form_number_like(r, node_float(r->node, "scale", 1), x));
@@ -504,9 +509,8 @@ static void crop(struct onnx_rewrite *r)
             (!scale || (scale[i] >= 0 && !__builtin_add_overflow(starts[i], scale[i], &ends[i])));
     }
     if (!fits) {
-        fail(r, error_set(r->edit.err, STATUS_MODEL,
-                          "cannot crop: expected a border of four numbers and a scale of two, 0 "
-                          "or more"));
+        FAIL(r, STATUS_MODEL,
+             "cannot crop: expected a border of four numbers and a scale of two, 0 or more");
         return;
     }
     set_input(r, 1, form_ints(r, 2, starts));
@@ -530,7 +534,7 @@ static struct value *dequantized(struct onnx_rewrite *r, size_t at)
                                      node_input(r->node, at + 2)};
     struct value *value = apply(r, OP_DEQUANTIZE_LINEAR, inputs[0], inputs[1]);
     if (!inputs[0] || !inputs[1])
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "input %zu or its scale is left out", at));
+        FAIL(r, STATUS_MODEL, "input %zu or its scale is left out", at);
     else if (value && inputs[2])
         (void)edit_set_inputs(&r->edit, value->producer, inputs, 3);
     return value;
@@ -545,7 +549,7 @@ static void quantized(struct onnx_rewrite *r, size_t at, size_t like, size_t cou
     struct value *scale = node_input(r->node, at), *point = node_input(r->node, at + 1);
     struct value *of_type = node_input(r->node, like);
     if (!scale)
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "the output's scale is left out"));
+        FAIL(r, STATUS_MODEL, "the output's scale is left out");
     if (!point)
         point = apply(r, OP_CAST_LIKE, edit_constant(&r->edit, DTYPE_U8, &SHAPE_SCALAR, &zero),
                       of_type);
@@ -587,14 +591,11 @@ static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t sc
     for (size_t k = 0; k < 3; k++) {
         struct value *from = r->node->inputs[k ? scale + k - 1 : i];
         parts[k] = apply(r, OP_CAST, k ? apply(r, OP_RESHAPE, from, shape) : from, NULL);
-        if (parts[k] && !node_set_int(r->edit.graph, parts[k]->producer, "to", DTYPE_F32))
-            (void)edit_no_memory(&r->edit);
+        if (parts[k])
+            set_int(r, parts[k]->producer, "to", DTYPE_F32);
     }
     struct value *product = apply(r, OP_MUL, apply(r, OP_SUB, parts[0], parts[2]), parts[1]);
-    struct value *gates = apply(r, OP_TRANSPOSE, product, NULL);
-    if (gates && !node_set_ints(r->edit.graph, gates->producer, "perm", turned, 3))
-        (void)edit_no_memory(&r->edit);
-    return gates;
+    return form_transpose(r, product, turned, 3);
 }
 
 /* The weights become float32; input and states, which the operator quantizes, stay float32. */
@@ -602,8 +603,7 @@ static void quantized_lstm(struct onnx_rewrite *r)
 {
     for (size_t i = 8; i < 12; i++)
         if (!node_input(r->node, i)) {
-            fail(r, error_set(r->edit.err, STATUS_MODEL,
-                              "the scale or zero point of W or R is left out"));
+            FAIL(r, STATUS_MODEL, "the scale or zero point of W or R is left out");
             return;
         }
     struct value *const w = quantized_gates(r, 1, 8), *const h = quantized_gates(r, 2, 10);
@@ -619,18 +619,13 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
         return;
     const enum op op = op_by_name("", name);
     const struct op_info *record = op_has(op, OP_UNARY) ? op_record(op) : NULL;
-    if (!record) {
-        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
-                          "lensd does not have the activation '%.40s'", name));
-        return;
-    }
-    const bool has_alpha = op == OP_CLIP || op_attr_kind(record, "alpha") >= 0;
-    const bool has_beta = op == OP_CLIP || op_attr_kind(record, "beta") >= 0;
-    if (count < (size_t)has_alpha + has_beta) {
-        fail(r, error_set(r->edit.err, STATUS_MODEL, "activation %s needs %d activation_params",
-                          name, has_alpha + has_beta));
-        return;
-    }
+    const bool has_alpha = op == OP_CLIP || (record && op_attr_kind(record, "alpha") >= 0);
+    const bool has_beta = op == OP_CLIP || (record && op_attr_kind(record, "beta") >= 0);
+    if (!record)
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'", name);
+    else if (count < (size_t)has_alpha + has_beta)
+        FAIL(r, STATUS_MODEL, "activation %s needs %d activation_params", name,
+             has_alpha + has_beta);
     struct node *node = follow(r, op, NULL);
     if (node && op == OP_CLIP) {
         (void)edit_set_inputs(
@@ -639,9 +634,9 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
             3);
         return;
     }
-    if (has_alpha)
+    if (node && has_alpha)
         set_float(r, node, "alpha", params[0]);
-    if (has_beta)
+    if (node && has_beta)
         set_float(r, node, "beta", params[1]);
 }
 
@@ -683,13 +678,10 @@ static struct value *transposed(struct onnx_rewrite *r, struct value *x)
         return NULL;
     for (int i = 0; i < rank; i++)
         perm[i] = i < rank - 2 ? i : 2 * rank - 3 - i;
-    struct value *value = apply(r, OP_TRANSPOSE, x, NULL);
-    if (value && !node_set_ints(r->edit.graph, value->producer, "perm", perm, (size_t)rank))
-        (void)edit_no_memory(&r->edit);
-    return value;
+    return form_transpose(r, x, perm, rank);
 }
 
-/* alpha * a b, of which each may be transposed. */
+/* alpha * a b, both of which may be transposed. */
 static void fused_matmul(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -697,13 +689,11 @@ static void fused_matmul(struct onnx_rewrite *r)
                                              "...ij,...kj->...ik", "...ji,...kj->...ik"};
     const float alpha = node_float(node, "alpha", 1);
     const bool flips[2] = {node_int(node, "transA", 0) != 0, node_int(node, "transB", 0) != 0};
-    bool is_einsum = false;
     if (node_int(node, "transBatchA", 0) || node_int(node, "transBatchB", 0))
-        fail(r,
-             error_set(r->edit.err, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B"));
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B");
     node->attr_count = 0;
-    for (size_t i = 0; i < 2; i++)
-        is_einsum = is_einsum || (flips[i] && node->inputs[i]->shape.rank < 2);
+    const bool is_einsum = (flips[0] && node->inputs[0]->shape.rank < 2) ||
+                           (flips[1] && node->inputs[1]->shape.rank < 2);
     for (size_t i = 0; i < 2 && !is_einsum; i++)
         if (flips[i])
             set_input(r, i, transposed(r, node->inputs[i]));
@@ -719,51 +709,46 @@ static void fused_matmul(struct onnx_rewrite *r)
 static void quick_gelu(struct onnx_rewrite *r)
 {
     const float alpha = node_float(r->node, "alpha", 1.702f);
-    struct value *scaled =
-        apply(r, OP_MUL, r->node->inputs[0], form_number_like(r, alpha, r->node->inputs[0]));
+    struct value *x = r->node->inputs[0];
+    struct value *scaled = apply(r, OP_MUL, x, form_number_like(r, alpha, x));
     r->node->attr_count = 0;
     set_input(r, 1, apply(r, OP_SIGMOID, scaled, NULL));
 }
 
-/* The node becomes the sum; a Gelu follows. */
-static struct node *gelu_of_sum(struct onnx_rewrite *r)
-{
-    if (node_input(r->node, 1))
-        return follow(r, OP_GELU, NULL);
-    r->node->op = OP_GELU;
-    r->node->input_count = 1;
-    return r->node;
-}
-
 static void bias_gelu(struct onnx_rewrite *r)
 {
-    gelu_of_sum(r);
+    follow(r, OP_GELU, NULL);
 }
 
+/* With a bias the node becomes the sum, and a Gelu follows. */
 static void fast_gelu(struct onnx_rewrite *r)
 {
-    set_string(r, gelu_of_sum(r), "approximate", "tanh");
+    struct node *gelu = node_input(r->node, 1) ? follow(r, OP_GELU, NULL) : r->node;
+    if (gelu == r->node) {
+        gelu->op = OP_GELU;
+        gelu->input_count = 1;
+    }
+    set_string(r, gelu, "approximate", "tanh");
 }
 
-/* Inputs: x, skip, gamma, beta or (simplified) bias. Output 3: what is normalised. */
-static void skip_norm(struct onnx_rewrite *r, size_t bias)
+/* Inputs: x, skip, gamma, beta (not of RMSNormalization), bias. Output 3 is what is normalised. */
+static void skip_norm(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
+    const size_t bias = node->op == OP_LAYER_NORMALIZATION ? 4 : 3;
     struct value *sum = apply(r, OP_ADD, node->inputs[0], node->inputs[1]);
     struct value *further = node_input(node, bias), *beta = bias == 4 ? node_input(node, 3) : NULL;
     const float epsilon = node_float(node, "epsilon", 1e-12f);
     if (further)
         sum = apply(r, OP_ADD, sum, further);
     if (node_output(node, 1) || node_output(node, 2))
-        fail(r, error_set(r->edit.err, STATUS_UNSUPPORTED,
-                          "lensd does not make mean and inv_std_var"));
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not make mean and inv_std_var");
     if (r->edit.status != STATUS_OK)
         return;
     struct value *kept = node_output(node, 3);
-    struct node *copy = NULL;
+    /* an Identity makes it: its name is the file's */
+    struct node *copy = kept ? form_node(r, OP_IDENTITY, 1, &sum) : NULL;
     node->output_count = 1;
-    if (kept) /* an Identity makes it: its name is the file's */
-        copy = form_node(r, OP_IDENTITY, 1, &sum);
     if (copy)
         node_set_output(copy, 0, kept);
     node->inputs[0] = sum;
@@ -773,16 +758,6 @@ static void skip_norm(struct onnx_rewrite *r, size_t bias)
     node->attr_count = 0;
     set_int(r, node, "axis", -1);
     set_float(r, node, "epsilon", epsilon);
-}
-
-static void skip_layer_norm(struct onnx_rewrite *r)
-{
-    skip_norm(r, 4);
-}
-
-static void skip_rms_norm(struct onnx_rewrite *r)
-{
-    skip_norm(r, 3);
 }
 
 /* ---- the table ---- */
@@ -889,9 +864,9 @@ static const struct onnx_form forms[] = {
     MS("FastGelu", ADD, 1, 2, NULL, fast_gelu),
     MS("QuickGelu", MUL, 1, 1, "alpha:float", quick_gelu),
     FORM("com.microsoft", "SkipLayerNormalization", LAYER_NORMALIZATION, 1, 0, 3, 5, 1, 4,
-         "epsilon:float", skip_layer_norm),
+         "epsilon:float", skip_norm),
     FORM("com.microsoft", "SkipSimplifiedLayerNormalization", RMS_NORMALIZATION, 1, 0, 3, 4, 1, 4,
-         "epsilon:float", skip_rms_norm),
+         "epsilon:float", skip_norm),
 };
 
 const struct onnx_form *onnx_form_find(const char *domain, const char *name, int opset)
