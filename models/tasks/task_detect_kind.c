@@ -1,6 +1,5 @@
 /* Determines a model's task: from lensd.json, else from what exporters write (metadata,
- * config.json, names of outputs), else from shapes. Otherwise the task is TASK_UNKNOWN, with the
- * reason. */
+ * config.json, names of outputs), else from shapes; else it is TASK_UNKNOWN, with the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +8,8 @@
 #include "models/tasks/anomaly.h"
 #include "models/tasks/decoders.h"
 
-static void decided(struct task *task, enum task_kind kind, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void decided(struct task *task, enum task_kind kind, const char *format, ...)
+static void __attribute__((format(printf, 3, 4)))
+decided(struct task *task, enum task_kind kind, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -309,25 +306,23 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
         decided(task, kind_of_queries(task), "%s in config.json", architecture);
         return;
     }
+    const int64_t classes = dim_of(&facts->outputs[task->outputs[0]], 1);
+    const int64_t labels = (int64_t)facts->label_count;
     if (facts->words != WORDS_NONE) {
         task->layout = facts->words == WORDS_VECTORS ? LAYOUT_OWL : LAYOUT_GROUNDING;
         decided(task, TASK_DETECTION,
                 "outputs 'logits' and 'pred_boxes', and words beside a photo");
-        return;
-    }
-    const int64_t classes = dim_of(&facts->outputs[task->outputs[0]], 1);
-    const int64_t labels = (int64_t)facts->label_count;
-    if (labels && (classes == labels || classes == labels + 1)) {
+    } else if (labels && (classes == labels || classes == labels + 1)) {
         task->layout = classes == labels ? LAYOUT_DETR_SIGMOID : LAYOUT_DETR;
         decided(task, TASK_DETECTION,
                 "outputs 'logits' and 'pred_boxes', with %lld logits for %lld labels",
                 (long long)classes, (long long)labels);
-        return;
+    } else {
+        decided(task, TASK_UNKNOWN,
+                "it has the outputs 'logits' and 'pred_boxes', but neither config.json nor its "
+                "labels say whether scores are a softmax or a sigmoid; write {\"layout\": "
+                "\"detr\"} or {\"layout\": \"detr-sigmoid\"} into lensd.json");
     }
-    decided(task, TASK_UNKNOWN,
-            "it has the outputs 'logits' and 'pred_boxes', but neither config.json nor its labels "
-            "say whether scores are a softmax or a sigmoid; write {\"layout\": \"detr\"} or "
-            "{\"layout\": \"detr-sigmoid\"} into lensd.json");
 }
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
@@ -336,7 +331,8 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
  * instead. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
-    size_t boxes = SIZE_MAX, labels = SIZE_MAX, scores = SIZE_MAX, masks = SIZE_MAX;
+    enum { BOXES, LABELS, SCORES, MASKS, LISTS };
+    size_t found[LISTS] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX};
     if (facts->output_count != 3 && facts->output_count != 4)
         return false;
     for (size_t i = 0; i < facts->output_count; i++) {
@@ -344,22 +340,19 @@ static bool take_lists(const struct task_facts *facts, struct task *task)
         const bool is_float = dtype_is_float(output->dtype);
         if (is_float && output->shape.rank == 2 && output->shape.dims[0] == DIM_UNKNOWN &&
             output->shape.dims[1] == 4)
-            boxes = i;
+            found[BOXES] = i;
         else if (output->dtype == DTYPE_I64 && output->shape.rank == 1)
-            labels = i;
+            found[LABELS] = i;
         else if (is_float && output->shape.rank == 1)
-            scores = i;
+            found[SCORES] = i;
         else if (is_float && output->shape.rank == 4 && output->shape.dims[0] == DIM_UNKNOWN &&
                  output->shape.dims[1] == 1)
-            masks = i;
+            found[MASKS] = i;
     }
-    if (boxes == SIZE_MAX || labels == SIZE_MAX || scores == SIZE_MAX ||
-        (facts->output_count == 4 && masks == SIZE_MAX))
-        return false;
-    task->outputs[0] = boxes;
-    task->outputs[1] = labels;
-    task->outputs[2] = scores;
-    task->outputs[3] = masks;
+    for (size_t i = 0; i < facts->output_count; i++)
+        if (found[i] == SIZE_MAX)
+            return false;
+    memcpy(task->outputs, found, sizeof found);
     task->output_count = facts->output_count;
     return true;
 }
@@ -547,29 +540,22 @@ static enum status check_text_size(const struct task_facts *facts, const struct 
                      facts->text_size, output->name, (long long)numbers);
 }
 
-/* Whether an output has a score for each label. */
-static bool has_labelled_scores(const struct task_facts *facts)
-{
-    return facts->class_output != SIZE_MAX && facts->label_count > 0 &&
-           dim_of(&facts->outputs[facts->class_output], 0) == (int64_t)facts->label_count;
-}
-
 static void decide_embedding(const struct task_facts *facts, struct task *task)
 {
     const char *architecture = facts->architecture;
     const size_t named = named_vector(facts);
+    const bool has_score_per_label =
+        facts->class_output != SIZE_MAX && facts->label_count > 0 &&
+        dim_of(&facts->outputs[facts->class_output], 0) == (int64_t)facts->label_count;
     if ((named == SIZE_MAX && facts->class_output == SIZE_MAX) ||
-        (!facts->text_size && has_labelled_scores(facts)) ||
-        (architecture && strstr(architecture, "For")))
+        (!facts->text_size && has_score_per_label) || (architecture && strstr(architecture, "For")))
         return;
     take_output(find_vector(facts), task);
     const char *name = facts->outputs[task->outputs[0]].name;
-    if (facts->text_size) {
+    if (facts->text_size)
         decided(task, TASK_ZERO_SHOT, "vectors of texts in zero_shot.json, output '%.60s'", name);
-        return;
-    }
-    if (architecture &&
-        (has_suffix(architecture, "Model") || has_suffix(architecture, "ModelWithProjection")))
+    else if (architecture &&
+             (has_suffix(architecture, "Model") || has_suffix(architecture, "ModelWithProjection")))
         decided(task, TASK_EMBEDDING, "%.80s in config.json, output '%.60s'", architecture, name);
     else if (facts->is_headless)
         decided(task, TASK_EMBEDDING, "\"num_classes\": 0 in config.json, output '%.60s'", name);
@@ -582,8 +568,7 @@ static void decide_embedding(const struct task_facts *facts, struct task *task)
 
 /* ---- depth ---- */
 
-/* The first output that is one map of numbers: [batch, height, width] or [batch, 1, height, width].
- * SIZE_MAX: none. */
+/* The first output that is one map: [batch, height, width] or [batch, 1, height, width]. */
 static size_t find_depth(const struct task_facts *facts)
 {
     for (size_t i = 0; i < facts->output_count; i++) {
@@ -613,8 +598,7 @@ static void decide_depth(const struct task_facts *facts, struct task *task)
 
 /* ---- text ---- */
 
-/* The output [batch, positions, 1 + characters], where a space may follow the characters that the
- * model's list names. SIZE_MAX: none. */
+/* The output [batch, positions, 1 + characters, perhaps with a space]; SIZE_MAX: none. */
 static size_t find_text(const struct task_facts *facts)
 {
     const int64_t named = (int64_t)facts->label_count;
@@ -762,7 +746,6 @@ static enum status configured_layout(const struct task_facts *facts, struct task
 static enum status apply_configured_boxes(const struct task_facts *facts, enum task_kind kind,
                                           struct task *task, struct error *err)
 {
-    const bool has_extras = kind != TASK_DETECTION;
     const bool has_own_masks =
         (task->layout == LAYOUT_TORCHVISION && task->output_count == 4) ||
         ((task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_DETR_SIGMOID) &&
@@ -774,7 +757,7 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
                          task_name(kind));
     if (kind == TASK_INSTANCES && has_own_masks)
         task->kind = kind;
-    if (has_extras && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
+    if (kind != TASK_DETECTION && task->kind != kind && task->layout != LAYOUT_YOLOV8 &&
         task->layout != LAYOUT_YOLO_FINAL)
         return error_set(err, STATUS_MODEL,
                          "lensd.json: the task \"%s\" has the layout \"yolov8\" or \"yolo-final\"",
@@ -873,8 +856,6 @@ static void complete_options(const struct task_facts *facts, struct task *task)
     struct task_options own = {.confidence = entry->confidence,
                                .iou = entry->iou,
                                .max_detections = entry->max_detections,
-                               .agnostic = 0,
-                               .normalize = 0,
                                .masks = MASK_FORM_RLE};
     if (task->options.max_detections)
         own.max_detections = task->options.max_detections;

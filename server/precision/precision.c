@@ -21,7 +21,7 @@
 #define TRIALS_SHARE 0.25
 #define TRIALS_MS    1000.0
 
-/* What is asked: which precision a model gets in a session. */
+/* The question: which precision a model gets in a session. */
 struct question {
     const struct model *model;
     const struct precision_options *options;
@@ -70,10 +70,8 @@ const struct precision_trial *precision_chosen_trial(const struct precision_choi
 }
 
 /* Appends to choice->why, after a semicolon where there is something already. */
-static void say(struct precision_choice *choice, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void say(struct precision_choice *choice, const char *format, ...)
+static void __attribute__((format(printf, 2, 3)))
+say(struct precision_choice *choice, const char *format, ...)
 {
     va_list args;
     size_t used = strlen(choice->why);
@@ -398,7 +396,7 @@ static void choose_by_session(const struct model *model, const struct session *f
     }
 }
 
-/* Compares *session, in fp32, with the others, and replaces it by the one that was chosen. */
+/* Compares *session, in fp32, with the other precisions, and replaces it by the chosen one. */
 static enum status try_now(const struct question *question, double load_ms,
                            struct precision_choice *ret, struct session **session,
                            struct error *err)
