@@ -132,7 +132,7 @@ complete -c lensd -n '__fish_seen_subcommand_from inspect' -l profile -d 'run th
 complete -c lensd -n '__fish_seen_subcommand_from inspect' -l profile-batch -r -d 'images in the pass that --profile runs'
 complete -c lensd -n '__fish_seen_subcommand_from inspect' -l sort -x -a 'order time' -d 'layers of --profile in the order they run, or the slowest first'
 complete -c lensd -n '__fish_seen_subcommand_from inspect' -l config -r -d 'read settings from a JSON file'
-complete -c lensd -n '__fish_seen_subcommand_from inspect' -l labels -d 'print the label of each class instead, one a line'
+complete -c lensd -n '__fish_seen_subcommand_from inspect' -l labels -d 'print the label of each class instead, one per line'
 complete -c lensd -n '__fish_seen_subcommand_from inspect' -l json -d 'print JSON instead of a table'
 complete -c lensd -n '__fish_seen_subcommand_from bench' -l model -r -d 'an .onnx file, a model folder, or digits, the built-in digit classifier'
 complete -c lensd -n '__fish_seen_subcommand_from bench' -l device -r -d 'auto (a GPU if one is usable, else the CPU), cpu, cuda, cuda:N, a list such as cuda:0,cuda:1, or all'

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <math.h>
 
-/* A candidate that costs so many times the least is left out of further rounds. */
+/* A candidate that costs this many times the least is left out of further rounds. */
 #define FAR_BEHIND 2.0
 
 static double least_of(const double *costs, size_t count)

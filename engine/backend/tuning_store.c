@@ -191,7 +191,7 @@ static char *path_in(const char *folder)
 
 /* ---- reading ---- */
 
-/* Parsers: *at moves behind what was read; false: it is something else. */
+/* Parsers: they advance *at past the parsed text; false: the text is something else. */
 
 static bool read_text(const char **at, const char *text)
 {

@@ -1,4 +1,4 @@
-/* What an arm64 CPU can do, as Linux says it (Documentation/arch/arm64/elf_hwcaps.rst). */
+/* Instruction sets of an arm64 CPU, from Linux (Documentation/arch/arm64/elf_hwcaps.rst). */
 #include <asm/hwcap.h>
 #include <stdio.h>
 #include <sys/auxv.h>

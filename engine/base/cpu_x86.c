@@ -1,4 +1,4 @@
-/* What an x86-64 CPU can do, from CPUID. */
+/* Instruction sets of an x86-64 CPU, from CPUID. */
 #include <cpuid.h>
 #include <stdio.h>
 #include <xmmintrin.h>

@@ -114,7 +114,7 @@ enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct er
 
 /* ---- beneath a folder ---- */
 
-/* False when what is open has no path, or one that is too long. */
+/* False when the open file has no path, or too long a one. */
 static bool path_of(int fd, char path[static PATH_MAX])
 {
     char link[32];

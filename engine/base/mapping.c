@@ -17,7 +17,7 @@
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
-/* What the signal handler reads: only atomics, never freed. begin 0: free; 1: being filled. */
+/* The signal handler reads these: only atomics, never freed. begin 0: free; 1: being filled. */
 struct guard {
     _Atomic uintptr_t begin, end;
     atomic_bool torn;

@@ -1,4 +1,4 @@
-/* Products whose shapes only a run knows (behind NonMaxSuppression, in the body of a Loop), with
+/* Products whose shapes only a run knows (after NonMaxSuppression, in the body of a Loop), with
  * the kernels of compiled programs: the node becomes a program of its own for the shapes at hand,
  * which is kept for the next run that has them.
  *
@@ -63,7 +63,7 @@ static double flops_of(const struct node_call *call)
     return columns > 0 ? 2 * (double)shape_count(y) * (double)shape_count(w) / columns : 0;
 }
 
-/* Is this a product that the backend may have a fast kernel for, and large enough? */
+/* Whether this is a large product for which the backend may have a fast kernel. */
 static bool is_candidate(const struct node_call *call)
 {
     const struct node *node = call->node;

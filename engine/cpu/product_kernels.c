@@ -22,13 +22,13 @@ static const struct cpu_kernel *const kernels[] = {
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
-/* What measuring may take, for all layers of a session: CPU time of the thread that compiles. */
+/* The limit of measuring all layers of a session: CPU time of the thread that compiles. */
 #define BUDGET_MS 600.0
 
 /* Layers below this are too quick to tell their kernels apart. */
 #define WORTH_FLOPS 4e6
 
-/* What padding may take where memory is tight. */
+/* The limit of padding where memory is tight. */
 #define SLACK_BYTES ((size_t)1 << 20)
 
 /* Another kernel replaces the rule's when it takes less than this share of its time. */

@@ -12,7 +12,7 @@ extern const struct backend_ops backend_cuda;
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
 
-/* What the build has machine code for, and PTX (90: compute capability 9.0); 0 ends each. */
+/* Compute capabilities with machine code in the build, and with PTX (90: 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
 /* Asks only devices that have a context: making one takes hundreds of MiB. */

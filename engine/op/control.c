@@ -466,7 +466,7 @@ KERNEL(kernel_loop)
 
 /* ---- Scan ---- */
 
-/* Slice `at` along `axis` of a tensor, without that dimension; offset and extents are those of the
+/* Slice `at` along `axis` of a tensor, without that dimension. Offset and extents are those of the
  * image `batch` where batched (the first dimension is left out too). */
 static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
                               size_t at, bool batched, size_t batch, struct tensor **ret,

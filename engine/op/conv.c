@@ -340,7 +340,7 @@ struct deform {
     double *panel;                     /* [channels * taps, POSITIONS] */
 };
 
-/* Where a sample lies between its neighbours: up to 8 corners that are inside. */
+/* The neighbours of a sample: up to 8 corners that are inside. */
 struct corners {
     int count;
     size_t at[8];

@@ -8,7 +8,7 @@
 
 /* ---- inference ---- */
 
-/* Where the indices are known, one that names no image is an error of the model. */
+/* A known index that names no image is an error of the model. */
 static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
 {
     const struct tensor *indices = node->inputs[2]->known;

@@ -88,7 +88,7 @@ static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
     return dtypes[arithmetic];
 }
 
-/* A tensor whose memory is already what the arithmetic computes in. */
+/* Whether the arithmetic computes in the tensor's own type. */
 static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 {
     return dtype == arithmetic_dtype(arithmetic) ||

@@ -84,7 +84,7 @@ struct sampler {
     int64_t extent[3];
 };
 
-/* What one output position is made of along one axis; index -1: nothing. */
+/* The inputs of one output position along one axis; index -1: none. */
 struct grid_axis_taps {
     int count;
     int64_t index[MAX_TAPS];

@@ -28,7 +28,7 @@ struct interpreter {
     const struct run *innermost; /* the graph that is being run: a body's, inside of a body */
 };
 
-/* What inference overwrites. */
+/* The state that inference overwrites. */
 struct declared {
     struct shape shape;
     enum dtype dtype;

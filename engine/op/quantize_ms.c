@@ -113,7 +113,7 @@ static float real_of(const struct quant *quant, int64_t stored)
 
 /* ---- binary ---- */
 
-/* What a binary operator computes with, made of the three scales once. */
+/* The factors of a binary operator, computed once from the three scales. */
 struct quantized_binary {
     bool adds;
     struct quant a, b, c;

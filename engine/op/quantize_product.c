@@ -185,7 +185,7 @@ static void finish_sums(const int32_t *sums, size_t n, float factor, const struc
     }
 }
 
-/* Number i of a tensor that holds one number, or as many as are asked for. */
+/* Number i of a tensor, or its only number. */
 static float number_at(const struct tensor *tensor, size_t i)
 {
     return (float)tensor_number(tensor, shape_count(&tensor->shape) == 1 ? 0 : i);

@@ -86,7 +86,7 @@ enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
 
 enum reduce_finish { FINISH_NONE, FINISH_MEAN, FINISH_ROOT, FINISH_LOG };
 
-/* What each operator maps, folds and does with the result; integers stay so where `is_whole`. */
+/* How each operator maps, folds and finishes; integers stay integers where `is_whole`. */
 static const struct reducer {
     enum map map;
     enum fold fold;
@@ -225,7 +225,7 @@ static double group_size(const struct shape *shape, unsigned axes)
     return size;
 }
 
-/* What comes after the fold; `shift` may be NULL. */
+/* The step after the fold; `shift` may be NULL. */
 static void finish_sums(enum reduce_finish finish, double divisor, const double *shift, double *sum,
                         size_t count)
 {
@@ -294,7 +294,7 @@ KERNEL(kernel_reduce)
 
 /* ---- maxima, minima ---- */
 
-/* What an empty maximum or minimum is: the end of the dtype's range. */
+/* The maximum or minimum of nothing: the end of the dtype's range. */
 static void identity(bool largest, enum dtype dtype, void *ret)
 {
     double real = largest ? -INFINITY : INFINITY;

@@ -295,7 +295,7 @@ static double unscale(const struct resize_axis *axis, double x)
     return (double)((float)x / (float)axis->scale);
 }
 
-/* Where output position i lies in the input. */
+/* The input coordinate of output position i. */
 static double source_position(const struct resize_plan *plan, const struct resize_axis *axis,
                               int64_t i)
 {
@@ -471,7 +471,7 @@ static size_t stage_product(const struct stage *stage, int begin, int end)
     return count;
 }
 
-/* A weight of 0 keeps infinities and NaN out of a result that lies exactly beside them. */
+/* Skips weights of 0, so that infinities and NaN beside an exact position do not count. */
 static void weigh_row(double *dst, const double *src, const size_t *index, const double *weight,
                       size_t taps, size_t inner)
 {

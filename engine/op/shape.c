@@ -254,7 +254,7 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Extents that were given one by one, or equal parts, of which the last may be smaller. */
+/* Sets extents that are given one by one, or equal parts with a smaller last one. */
 static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
                                  bool given, struct error *err)
 {

@@ -359,7 +359,7 @@ struct attend_call {
     double *row, *shown; /* [keys]: what becomes probabilities, what ATTENTION_SCORES gets */
 };
 
-/* What is added to the score of a key: -inf where it is hidden. */
+/* The addend of a key's score: -inf where the key is hidden. */
 static double bias_of(const struct attend_call *a, int64_t image, int64_t head, int64_t row,
                       int64_t key)
 {

@@ -120,7 +120,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* Is there a row of which nothing is kept? */
+/* Whether the mask keeps nothing of some row. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;
@@ -153,7 +153,7 @@ static struct value *mask_of(struct match *m, const struct value *condition, boo
     return mask;
 }
 
-/* Does a Reshape leave rows and keys alone? */
+/* Whether a Reshape leaves rows and keys alone. */
 static bool keeps_matrices(const struct shape *a, const struct shape *b)
 {
     return a->rank >= 2 && b->rank >= 2 && a->dims[a->rank - 1] == b->dims[b->rank - 1] &&

@@ -34,7 +34,7 @@ struct batch_proof {
     uint64_t *hash; /* FNV-1a of what an image reads of free values, and of its shapes */
 };
 
-/* Do the indices of a MaxUnpool come from a MaxPool of images as large as those it makes? Then each
+/* Whether a MaxUnpool's indices come from a MaxPool of images as large as its results. Then each
  * image's indices are of itself, wherever it lies in the batch. */
 static bool proof_unpools_itself(const struct node *node)
 {

@@ -103,7 +103,7 @@ static struct value *real_weights(struct edit *edit, const struct side *side)
     return real;
 }
 
-/* What the DynamicQuantizeLinear stores, read back: made once, before node n, which moves up. */
+/* Reads the DynamicQuantizeLinear's result back: once, before node n, which moves up. */
 static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {

@@ -400,7 +400,7 @@ void fold_affine_norm(const struct node *node, float *scale, float *shift)
     }
 }
 
-/* What y = x * scale + shift a node applies per channel; false when it is no such node. */
+/* Reads the y = x * scale + shift that a node applies per channel; false for other nodes. */
 static bool affine_of(const struct node *node, const struct value *x, int64_t channels, int rank,
                       float *scale, float *shift)
 {

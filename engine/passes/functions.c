@@ -307,7 +307,7 @@ static struct value *grouped_bias(struct attention_expansion *a, struct value *b
     return reshape(a->e, bias, dims, 5);
 }
 
-/* Does the line of a known mask that begins at element `first` keep the key? */
+/* Whether the line of a known mask that begins at element `first` keeps the key. */
 static bool mask_keeps(const struct attention_call *c, const struct value *mask, size_t first,
                        int64_t key)
 {
@@ -323,7 +323,7 @@ static bool mask_keeps(const struct attention_call *c, const struct value *mask,
  * a million would be looked at for minutes. */
 #define LOOKS_MAX ((size_t)1 << 24)
 
-/* May there be a row of which every key is hidden? Softmax makes NaN of it, Attention 0. */
+/* Whether a row may exist whose keys are all hidden. Softmax makes NaN of it, Attention 0. */
 static bool may_hide_a_row(const struct attention_expansion *a, const struct value *mask,
                            bool has_valid)
 {

@@ -3,7 +3,7 @@
  * for one image, 9 % for eight (AVX-512, two threads). */
 #include "engine/passes/passes.h"
 
-/* Images whose last dimensions make up the result's. */
+/* Whether the node concatenates images along their last dimension. */
 static bool joins_channels(const struct node *concat)
 {
     const struct value *whole = concat->outputs[0];

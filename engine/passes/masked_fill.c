@@ -21,7 +21,7 @@ static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, 
            (number == wanted || number == wanted - rank);
 }
 
-/* Returns the NonZero of which `places`, [count, rank of the mask], is the transpose; or NULL. */
+/* Returns the NonZero whose transpose is `places`, [count, rank of the mask]; or NULL. */
 static const struct node *masked_places(const struct value *places)
 {
     const struct node *node = places->producer;

@@ -109,7 +109,7 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     return support;
 }
 
-/* A node all of whose activations must be alike cannot make a float32 output of the graph from
+/* A node whose activations must all have one type cannot make a float32 output of the graph from
  * 16-bit operands; it stays float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {

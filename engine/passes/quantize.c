@@ -19,7 +19,7 @@
 
 /* ---- what storing clamps ---- */
 
-/* What stands between an operator and the QuantizeLinear that stores its result. */
+/* The nodes between an operator and the QuantizeLinear that stores its result. */
 struct stored {
     struct node *producer; /* NULL: it cannot be told, or another node reads a value in between */
     bool clamp;            /* to [low, high], which storing does not do by itself */
@@ -31,7 +31,7 @@ static int lowest_of(const struct ends *ends)
     return ends->zero->known->dtype == DTYPE_I8 ? -128 : 0;
 }
 
-/* Does storing as `to` clamp to [low, high] anyway? */
+/* Whether storing as `to` clamps to [low, high] anyway. */
 static bool clamps(const struct ends *to, double low, double high)
 {
     const double scale = tensor_number(to->scale->known, 0);
@@ -124,7 +124,7 @@ static bool match_binary(struct edit *edit, struct node *quantize, const struct 
                            binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-/* Does it reduce axes 2 and 3 of four, and keeps them as ones? */
+/* Whether it reduces axes 2 and 3 of four and keeps them as ones. */
 static bool is_image_mean(const struct node *mean)
 {
     int64_t axes[TENSOR_MAX_RANK];

@@ -44,7 +44,7 @@ static bool take_product(struct edit *edit, struct node *node, const struct node
                            QUANTIZED_OPERANDS);
 }
 
-/* Two values of one shape and type, one of which a product makes on the terms that are read. */
+/* Two values of one shape and type; a product makes one of them with the scales that are read. */
 static bool match_sum(struct edit *edit, struct node *add)
 {
     const struct value *y = add->outputs[0];

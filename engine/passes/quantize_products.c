@@ -57,7 +57,7 @@ static bool is_zero(const struct tensor *tensor)
     return true;
 }
 
-/* Does `shape` give each of `channels` columns one number, the same in all rows? */
+/* Whether `shape` gives each of `channels` columns one number, the same in all rows. */
 static bool is_by_column(const struct shape *shape, int64_t channels)
 {
     return shape_count(shape) == (size_t)channels &&

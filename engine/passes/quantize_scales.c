@@ -58,7 +58,7 @@ static bool read_stored(struct edit *edit, struct node *node)
     return changed;
 }
 
-/* Where the activation clamps, in stored numbers. */
+/* The bounds at which the activation clamps, in stored numbers. */
 static struct epilogue clamp_stored(const struct epilogue *e, const struct ends *to)
 {
     const float scale = (float)tensor_number(to->scale->known, 0);

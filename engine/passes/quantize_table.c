@@ -141,7 +141,7 @@ static bool collect_all(struct expression *e, struct node *node)
     return fits && e->root && table_push(e, node);
 }
 
-/* What a value of the graph was before the 256 numbers were put in. */
+/* A value of the graph before the 256 numbers were put in. */
 struct before {
     enum dtype dtype;
     struct shape shape;

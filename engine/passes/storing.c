@@ -7,7 +7,7 @@
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* Does the node keep all elements, in whatever order? */
+/* Whether the node keeps all elements, in any order. */
 static bool only_moves_elements(const struct node *node)
 {
     return op_has(node->op, OP_MOVES) && (op_has(node->op, OP_VIEW) || node->op == OP_TRANSPOSE);

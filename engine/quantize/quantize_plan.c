@@ -136,7 +136,7 @@ static const struct value *root_of(const struct quantize_plan *plan, const struc
     return value;
 }
 
-/* Does a Sum or Mul depend on one tensor alone, as x * sigmoid(x) does? */
+/* Whether a Sum or Mul depends on one tensor alone, as x * sigmoid(x) does. */
 static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
 {
     return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
@@ -269,7 +269,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* What a stored tensor is made of, as far as it can be stored, too. */
+/* Also stores the inputs of a stored tensor that can be stored. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

@@ -23,7 +23,7 @@ struct rewrite {
 
 /* A layer's weights, rounded. */
 struct stored_layer {
-    struct tensor *weights, *scales; /* int8; float32, one a channel */
+    struct tensor *weights, *scales; /* int8; float32, one per channel */
     float *corrections; /* of the bias, by channel: minus the mean error from rounding */
 };
 
@@ -39,7 +39,7 @@ static struct value *named_constant(struct rewrite *r, const struct value *of, c
     return value->name ? value : (edit_no_memory(&r->edit), NULL);
 }
 
-/* A node behind all others; graph_sort() puts it where it belongs. */
+/* Appends a node after all others; graph_sort() puts it where it belongs. */
 static struct value *append_node(struct rewrite *r, enum op op, const struct value *of,
                                  const char *suffix, struct value *const inputs[3],
                                  enum dtype dtype, const struct shape *shape)

@@ -202,7 +202,7 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* Where the halves of a model for photos and texts lie in its folder. */
+/* The places of a photo-and-text model's halves in its folder. */
 static const struct {
     const char *photos, *texts;
 } halves[] = {{"visual/model.onnx", "textual/model.onnx"},

@@ -8,7 +8,7 @@
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* What a value depends on. */
+/* The inputs that a value depends on. */
 enum { FROM_TEXT = 1, FROM_PHOTO = 2, FROM_BOTH = FROM_TEXT | FROM_PHOTO };
 
 struct division {

@@ -55,7 +55,7 @@ static enum status copy_header(const Onnx__ModelProto *model, struct graph *grap
     return STATUS_OK;
 }
 
-/* Infers what can be inferred on a copy: the graph keeps what its file declares. */
+/* Infers types and shapes on a copy: the graph itself keeps those that its file declares. */
 static enum status validate(const struct graph *graph, struct error *err)
 {
     struct graph *copy;

@@ -124,7 +124,7 @@ static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, 
         TRY(parse_decimal("offset", found[1], &offset, err));
     if (offset > file->external_size)
         return error_set(err, STATUS_MODEL,
-                         "external data: offset %llu lies behind the end of '%.200s' (%llu bytes)",
+                         "external data: offset %llu lies beyond the end of '%.200s' (%llu bytes)",
                          (unsigned long long)offset, found[0],
                          (unsigned long long)file->external_size);
     length = file->external_size - offset;

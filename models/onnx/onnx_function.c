@@ -63,7 +63,7 @@ const Onnx__FunctionProto *function_find(const struct import *import, const char
     return slot ? slot->value : NULL;
 }
 
-/* Is this function already being expanded around us? */
+/* Whether an enclosing expansion is of the same function. */
 static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *function)
 {
     for (; scope; scope = scope->caller ? scope->caller : scope->outer)

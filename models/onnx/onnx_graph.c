@@ -127,7 +127,7 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
                 import->err, STATUS_UNSUPPORTED,
                 "graph output '%.100s' has data type %s, which lensd reads in constants only", name,
                 scope_packed(value));
-        /* What the file declares serves descriptions until inference knows better. */
+        /* Descriptions use the declared type until inference knows better. */
         if (value->producer && value->dtype == DTYPE_NONE && info->type &&
             info->type->tensor_type) {
             if (read_type(import, info, &value->dtype, &value->shape) != STATUS_OK)

@@ -16,7 +16,7 @@
 #error "raw tensor data is copied as it is: lensd needs a little-endian machine"
 #endif
 
-/* What a tensor object costs beside its elements; keeps a million empty ones inside the budget. */
+/* The cost of a tensor object beside its elements; keeps a million empty ones in the budget. */
 #define TENSOR_OVERHEAD 320
 
 /* Smaller ones are read: a mapping costs more than copying a few pages. */
@@ -130,7 +130,7 @@ static enum storage storage_of_dtype(enum dtype dtype)
     }
 }
 
-/* Where raw_data lies in the file; {0, 0}: nowhere. */
+/* The range of raw_data in the file; {0, 0}: none. */
 static struct wire_reference raw_place(const Onnx__TensorProto *proto)
 {
     struct wire_reference reference = {0, 0};
@@ -187,7 +187,7 @@ static void tidy_bools(struct tensor *tensor)
         values[i] = values[i] != 0;
 }
 
-/* Where raw_data lies, checked. The descriptor belongs to `file`; -1: the file is not mapped. */
+/* The checked range of raw_data. `file` owns the descriptor; -1: the file is not mapped. */
 static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
                             struct onnx_external *ret, struct error *err)
 {

@@ -19,7 +19,7 @@
 /* Of all tensors together. A message may have 2 GiB; the rest is for what is not tensors. */
 #define TENSORS_LIMIT ((size_t)1536 << 20)
 
-/* What QuantizeLinear and the opsets that lensd writes need. */
+/* The lowest IR version for QuantizeLinear and for the opsets that lensd writes. */
 #define IR_VERSION_LEAST 8
 
 enum {

@@ -356,7 +356,7 @@ static double error_of(const struct agreement *a)
 }
 
 /* How far `graph` is from float32 in `count` answers from `first` on, at most as many as there are;
- * of those held out compares boxes and text, too. Leaves the session open. */
+ * with held-out images it compares boxes and text, too. Leaves the session open. */
 static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int first,
                                  int count, struct agreement *ret)
 {
@@ -586,7 +586,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
     return status;
 }
 
-/* What the layers in float32 cost and gain. */
+/* The cost and the gain of the layers in float32. */
 static enum status report_kept(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;

@@ -11,7 +11,7 @@
 #include "models/tasks/areas.h"
 #include "models/tasks/decoders.h"
 
-/* What all masks of an image share. */
+/* The data that all masks of an image share. */
 struct instance_maps {
     struct area_map map;
     struct area_place *columns, *rows; /* of the photo's pixels */

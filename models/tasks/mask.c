@@ -80,7 +80,7 @@ enum status mask_bitmap_of(const char *counts, uint32_t height, struct mask_bitm
     return STATUS_OK;
 }
 
-/* Marks a pixel whose upper edge belongs to an outline that was traced. */
+/* Marks a pixel whose upper edge belongs to a traced outline. */
 enum { IS_FOLLOWED = 2 };
 
 struct corner {

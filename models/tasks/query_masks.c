@@ -58,7 +58,7 @@ static int32_t *nearest_points(uint32_t count, float gain, float begin, float in
     return points;
 }
 
-/* What maps the photo's pixels to points of the planes. False: out of memory. */
+/* Maps the photo's pixels to points of the planes. False: out of memory. */
 static bool places_init(struct query_masks *masks, bool is_panoptic, const struct task_geometry *g)
 {
     if (!is_panoptic) {

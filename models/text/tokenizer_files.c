@@ -65,7 +65,7 @@ static enum status read_json(const char *const folders[], size_t count, const ch
 
 /* ---- Vocabularies without a tokenizer.json ---- */
 
-/* What a class of transformers adds to a vocabulary: a tokenizer.json without one, and the tokens
+/* A tokenizer class of transformers: a tokenizer.json without a vocabulary, and the tokens
  * around a text. */
 struct form {
     const char *json, *bos, *eos;

@@ -75,7 +75,7 @@ static void draw_mask(const struct annotation *a, const struct segment *mask)
     }
 }
 
-/* The corners of a box: those of its text, if it has some. */
+/* The corners of a box, or of its text if it has some. */
 static void outline_of(const struct annotation *a, const struct detections *found, size_t i,
                        float ret[static 4][2])
 {

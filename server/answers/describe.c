@@ -180,7 +180,7 @@ static bool describe_image(const struct predict_image *image, const struct model
                            const struct describe_how *how, struct described *described,
                            struct answer_image *ret);
 
-/* What the next stage of a pipeline made of a box; as deep as it has stages. */
+/* Describes the next stage's result for a box; nests as deep as the pipeline has stages. */
 static bool describe_crop(const struct predict_image *crop, struct described *described,
                           const struct answer_image **ret)
 {

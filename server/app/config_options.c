@@ -291,7 +291,7 @@ const struct option config_options[] = {
      "print the vector of this text as JSON, instead of answers to photos; for a model that takes "
      "texts"},
     {"labels", SWITCH(COMMAND_INSPECT, labels), OUTPUT,
-     "print the label of each class instead, one a line"},
+     "print the label of each class instead, one per line"},
     {"json", SWITCH(SHOWS | COMMAND_QUANTIZE, json), OUTPUT, "print JSON instead of a table"},
     {"jsonl", SWITCH(COMMAND_PREDICT, jsonl), OUTPUT,
      "print a line of JSON for each photo as soon as it is answered"},

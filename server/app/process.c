@@ -51,7 +51,7 @@ static ssize_t read_regular(const char *path, char *bytes, size_t size)
     return got;
 }
 
-/* What process_write_number writes, with any space around it. */
+/* Reads a number that process_write_number wrote, with any space around it. */
 static bool is_number(const char *text, long *ret)
 {
     char *end;

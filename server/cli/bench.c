@@ -35,7 +35,7 @@ struct bench_batch {
     size_t runs;
 };
 
-/* What one device is measured with. */
+/* The model and inputs that measure one device. */
 struct bench_target {
     char id[80]; /* as the user wrote it, or as the machine names it */
     char name[96];

@@ -231,7 +231,7 @@ static int print_inspection_json(const struct inspection *in)
 
 /* ---- text ---- */
 
-/* What can be decoded, and the packages that are missing for the rest. */
+/* Prints the formats that can be decoded, and the missing packages of the others. */
 static void print_formats(const struct inspection *in)
 {
     const char *need;

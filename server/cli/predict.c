@@ -525,7 +525,7 @@ static bool begin_photo(struct prediction_run *run)
     return status == STATUS_OK;
 }
 
-/* What was submitted for a photo is answered: submits its next part if there is one. */
+/* Called when a submitted part of a photo is answered: submits its next part if there is one. */
 static void continue_photo(const struct prediction_run *run, struct photo *photo)
 {
     struct predict_image *image = photo->request.images;

@@ -73,7 +73,7 @@ static void print_class(const char *label, size_t index)
         printf("class %zu\n", index);
 }
 
-/* What the next stage of a pipeline says of a box. */
+/* Prints the next stage's result for a box. */
 static void print_crop(const struct predict_image *crop)
 {
     if (crop->status != STATUS_OK) {
@@ -136,7 +136,7 @@ static void print_line(const struct predict_image *image)
     printf("\n");
 }
 
-/* Prints the text of a page, whose boxes a reader of text was given; false: it is no such page. */
+/* Prints the text of a page whose boxes a text model read; false: no text model did. */
 static bool print_page(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;

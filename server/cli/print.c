@@ -1,4 +1,4 @@
-/* What several commands print. */
+/* Texts that several commands print. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -69,7 +69,7 @@ static char *growing_name(const char *out)
     return asprintf(&name, "%s.XXXXXX", out) < 0 ? NULL : name;
 }
 
-/* Where the new folder grows, beside the place that it gets in the end. */
+/* The path at which the new folder is built, beside its final place. */
 static enum status make_folder(struct quantizing *q, struct error *err)
 {
     struct stat info;

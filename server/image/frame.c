@@ -64,7 +64,7 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     return STATUS_OK;
 }
 
-/* Where a canvas of `have` pixels begins in the `want` pixels that a centred crop keeps. */
+/* The offset of a canvas of `have` pixels in the `want` pixels that a centred crop keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
     if (want >= have) /* `floors` also rounds this offset down: -13.5 to -14 */

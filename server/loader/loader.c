@@ -391,7 +391,7 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
     return false;
 }
 
-/* Loads a version again whose files have changed, or for the first time. */
+/* Loads a version for the first time, or again after its files have changed. */
 static enum status follow_version(struct loader *loader, const struct repository_model *model,
                                   const struct repository_version *version,
                                   struct tracked_version *tracked, enum load_reason reason,
@@ -424,7 +424,7 @@ static void follow_spares(struct loader *loader, const struct repository_model *
     }
 }
 
-/* What is wanted of a model, as far as it is new or has changed; `again`: all of it. The first
+/* Loads the wanted versions of a model that are new or have changed; `again`: all. The first
  * failure is the answer, but every version is tried. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
                               bool again, struct error *err)

@@ -19,7 +19,7 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 
-/* Where rows and columns of an operand's matrix lie. */
+/* The offsets of rows and columns of an operand's matrix. */
 struct attention_layout {
     struct access_map walk;
     size_t *rows;    /* elements from the matrix's first, one entry a row */

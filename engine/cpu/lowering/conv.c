@@ -43,7 +43,7 @@ static struct strided_layout vector_layout(const struct tensor *vector, int64_t 
         .dtype = vector->dtype, .rank = 1, .dims = {count}, .strides = {1}};
 }
 
-/* Does a window along axis `a` have no tap inside the image? */
+/* Whether some window along axis `a` has no tap inside the image. */
 static bool reaches_beyond(const struct window *w, int a)
 {
     for (int64_t o = 0; o < w->out[a]; o++) {

@@ -197,7 +197,7 @@ static enum status lower_resize(const struct lowering *lowering, struct step **r
     bool is_known;
     TRY(resize_plan_init(node, &plain, &plan, &is_known, err));
     if (!is_known || plan.axis[2].out != out[1] || plan.axis[3].out != out[2])
-        return error_set(err, STATUS_INTERNAL, "Resize '%s' changed behind the layout pass",
+        return error_set(err, STATUS_INTERNAL, "Resize '%s' changed after the layout pass",
                          node->name);
     struct resize_step *s = step_create(lowering, sizeof *s, resize_run, ret, err);
     TRY(allocated(s));

@@ -8,7 +8,7 @@
  *   - by tiles: each thread takes blocks of tiles through all three stages; what lies between stays
  *     in its second-level cache. For few channels.
  *   - by points: the three stages one after the other over a round of tiles, so that each weight is
- *     fetched once a round and not once a block. For many channels.
+ *     fetched once per round and not once per block. For many channels.
  *
  * Images may be bfloat16; the arithmetic is float32 all the same, with the weights as they are. */
 #include "engine/base/cpu.h"
@@ -281,14 +281,14 @@ static bool winograd_pack(const void *context, const struct tensor *constant, fl
     return !packing.failed;
 }
 
-/* Do the transformed weights, four times as large as the filters, stay within bounds? */
+/* Whether the transformed weights, four times as large as the filters, stay within bounds. */
 static bool is_small(const struct winograd_step *s)
 {
     enum { MOST_WEIGHT_BYTES = 16 << 20 };
     return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
-/* Is it quicker than a direct convolution, which in bfloat16 has twice the rate?
+/* Whether it is quicker than a direct convolution, which in bfloat16 has twice the rate.
  * Costs are counted in multiply-adds: TRANSFORM for a tile's channel, FETCH for a weight from the
  * third-level cache. Measured on Zen 4. */
 static bool winograd_pays(const struct winograd_step *s)

@@ -1,4 +1,4 @@
-/* What lensd's own products do after the sum: bias, residual, activation. */
+/* The epilogue of lensd's own products: bias, residual, activation. */
 #include <string.h>
 
 #include "engine/cpu/program/program.h"

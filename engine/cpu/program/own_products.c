@@ -126,7 +126,7 @@ static void gather_run(const struct own_product *p, const void *from, size_t cou
     }
 }
 
-/* Where tap k of result o lies along an axis; -1: at no pixel. */
+/* The input pixel of tap k of result o along an axis; -1: none. */
 static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t k)
 {
     const int64_t at = o * axis->result_step + k * axis->tap_step + axis->offset;
@@ -141,7 +141,7 @@ static bool is_inside(const struct product_axis *axis, int64_t o)
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Elements from the begin of the source to the first tap of such a result. */
+/* Elements from the beginning of the source to the first tap of such a result. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;
@@ -505,7 +505,7 @@ static bool describe_taps(struct own_product *p)
     return p->tap_offsets;
 }
 
-/* Is every row one run of the source, and are all rows equally far apart? */
+/* Whether every row is one run of the source, and all rows are equally far apart. */
 static bool rows_are_even(const struct own_product *p)
 {
     bool in_place = p->channel_step == 1;

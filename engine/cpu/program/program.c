@@ -231,7 +231,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
 
 /* ---- weights ---- */
 
-/* Does a program behind `program` in the list hold this constant too? */
+/* Whether a later program in the list holds this constant, too. */
 static bool is_held_elsewhere(const struct program *program, const struct tensor *constant)
 {
     for (const struct program *p = program->next; p; p = p->next)

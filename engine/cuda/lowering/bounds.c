@@ -82,7 +82,7 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
     return true;
 }
 
-/* What the numbers of an operator's result are, beside those of OP_MOVES. */
+/* Rules for the range of an operator's result, beside that of OP_MOVES. */
 enum bounds_rule {
     OF_NOTHING,
     OF_INPUT,

@@ -183,7 +183,7 @@ static bool read_along(const struct node *node, struct gather_scatter_step *s)
     return shape_count(&indices->shape) > 0;
 }
 
-/* Where in x the i-th index of a scatter goes, as the kernels have it. */
+/* The place in x of the i-th index of a scatter, in the kernels' form. */
 static size_t place_of(const struct gather_scatter_step *s, const struct tensor *indices, size_t i)
 {
     int64_t at = 0;

@@ -107,7 +107,7 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (!s->fused && residual == y) {
-        /* The product would overwrite it, so a copy is kept behind the product's workspace. */
+        /* The product would overwrite it, so a copy is kept after the product's workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
         TRY(cuda_check(cudaMemcpyAsync(kept, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),

@@ -44,7 +44,7 @@ void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *
     *ret_fixed = (float)y->zero - (a_part + b_part);
 }
 
-/* What a node multiplies, whichever operator it is. */
+/* The operands of a product, whichever operator it is. */
 struct quantized_operands {
     const struct value *x, *y;
     const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */

@@ -69,7 +69,7 @@ static enum status spatial_run(struct cuda_step *base, struct cuda_program *prog
     return cuda_launched(base, program, err);
 }
 
-/* Are operand and result of one type that kernels compute in, with nothing fused? */
+/* Whether operand and result have one type that kernels compute in, with nothing fused. */
 static bool image_is_kept(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);

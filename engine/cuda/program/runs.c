@@ -390,7 +390,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Rows of the image input: those that are bytes only as far as they go. */
+/* Copies rows of the image input; of rows in bytes only their bytes. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {
@@ -619,7 +619,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
 struct cuda_profile {
     struct cuda_program *program;
     struct cuda_slot *slot;
-    cudaEvent_t *events; /* before each step, and behind the last one */
+    cudaEvent_t *events; /* before each step, and after the last one */
     unsigned flags;      /* of their recording */
 };
 

@@ -1,4 +1,4 @@
-/* What all steps share: how they are made, freed, and how a launch is checked. */
+/* Makes and frees steps, and checks launches. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -39,7 +39,7 @@ struct weight_upload {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct weight_upload *uploads; /* guarded by lock */
 
-/* What a session has of it. */
+/* A session's use of an upload. */
 struct cuda_weight {
     struct cuda_weight *next;
     struct tensor *constant; /* NULL once the session is compiled */
@@ -113,7 +113,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
     return p;
 }
 
-/* Where element i of row r comes from; SIZE_MAX: it is padding. */
+/* The source of element i of row r; SIZE_MAX: it is padding. */
 static size_t source_of(const struct tensor *constant, enum weight_layout layout,
                         const struct weight_packing *p, size_t r, size_t i)
 {

@@ -12,7 +12,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* What Roboflow and CVAT call a task; NULL: they have no word for it. */
+/* The names of a task at Roboflow and CVAT; NULL: they have none. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},

@@ -178,7 +178,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
             words[task].answer);
 }
 
-/* What a client writes to use the default model, or where there is none the first that serves. */
+/* Shows how to call the default model, or without one the first that serves. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
     size_t count;

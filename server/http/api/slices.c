@@ -148,7 +148,7 @@ enum status slices_begin(struct predict_request *request, size_t max_images,
         return error_set(err, STATUS_INVALID,
                          "slices are for one photo, and the request has %zu; send them one by one",
                          request->image_count);
-    /* What cannot be read fails with its own error when it is decoded. */
+    /* A photo that cannot be read fails with its own error when it is decoded. */
     if (photo->preset.status != STATUS_OK ||
         image_probe(photo->data, photo->size, &none, &info, &unread) != STATUS_OK ||
         (info.width <= slices->side && info.height <= slices->side))

@@ -72,7 +72,7 @@ static enum status describe_output(const struct deployment *deployment,
     return shape_check(&output->shape, output->dtype, &output->count, &output->bytes, err);
 }
 
-/* What the decode workers write must be what the session reads. */
+/* The decode workers must write the shape that the session reads. */
 static enum status check_image(const struct deployment *deployment, const struct session *session,
                                struct error *err)
 {

@@ -32,7 +32,7 @@ static struct inflight_batch *inflight_at(struct lane *lane, int i)
     return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
 }
 
-/* What of the outputs the images of a batch want: the best classes alone, where that is all. */
+/* The outputs that the images of a batch want: only the best classes, if these are enough. */
 static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
     const struct deployment *deployment = lane->deployment;

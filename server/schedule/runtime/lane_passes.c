@@ -159,7 +159,7 @@ static struct memory_budget *run_memory(const struct lane *lane)
     return lane->budget ? budget_run_memory(lane->budget) : NULL;
 }
 
-/* What the client gets of row `row` of a run. */
+/* The client's part of a run: row `row`. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (!image->request->raw_outputs)
@@ -319,7 +319,7 @@ void lane_end_turn(struct lane *lane)
     lane->turn_used = 0;
 }
 
-/* What became of a part. */
+/* The outcome of a part. */
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
 /* Runs a sub-batch, for the first time or as a retry. */

@@ -23,7 +23,7 @@
 #define MAX_TIME_MS       3600000
 #define SMALL_PICTURE     ((size_t)48 << 20)
 
-/* What threads, kernels' code and the heap take beside models. */
+/* The memory that threads, kernels' code and the heap take beside models. */
 #define OWN_MEMORY ((size_t)32 << 20)
 
 static enum status check_options(const struct model_host_options *options, struct error *err)

@@ -203,7 +203,7 @@ static enum status create_with_room(struct model_host *host, struct deployment_o
     }
 }
 
-/* Where memory is short, a later load may succeed, unless there is nothing else in memory. */
+/* A load that lacks memory may succeed later, unless no other model is in memory. */
 static void note_failure(struct model_host *host, const char *name, const char *version,
                          struct error *failure)
 {

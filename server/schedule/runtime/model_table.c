@@ -212,7 +212,7 @@ static void leave_locked(struct model_host *host, size_t place)
     memmove(at, at + 1, (--host->entry_count - place) * sizeof *at);
 }
 
-/* Counts names of which a version can answer, and versions that failed of names without one. */
+/* Counts names with a version that can answer, and the failed versions of other names. */
 static void count_names_locked(struct model_host *host, size_t *ret_ready, size_t *ret_failed)
 {
     *ret_ready = *ret_failed = 0;

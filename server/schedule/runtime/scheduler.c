@@ -304,7 +304,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     return status;
 }
 
-/* What a row of a raw-tensor request holds while it waits. */
+/* The bytes that a row of a raw-tensor request holds while it waits. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
     const struct deployment *deployment = scheduler->deployment;

@@ -1,4 +1,4 @@
-/* What lanes ask of a scheduler: the next batch, quarantine, and the memory of a batch. */
+/* Lanes call these: the next batch, quarantine, and the memory of a batch. */
 #include <stdio.h>
 
 #include "engine/base/clock.h"

@@ -10,7 +10,7 @@
 #include "models/tasks/crops.h"
 #include "server/image/warp.h"
 
-/* What a stage's model gets: a photo, or a crop of a box. */
+/* The input of a stage's model: a photo, or a crop of a box. */
 struct stage_crop {
     struct image picture;
     uint8_t *pixels; /* a rectified crop's, owned; NULL: `picture` views another one's pixels */
@@ -328,7 +328,7 @@ static enum status check_time(const struct staged_request *staged, struct error 
     return STATUS_OK;
 }
 
-/* Adds crops of the boxes of one picture to those of the next stage. */
+/* Adds crops of one picture's boxes to the crops of the next stage. */
 static enum status cut_picture(struct staged_request *staged, const struct stage_crop *from,
                                struct error *err)
 {
