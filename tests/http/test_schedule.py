@@ -70,10 +70,12 @@ class LateBodies(ServedCase):
     arguments = ("--default-timeout", "1")
 
     def late(self, *headers):
-        """The answer to a request whose last bytes come after more than a second."""
+        """The answer to a request whose last bytes come more than a second after the server has the others."""
         data = post("/predict", seven(), *headers)
+        self.server.wait_metric("lensd_http_upload_bytes", 0)
         with self.server.connect() as connection:
             connection.sendall(data[:-10])
+            self.server.wait_for(lambda: self.server.metric("lensd_http_upload_bytes") > 0, "the beginning")
             time.sleep(1.1)
             connection.sendall(data[-10:])
             return read_answer(connection)[0]
