@@ -1,7 +1,7 @@
 /* Tries forbidden system calls inside the real server's threads: preloaded into it (LD_PRELOAD).
  *
  * Each place where a stranger's bytes arrive is tried once: "decode-N" when it gives a photo to
- * libjpeg, the thread "http" when it accepts a connection; and, to compare, the process before it
+ * libjpeg, the thread "http" when it accepts a connection after that; and, to compare, the process before it
  * confines itself, and a thread that the decode worker makes. Each writes a line to standard error
  * that test_confine.py reads: "probe WHERE execve=1 openat=0 …", errno or 0 for each call. */
 #include <dlfcn.h>
@@ -94,6 +94,9 @@ static bool is_first(const char *name, atomic_flag *was_tried)
            !atomic_flag_test_and_set(was_tried);
 }
 
+/* It was answered, so the process was confined before: the first connections may come earlier. */
+static atomic_bool has_photo;
+
 EXPORT boolean jpeg_start_decompress(j_decompress_ptr photo)
 {
     static atomic_flag was_tried = ATOMIC_FLAG_INIT;
@@ -106,6 +109,7 @@ EXPORT boolean jpeg_start_decompress(j_decompress_ptr photo)
         if (pthread_create(&thread, NULL, helper, NULL) == 0)
             pthread_join(thread, NULL);
     }
+    has_photo = true;
     return ((boolean(*)(j_decompress_ptr))real)(photo);
 }
 
@@ -115,7 +119,7 @@ EXPORT int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags)
     static _Atomic uintptr_t real;
     if (!real)
         real = (uintptr_t)dlsym(RTLD_NEXT, "accept4");
-    if (is_first("http", &was_tried))
+    if (has_photo && is_first("http", &was_tried))
         probe("http");
     return ((int (*)(int, struct sockaddr *, socklen_t *, int))real)(fd, address, size, flags);
 }

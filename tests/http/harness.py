@@ -137,6 +137,16 @@ class Answer:
         return json.loads(self.body)
 
 
+def exchange(client, method, path, body, headers):
+    """The answer to one request of an http.client. Who is refused and still sends is cut off after two seconds, which a
+    busy machine may take to send much: the answer is there all the same."""
+    with contextlib.closing(client):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.request(method, path, body, headers or {})
+        response = client.getresponse()
+        return Answer(response.status, response.headers, response.read())
+
+
 class Server:
     """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
     is called in the new process before lensd. `stdout`, `stderr`: descriptors; without them `output` and log() have it."""
@@ -208,13 +218,7 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, timeout=PATIENCE):
-        connection = self.client(timeout)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            return Answer(response.status, response.headers, response.read())
-        finally:
-            connection.close()
+        return exchange(self.client(timeout), method, path, body, headers)
 
     def get(self, path):
         return self.request("GET", path)

@@ -88,6 +88,7 @@ class Threads(ConfineCase):
         names = ("start", "http", "decode", "helper")
         server = self.serve("--workers", "1", environment={"LD_PRELOAD": PROBE})
         self.assertEqual(server.predict(read(os.path.join(harness.ROOT, "tests/data/images/exif_0.jpg"))).status, 200)
+        self.assertTrue(server.answers())  # another connection
         for name in names:
             server.wait_log(f"probe {name} ")
         rows = {row[1]: dict(call.split("=") for call in row[2:]) for row in map(str.split, self.assert_ended(server).splitlines())

@@ -706,11 +706,12 @@ class Slow(FolderCase):
         self.assert_ended(server)
 
     def slow_model(self):
-        small_onnx.convolutions(self.path("slow.onnx"), 60, side=224)
-        return self.serve(self.path("slow.onnx"), "--model-name", "slow")
+        small_onnx.loops_when_light(self.folder, 0.9, trips=50, side=224)
+        return self.serve(self.folder, "--model-name", "slow", "--precision", "fp32")
 
-    def slow_call(self):
-        return request("slow", tensor("image", "FP32", [1, 3, 224, 224]), raw=[bytes(4 * 3 * 224 * 224)])
+    def slow_call(self, shade=0.0):
+        """Runs for a moment, or, with the shade 1, until its client leaves."""
+        return request("slow", tensor("image", "FP32", [1, 3, 224, 224]), raw=[struct.pack("<f", shade) * 3 * 224 * 224])
 
     @harness.needs("speed")
     def test_a_client_that_hangs_up_is_cancelled(self):
@@ -721,7 +722,7 @@ class Slow(FolderCase):
                 stream = connection.begin("ModelInfer")
                 before = server.admitted()
                 gone = server.metric("lensd_http_clients_gone_total")
-                connection.data(stream, message(self.slow_call()))
+                connection.data(stream, message(self.slow_call(1.0)))
                 server.wait_admitted(before + 1)
                 if how == "reset":
                     connection.send(frame(RST_STREAM, 0, stream, struct.pack(">I", http2.CANCEL)))
@@ -760,7 +761,7 @@ class Slow(FolderCase):
         reply = connection.answer(stream)
         self.assertEqual((reply.status, len(reply.messages)), (OK, 2))
         stream = connection.begin("ModelStreamInfer")
-        connection.data(stream, body, end=False)
+        connection.data(stream, message(self.slow_call(1.0)), end=False)
         server.wait_admitted(3)
         connection.send_until_closed(b"".join(frame(DATA, 0, stream, piece) for piece in pieces) * 3, 1)
         try:

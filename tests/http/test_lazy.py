@@ -309,8 +309,9 @@ class Hundreds(LazyCase):
         cpu, rss, threads = server.cpu_seconds(), process(server, "VmRSS") >> 10, process(server, "Threads")
         files = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         if not SANITIZED:
-            self.assertLessEqual(cpu, 1)  # 0.2 s where nothing else runs
-            self.assertLessEqual(rss, 60)
+            # Where nothing else runs 0.3 s and 33 MB; 5.5 s, 193 MB and 511 threads if all are loaded.
+            self.assertLessEqual(cpu, 3)
+            self.assertLessEqual(rss, 100)
         self.assertLess(threads, 64)  # nothing for each model
         self.assertLess(files, 64)
         self.assertEqual([self.ask(server, m) for m in ("m000", "m250", "m499")], [2, 2, 2])

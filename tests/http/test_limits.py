@@ -66,23 +66,26 @@ class Bodies(ServedCase):
             self.assertEqual(read_to_end(connection), b"")
 
     def test_the_refusal_reaches_a_client_that_is_still_sending(self):
+        data = post("/predict", bytes(8000000))
         for _ in range(20):
             with self.server.connect() as connection:
-                try:
-                    connection.sendall(post("/predict", bytes(8000000)))
-                except (BrokenPipeError, ConnectionResetError):
-                    self.fail("the connection was reset before the answer could be read")
+                self.send_in_time(connection, [data])
                 answer, _ = read_answer(connection)
                 self.assert_error(answer, 413, "too_large")
+
+    def send_in_time(self, connection, pieces):
+        """Who is refused may send for two seconds more, which is enough unless the machine is busy."""
+        begun = time.monotonic()
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            self.assertGreater(time.monotonic() - begun, 2, "the connection was reset before the answer could be read")
 
     def test_a_chunked_body_is_bounded_as_it_grows(self):
         with self.server.connect() as connection:
             connection.sendall(CHUNKED)
-            try:
-                for _ in range(64):
-                    connection.sendall(b"10000\r\n" + bytes(65536) + b"\r\n")
-            except (BrokenPipeError, ConnectionResetError):
-                self.fail("the connection was reset before the answer could be read")
+            self.send_in_time(connection, [b"10000\r\n" + bytes(65536) + b"\r\n"] * 64)
             answer, _ = read_answer(connection)
             self.assert_error(answer, 413, "too_large", str(3 * 2**20), "--max-body")
 

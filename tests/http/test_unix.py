@@ -52,12 +52,7 @@ class UnixServer(Server):
     def request(self, method, path, body=None, headers=None, timeout=harness.PATIENCE):
         client = http.client.HTTPConnection("localhost", timeout=timeout)
         client.sock = self.connect(timeout)
-        try:
-            client.request(method, path, body, headers or {})
-            response = client.getresponse()
-            return Answer(response.status, response.headers, response.read())
-        finally:
-            client.close()
+        return harness.exchange(client, method, path, body, headers)
 
 
 class Unix(unittest.TestCase):
