@@ -35,17 +35,18 @@ enum status run_interpreted(struct graph *graph, struct tensor *const *inputs,
     return status;
 }
 
-/* `inputs` starts at the input that is left. */
+/* `inputs`: those that are left. */
 static enum status run_session(struct session *session, const struct graph *graph,
                                struct tensor *const *inputs, struct tensor **outputs,
                                struct error *err)
 {
-    const void **data = alloc_array(1, sizeof *data);
+    const size_t count = session_input_count(session);
+    const void **data = alloc_array(count ? count : 1, sizeof *data);
     const struct tensor **results = alloc_array(graph->output_count, sizeof *results);
     enum status status =
         data && results ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "out of memory");
-    if (status == STATUS_OK && session_input_count(session))
-        data[0] = inputs[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++)
+        data[i] = inputs[i]->data;
     if (status == STATUS_OK)
         status = session_run(session, 1, data, results, err);
     for (size_t i = 0; status == STATUS_OK && i < graph->output_count; i++)
@@ -67,27 +68,27 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
 }
 
 /* A session warms up with made-up contents, which shapes, axes and indices do not bear: all inputs
- * but the largest of floats become constants, as they are in the models people serve. Returns the
- * position of the one that is left (0 where none is: a graph of constants). */
-static size_t freeze_inputs(struct graph *graph, struct tensor *const *inputs)
+ * but the largest of floats and masks become constants, as they are in the models people serve.
+ * Fills `left` with those that do not. */
+static void freeze_inputs(struct graph *graph, struct tensor *const *inputs, struct tensor **left)
 {
-    size_t kept = graph->input_count;
+    size_t kept = graph->input_count, count = 0;
     for (size_t i = 0; i < graph->input_count; i++)
         if (dtype_is_float(inputs[i]->dtype) &&
             (kept == graph->input_count || inputs[i]->bytes > inputs[kept]->bytes))
             kept = i;
     for (size_t i = 0; i < graph->input_count; i++) {
-        graph->inputs[i]->shape = inputs[i]->shape;
-        if (i != kept)
-            graph->inputs[i]->known = tensor_ref(inputs[i]);
+        struct value *value = graph->inputs[i];
+        const bool is_mask = inputs[i]->dtype == DTYPE_BOOL && inputs[i]->bytes > 1;
+        value->shape = inputs[i]->shape;
+        if (i == kept || is_mask) {
+            graph->inputs[count] = value;
+            left[count++] = inputs[i];
+        } else {
+            value->known = tensor_ref(inputs[i]);
+        }
     }
-    if (kept == graph->input_count) {
-        graph->input_count = 0;
-        return 0;
-    }
-    graph->inputs[0] = graph->inputs[kept];
-    graph->input_count = 1;
-    return kept;
+    graph->input_count = count;
 }
 
 static struct device_id device = {DEVICE_CPU, 0};
@@ -106,11 +107,16 @@ enum status run_compiled(struct graph *graph, struct tensor *const *inputs, stru
         .device = device, .max_batch = 1, .image_input = SIZE_MAX};
     TRY(check_inputs(graph, inputs, err));
     TRY(graph_clone(graph, &copy, err));
-    size_t kept = freeze_inputs(copy, inputs);
-    enum status status = session_create(copy, &options, &session, err);
+    struct tensor **left = alloc_array(graph->input_count + 1, sizeof *left);
+    enum status status = check_memory(left, "for a case", err);
     if (status == STATUS_OK)
-        status = run_session(session, graph, inputs + kept, outputs, err);
+        freeze_inputs(copy, inputs, left);
+    if (status == STATUS_OK)
+        status = session_create(copy, &options, &session, err);
+    if (status == STATUS_OK)
+        status = run_session(session, graph, left, outputs, err);
     session_free(session);
     graph_free(copy);
+    free(left);
     return status;
 }
