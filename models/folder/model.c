@@ -32,7 +32,7 @@ void model_set_size(struct model *model, int height, int width)
     struct preprocess *p = &model->preprocess;
     p->height = height;
     p->width = width;
-    if (p->resize == RESIZE_EXACT || p->resize == RESIZE_LETTERBOX) {
+    if (p->resize == RESIZE_EXACT || p->resize == RESIZE_LETTERBOX || p->resize == RESIZE_BODY) {
         p->resize_height = height;
         p->resize_width = width;
     } else if (p->resize == RESIZE_SHORT_SIDE) {
@@ -349,6 +349,11 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
     static const char face[] = "right_eye\nleft_eye\nnose\nright_mouth_corner\nleft_mouth_corner\n";
     const char *names = metadata_value(onnx, "kpt_names");
     const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
+    if (model->task.layout == LAYOUT_HEATMAPS && model->labels.count == model->task.point_count) {
+        model->point_names = model->labels; /* id2label of VitPose */
+        model->labels = (struct labels){0};
+        return STATUS_OK;
+    }
     if (end)
         return labels_from_python(begin, (size_t)(end + 1 - begin), &model->point_names, err);
     if (task_layout_is_faces(model->task.layout))

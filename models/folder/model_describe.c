@@ -353,9 +353,10 @@ static void fit_task(struct model *model, bool configured)
     const enum task_layout layout = model->task.layout;
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
     const bool is_face = task_layout_is_faces(layout), is_scrfd = is_face && layout != LAYOUT_YUNET;
+    const bool is_body = layout == LAYOUT_HEATMAPS;
     /* Hugging Face's, and RF-DETR: ImageNet's mean and std. */
     const bool is_imagenet = layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
-                             layout == LAYOUT_RFDETR || task_layout_is_masks(layout);
+                             layout == LAYOUT_RFDETR || is_body || task_layout_is_masks(layout);
     const bool is_map = model->task.kind == TASK_SEGMENTATION || model->task.kind == TASK_DEPTH;
     if (model->image_input == SIZE_MAX || (configured && !is_rtdetr))
         return;
@@ -368,10 +369,10 @@ static void fit_task(struct model *model, bool configured)
         return;
     if (is_anomaly)
         set_open_sides(model, 256, 256);
-    const bool is_stretched = is_map || is_anomaly || is_rtdetr || is_imagenet ||
+    const bool is_stretched = is_map || is_anomaly || is_rtdetr || (is_imagenet && !is_body) ||
                               layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW ||
                               layout == LAYOUT_RTDETR_LISTS;
-    p->resize = is_stretched ? RESIZE_EXACT : RESIZE_LETTERBOX;
+    p->resize = is_stretched ? RESIZE_EXACT : is_body ? RESIZE_BODY : RESIZE_LETTERBOX;
     if (is_scrfd)
         set_open_sides(model, 640, 640);
     p->resize_width = p->width;

@@ -57,10 +57,11 @@ static enum status check_sizes(const struct preprocess *p, struct error *err)
         return check_side("the short side to resize to", p->resize_short, err);
     case RESIZE_EXACT:
     case RESIZE_LETTERBOX:
+    case RESIZE_BODY:
         TRY(check_side("the width to resize to", p->resize_width, err));
         return check_side("the height to resize to", p->resize_height, err);
     }
-    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a resize mode (0 … 3)",
+    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a resize mode (0 … 4)",
                      (int)p->resize);
 }
 
@@ -152,6 +153,9 @@ static bool append_resize(struct text_line *line, const struct preprocess *p)
         return true;
     case RESIZE_EXACT:
         append(line, "resize to %d x %d (%s)", p->resize_width, p->resize_height, filter);
+        break;
+    case RESIZE_BODY:
+        append(line, "fit with a margin into %d x %d", p->resize_width, p->resize_height);
         break;
     case RESIZE_LETTERBOX:
         append(line, "letterbox into %d x %d (%s, padded%s with ", p->resize_width,

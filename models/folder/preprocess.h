@@ -27,6 +27,9 @@ enum resize_rule {
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect not kept */
     RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect kept, the
                           rest padded: centred as Ultralytics has it, or in the upper left corner */
+    RESIZE_BODY,       /* VitPose's: the picture's middle in that of the model's input, aspect kept,
+                          with a quarter more on the sides, by warp_affine(); pixels outside are
+                          black. A picture of the model's size stays as it is */
 };
 
 enum channel_order {
@@ -41,7 +44,7 @@ struct preprocess {
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
-    int resize_width, resize_height; /* pixels, RESIZE_EXACT and RESIZE_LETTERBOX */
+    int resize_width, resize_height; /* pixels, all but NONE and SHORT_SIDE */
     int width, height;               /* pixels the model gets (0: not set yet): after the resize a
                                         centred crop to this size is taken; where the image is
                                         smaller, it is padded with zeros as torchvision.CenterCrop

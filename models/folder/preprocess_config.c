@@ -289,11 +289,12 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
 
 static enum status read_geometry(const cJSON *json, struct preprocess *p, struct error *err)
 {
-    bool do_resize = false, do_crop = false, to_square = false, crop_first = false;
+    bool do_resize = false, do_crop = false, to_square = false, crop_first = false, warps = false;
     struct size_spec size, crop;
     TRY(get_bool(json, "do_resize", true, &do_resize, err));
     TRY(get_bool(json, "do_center_crop", false, &do_crop, err));
     TRY(get_bool(json, "crop_first", false, &crop_first, err));
+    TRY(get_bool(json, "do_affine_transform", false, &warps, err));
     TRY(get_bool(json, "default_to_square", true, &to_square, err));
     TRY(read_size(json, "size", &size, err));
     TRY(read_size(json, "crop_size", &crop, err));
@@ -309,7 +310,10 @@ static enum status read_geometry(const cJSON *json, struct preprocess *p, struct
         p->width = kept->shortest ? kept->shortest : kept->width;
         p->height = kept->shortest ? kept->shortest : kept->height;
     }
-    if (do_crop && crop_first && crop.given && size.height) {
+    if (warps && size.given) {
+        resize_exact(p, size.width, size.height);
+        p->resize = RESIZE_BODY;
+    } else if (do_crop && crop_first && crop.given && size.height) {
         p->first_width = fmin(1, (double)size.width / crop.width);
         p->first_height = fmin(1, (double)size.height / crop.height);
     } else if (do_crop && crop.given) {
@@ -725,6 +729,7 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
         break;
     case RESIZE_EXACT:
     case RESIZE_LETTERBOX:
+    case RESIZE_BODY:
         p->resize_width = by_ratio(p->resize_width, from_width, width);
         p->resize_height = by_ratio(p->resize_height, from_height, height);
         break;

@@ -45,6 +45,7 @@ layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL and LAYOUT_RTDETR_FINAL *
 layout_decoder decode_rtdetr;
 layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
 layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
+layout_decoder decode_heatmaps; /* LAYOUT_HEATMAPS */
 layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
@@ -70,6 +71,11 @@ struct extra_numbers detect_extras(const struct task *task, const struct task_ro
 void face_points(const struct task *task, const struct task_rows *outputs,
                  const struct task_geometry *geometry, uint32_t place,
                  float ret[static 2 * FACE_POINTS]);
+
+/* Point `p` of LAYOUT_HEATMAPS: x, y in pixels of the input, whose first one is at 0, and the
+ * greatest number of its map. */
+void heatmap_point(const struct task_rows *rows, const struct task_geometry *geometry, size_t p,
+                   float ret[static 3]);
 
 /* Adds the masks of the boxes, which are in pixels of the photo. YOLO's boxes whose mask is empty
  * are dropped. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */

@@ -30,6 +30,7 @@ static layout_decoder *const decoders[] = {
     [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
     [LAYOUT_OWL] = decode_words,
     [LAYOUT_GROUNDING] = decode_words,
+    [LAYOUT_HEATMAPS] = decode_heatmaps,
 };
 
 static float to_photo(float at, float begin, float gain, float side)
@@ -75,17 +76,22 @@ static enum status add_points(const struct task *task, const struct task_rows *r
         return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
     struct task_point *point = found->points;
     const bool is_face = task_layout_is_faces(task->layout);
+    const bool are_maps = task->layout == LAYOUT_HEATMAPS;
     for (size_t i = 0; i < found->count; i++) {
         float own[2 * FACE_POINTS];
         struct extra_numbers numbers = {own, 1};
         if (is_face)
             face_points(task, rows, g, found->items[i].place, own);
-        else
+        else if (!are_maps)
             numbers = detect_extras(task, rows, found->items[i].place);
         for (size_t p = 0; p < task->point_count; p++, point++) {
-            const float *at = numbers.first + p * task->point_numbers * numbers.step;
-            point->x = place_point(at[0], g->left, g->gain_x, g->photo_width, is_face);
-            point->y = place_point(at[numbers.step], g->top, g->gain_y, g->photo_height, is_face);
+            const float *at =
+                numbers.first + (are_maps ? 0 : p * task->point_numbers) * numbers.step;
+            if (are_maps)
+                heatmap_point(rows, g, p, own);
+            const bool may_leave = is_face || are_maps;
+            point->x = place_point(at[0], g->left, g->gain_x, g->photo_width, may_leave);
+            point->y = place_point(at[numbers.step], g->top, g->gain_y, g->photo_height, may_leave);
             const float score = task->point_numbers > 2 ? at[2 * numbers.step] : -1;
             point->score = task->point_numbers > 2 && !(score >= 0) ? 0 : score > 1 ? 1 : score;
         }

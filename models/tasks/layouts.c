@@ -37,6 +37,7 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_YOLO_NAS_FLAT] = {"yolo-nas-flat", 1, 0.25f, 1, 300, false},
     [LAYOUT_OWL] = {"owl", 2, 0.1f, 1, 300, true},
     [LAYOUT_GROUNDING] = {"grounding-dino", 2, 0.25f, 1, 300, true},
+    [LAYOUT_HEATMAPS] = {"heatmaps", 1, 0, 1, 1, true},
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);
 

@@ -63,6 +63,7 @@ enum task_layout {
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: its number, corners, score, class */
     LAYOUT_OWL, /* logits [Q, words] under a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
     LAYOUT_GROUNDING, /* the same, where logits are of the tokens of all words; Grounding DINO */
+    LAYOUT_HEATMAPS,  /* a map for each key point of one body: [K, height, width]; VitPose */
 };
 
 /* Most outputs that a layout has. */

@@ -635,6 +635,21 @@ static void decide_text(const struct task_facts *facts, struct task *task)
     }
 }
 
+/* ---- heatmaps ---- */
+
+static bool take_heatmaps(const struct task_facts *facts, struct task *task)
+{
+    const size_t at = find_map(facts);
+    const int64_t points = at != SIZE_MAX ? dim_of(&facts->outputs[at], 0) : 0;
+    if (points < 1 || points > TASK_MAX_POINTS)
+        return false;
+    take_output(at, task);
+    task->layout = LAYOUT_HEATMAPS;
+    task->point_count = (size_t)points;
+    task->point_numbers = 3;
+    return true;
+}
+
 /* ---- segmentation ---- */
 
 static void decide_segmentation(const struct task_facts *facts, struct task *task)
@@ -644,10 +659,15 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
         return;
     const struct task_output *output = &facts->outputs[at];
     const char *architecture = facts->architecture;
-    if (architecture && has_suffix(architecture, "ForPoseEstimation"))
+    const bool is_pose = architecture && has_suffix(architecture, "ForPoseEstimation");
+    if (is_pose && !strncmp(architecture, "VitPose", 7) && take_heatmaps(facts, task)) {
+        decided(task, TASK_POSE, "%.80s in config.json", architecture);
+        return;
+    }
+    if (is_pose)
         decided(task, TASK_UNKNOWN,
                 "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, "
-                "which lensd does not decode; ask for tensors",
+                "which lensd decodes for VitPose alone; ask for tensors",
                 architecture, output->name);
     else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
@@ -733,11 +753,16 @@ static enum status configured_layout(const struct task_facts *facts, struct task
     task->layout = layout;
     if (task_layout_is_faces(layout))
         set_faces(task);
+    if (layout == LAYOUT_HEATMAPS && !take_heatmaps(facts, task))
+        return error_set(err, STATUS_MODEL,
+                         "lensd.json: the layout \"heatmaps\" needs an output of the shape [batch, "
+                         "points, height, width] with at most %d points",
+                         TASK_MAX_POINTS);
     decided(task,
-            task_layout_is_faces(layout)   ? TASK_POSE
-            : layout == LAYOUT_TEXT        ? TASK_TEXT_BOXES
-            : task_layout_is_masks(layout) ? TASK_INSTANCES
-                                           : TASK_DETECTION,
+            task_layout_is_faces(layout) || layout == LAYOUT_HEATMAPS ? TASK_POSE
+            : layout == LAYOUT_TEXT                                   ? TASK_TEXT_BOXES
+            : task_layout_is_masks(layout)                            ? TASK_INSTANCES
+                                                                      : TASK_DETECTION,
             "layout '%s' in lensd.json", task_layouts[layout].name);
     return STATUS_OK;
 }
@@ -768,7 +793,7 @@ static enum status apply_configured_boxes(const struct task_facts *facts, enum t
                          "prototypes, height, width]",
                          task_name(kind));
     if (kind == TASK_POSE && !task_layout_is_faces(task->layout) &&
-        !read_points(facts->point_shape, task))
+        task->layout != LAYOUT_HEATMAPS && !read_points(facts->point_shape, task))
         return error_set(err, STATUS_MODEL,
                          "kpt_shape in the file's metadata is '%.40s', not [n, 2 or 3]",
                          facts->point_shape);

@@ -9,6 +9,7 @@
  *   ratio), offset round(rest / 2 - 0.1);
  * - Hugging Face's longest_edge: sides int(side * ratio + 0.5), and max_height with max_width:
  *   int(side * ratio), both padded to the right and below;
+ * - VitPose's box_to_center_and_scale() and get_warp_matrix();
  * - Perceiver's crop before the resize: int(share * short side), offset int(rest / 2). */
 #include "server/image/frame.h"
 
@@ -45,9 +46,11 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
         to_width = (uint64_t)p->resize_width;
         to_height = (uint64_t)p->resize_height;
         break;
+    case RESIZE_BODY:
     case RESIZE_LETTERBOX: {
+        const double room = p->resize == RESIZE_BODY ? BODY_ROOM : 1;
         const double ratio =
-            fmin((double)p->resize_height / height, (double)p->resize_width / width);
+            fmin((double)p->resize_height / height, (double)p->resize_width / width) / room;
         to_width = (uint64_t)fmax(1, letterbox_side(p, width * ratio));
         to_height = (uint64_t)fmax(1, letterbox_side(p, height * ratio));
         break;
@@ -82,9 +85,11 @@ static int letterbox_begin(int picture, int canvas)
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err)
 {
-    struct crop_frame frame = {0};
+    struct crop_frame frame = {.map = {1, 0, 0, 0, 1, 0}};
+    if (width != (uint32_t)p->width || height != (uint32_t)p->height)
+        frame_body(p, width, height, frame.map);
     TRY(resized_size(p, width, height, &frame, err));
-    const bool letterbox = p->resize == RESIZE_LETTERBOX;
+    const bool letterbox = p->resize == RESIZE_LETTERBOX || p->resize == RESIZE_BODY;
     frame.canvas_width = letterbox ? p->resize_width : frame.resized_width;
     frame.canvas_height = letterbox ? p->resize_height : frame.resized_height;
     frame.canvas_left = crop_begin(frame.canvas_width, p->width, p->crop_floors);

@@ -2,6 +2,7 @@
  * frameworks. Pure. */
 #pragma once
 
+#include <math.h>
 #include <stdint.h>
 
 #include "models/folder/preprocess.h"
@@ -14,12 +15,31 @@ struct crop_frame {
     /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
      * Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
+    double map[6]; /* RESIZE_BODY: as of frame_body(), or the identity */
 };
 
 /* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE if a resized side would exceed
  * 65535. */
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
+
+/* VitPose's padding_factor. */
+#define BODY_ROOM 1.25
+
+/* RESIZE_BODY: the map of warp_affine() from pixels of the model's input to those of a picture, or
+ * of a box, of `width` x `height`. */
+static inline void frame_body(const struct preprocess *p, double width, double height,
+                              double map[static 6])
+{
+    const double aspect = (double)p->width / p->height;
+    const double across = fmax(width, height * aspect) * BODY_ROOM;
+    const double down = fmax(height, width / aspect) * BODY_ROOM;
+    map[0] = across / fmax(1, p->width - 1);
+    map[4] = down / fmax(1, p->height - 1);
+    map[1] = map[3] = 0;
+    map[2] = (width - across) / 2;
+    map[5] = (height - down) / 2;
+}
 
 /* The part of an upright picture that is resized: all of it, or the centred crop of
  * preprocess.first_width by first_height (fractions of the short side). At least one pixel. */

@@ -16,6 +16,7 @@
 #include "engine/base/size.h"
 #include "server/image/frame.h"
 #include "server/image/resample.h"
+#include "server/image/warp.h"
 
 enum { GROUP = 4, CHANNELS = 3 };
 
@@ -288,6 +289,27 @@ static uint32_t larger_side(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+/* RESIZE_BODY. `shrink`: how much smaller than the whole picture this one was decoded. */
+static enum status warp_body(struct transform *transform, const struct image *image,
+                             const struct preprocess *p, struct sink *sink, struct error *err)
+{
+    struct crop_frame frame;
+    double *map = frame.map;
+    const uint32_t width = larger_side(image->info.width, image->width);
+    const uint32_t height = larger_side(image->info.height, image->height);
+    const double shrink[] = {(double)width / image->width, (double)height / image->height};
+    TRY(frame_of(p, width, height, &frame, err));
+    for (int axis = 0; axis < 2; axis++) {
+        map[4 * axis] /= shrink[axis];
+        map[2 + 3 * axis] = (map[2 + 3 * axis] + 0.5) / shrink[axis] - 0.5;
+    }
+    const size_t pixels = (size_t)p->width * (size_t)p->height;
+    TRY(scratch_reserve(&transform->ring, pixels, CHANNELS, err));
+    warp_affine(image, map, (uint32_t)p->width, (uint32_t)p->height, false, transform->ring.data);
+    sink_pixels(sink, transform->ring.data, pixels);
+    return STATUS_OK;
+}
+
 static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
@@ -297,6 +319,8 @@ static enum status resize_run(struct transform *transform, const struct image *w
             err, STATUS_TOO_LARGE,
             "a picture of %u x %u pixels cannot be resized: a side may have at most %d",
             whole->width, whole->height, SOURCE_MAX);
+    if (p->resize == RESIZE_BODY)
+        return warp_body(transform, whole, p, sink, err);
     const struct source_frame source = frame_source(p, whole->width, whole->height);
     struct image image = *whole;
     image.width = source.width;

@@ -121,15 +121,19 @@ static int64_t fine_place(double at)
     return llrint(fmin(fmax(at * 1024, INT32_MIN), INT32_MAX));
 }
 
-static void blend_pixel(const struct image *image, int64_t across, int64_t down, uint8_t *ret)
+static void blend_pixel(const struct image *image, int64_t across, int64_t down, bool fades,
+                        uint8_t *ret)
 {
     const int64_t left = across >> 5, top = down >> 5;
     const int x = (int)(across & (PLACES - 1)), y = (int)(down & (PLACES - 1));
+    const int64_t last_column = (int64_t)image->width - 1, last_row = (int64_t)image->height - 1;
+    const bool is_outside =
+        across < 0 || down < 0 || across > last_column * PLACES || down > last_row * PLACES;
     int sums[3] = {0};
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4 && (fades || !is_outside); k++) {
         const int64_t column = left + k % 2, row = top + k / 2;
         const int weight = (k % 2 ? x : PLACES - x) * (k / 2 ? y : PLACES - y);
-        if (column < 0 || row < 0 || column >= image->width || row >= image->height)
+        if (column < 0 || row < 0 || column > last_column || row > last_row)
             continue;
         const uint8_t *pixel = image->pixels + (size_t)row * image->stride + 3 * (size_t)column;
         for (int c = 0; c < 3; c++)
@@ -140,7 +144,7 @@ static void blend_pixel(const struct image *image, int64_t across, int64_t down,
 }
 
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
-                 uint32_t height, uint8_t *ret)
+                 uint32_t height, bool fades, uint8_t *ret)
 {
     enum { HALF = 1024 / PLACES / 2 }; /* of a 32nd */
     for (uint32_t y = 0; y < height; y++) {
@@ -148,7 +152,7 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
         const int64_t down = fine_place(map[4] * y + map[5]) + HALF;
         for (uint32_t x = 0; x < width; x++, ret += 3)
             blend_pixel(image, (across + fine_place(map[0] * x)) >> 5,
-                        (down + fine_place(map[3] * x)) >> 5, ret);
+                        (down + fine_place(map[3] * x)) >> 5, fades, ret);
     }
 }
 

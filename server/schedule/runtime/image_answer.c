@@ -20,6 +20,12 @@ static enum status place_photo(const struct preprocess *p, const struct predict_
                                   .photo_height = (float)image->height,
                                   .input_width = (float)p->width,
                                   .input_height = (float)p->height};
+    if (p->resize == RESIZE_BODY) {
+        ret->gain_x = (float)(1 / frame.map[0]);
+        ret->gain_y = (float)(1 / frame.map[4]);
+        ret->left = (float)(-frame.map[2] / frame.map[0]);
+        ret->top = (float)(-frame.map[5] / frame.map[4]);
+    }
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "models/tasks/crops.h"
+#include "server/image/frame.h"
 #include "server/image/warp.h"
 
 /* The input of a stage's model: a photo, or a crop of a box. */
@@ -19,6 +20,8 @@ struct stage_crop {
     size_t box;                    /* index of that box in the parent */
     const struct stage_size *size; /* NULL: what the request says, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
+    bool is_body;                  /* the answer is moved by `map` into the parent's picture */
+    double map[6];
 };
 
 /* ---- before the first part ---- */
@@ -112,7 +115,9 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     const char *name = staged->config->stages[at].model;
     struct deployment *deployment;
     TRY(model_host_acquire(staged->host, name, NULL, &deployment, ret_retry_after_s, err));
-    staged->keep_aspect[at] = deployment->model->preprocess.resize != RESIZE_EXACT;
+    const struct preprocess *p = &deployment->model->preprocess;
+    staged->keep_aspect[at] = p->resize != RESIZE_EXACT;
+    staged->bodies[at] = p->resize == RESIZE_BODY ? *p : (struct preprocess){.width = 0};
     const size_t part = deployment->max_rows / ADMISSION_CROPS_DIVISOR;
     staged->rooms[at] = part > 1 ? part : 1;
     const enum status status = check_model(staged->config, at, deployment, err);
@@ -218,6 +223,32 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
+/* The answers of bodies are in pixels of the picture, like the boxes that these were found in. */
+static void move_bodies(struct staged_request *staged)
+{
+    for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
+        const struct stage_crop *crop = &staged->crops[staged->stage][i];
+        struct detections *found = &crop->result->answer.detections;
+        const struct predict_image *from = crop->parent;
+        if (!crop->is_body || crop->result->status != STATUS_OK)
+            continue;
+        crop->result->width = from->width;
+        crop->result->height = from->height;
+        for (size_t b = 0; b < found->count; b++) {
+            const struct detection *box = &from->answer.detections.items[crop->box];
+            found->items[b].x1 = box->x1;
+            found->items[b].y1 = box->y1;
+            found->items[b].x2 = box->x2;
+            found->items[b].y2 = box->y2;
+        }
+        for (size_t p = 0; p < found->count * found->point_count; p++) {
+            struct task_point *point = &found->points[p];
+            point->x = (float)(crop->map[0] * (double)point->x + crop->map[2]);
+            point->y = (float)(crop->map[4] * (double)point->y + crop->map[5]);
+        }
+    }
+}
+
 static enum status rectify(const struct staged_request *staged, const struct image *picture,
                            const struct crop *place, struct stage_crop *ret, struct error *err)
 {
@@ -227,7 +258,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     uint8_t *turned = place->is_turned ? malloc(bytes) : NULL;
     TRY(check_memory(turned || !place->is_turned, "for a crop", err));
     if (place->is_aligned)
-        warp_affine(picture, place->map, width, height, ret->pixels);
+        warp_affine(picture, place->map, width, height, !ret->is_body, ret->pixels);
     else
         warp_quadrilateral(picture, place->corners, width, height, ret->pixels);
     if (place->is_turned) {
@@ -241,6 +272,23 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
+/* A body that fills 1.25 times its box, as the model has learnt it, with what is around the box. */
+static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
+                             struct crop *ret, struct error *err)
+{
+    const double width = (double)(box->x2 - box->x1), height = (double)(box->y2 - box->y1);
+    if (!(width > 0 && height > 0))
+        return error_set(err, STATUS_INVALID, "the box has no pixel to crop");
+    *ret = (struct crop){.is_warped = true,
+                         .is_aligned = true,
+                         .width = (uint32_t)p->width,
+                         .height = (uint32_t)p->height};
+    frame_body(p, width * (1 + 2 * margin), height * (1 + 2 * margin), ret->map);
+    ret->map[2] += (double)box->x1 - margin * width;
+    ret->map[5] += (double)box->y1 - margin * height;
+    return STATUS_OK;
+}
+
 /* A failure is the crop's. */
 static void cut_box(const struct staged_request *staged, const struct stage_crop *from, size_t box,
                     struct stage_crop *ret)
@@ -250,8 +298,11 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
     struct crop place;
     *ret = (struct stage_crop){.parent = from->result, .box = box};
     const struct detections *found = &from->result->answer.detections;
+    const struct preprocess *body = &staged->bodies[staged->stage + 1];
+    ret->is_body = body->width > 0 && !stage->align.count;
     enum status status =
-        stage->align.count
+        ret->is_body ? crop_body(&found->items[box], stage->margin, body, &place, &ret->failure)
+        : stage->align.count
             ? crop_align(found, box, &stage->align, &place, &ret->failure)
             : crop_of(from->result->request->used_model->task.kind, found, box, stage->margin,
                       picture->width, picture->height, &place, &ret->failure);
@@ -259,7 +310,9 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
         status = rectify(staged, picture, &place, ret, &ret->failure);
     else if (status == STATUS_OK)
         ret->picture = parts_view(picture, place.x, place.y, place.width, place.height);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && ret->is_body)
+        memcpy(ret->map, place.map, sizeof ret->map);
+    else if (status == STATUS_OK)
         ret->size = pipeline_stage_size(stage, staged->keep_aspect[staged->stage + 1],
                                         ret->picture.width, ret->picture.height);
 }
@@ -477,6 +530,8 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
             break;
         if (staged->stage == 0)
             answer_photos(staged);
+        else
+            move_bodies(staged);
         if (staged->stage + 1 == staged->config->stage_count)
             return STATUS_OK;
         TRY(staged->config->stages[staged->stage].turn > 0 ? turn_crops(staged, err)

@@ -23,7 +23,9 @@ struct staged_request {
     struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* what each stage's model is given */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
     bool keep_aspect[PIPELINE_STAGES_MAX]; /* the resize of the stage's model keeps the aspect */
-    size_t rooms[PIPELINE_STAGES_MAX];     /* images of a part that leave room in its queue */
+    struct preprocess
+        bodies[PIPELINE_STAGES_MAX];   /* of a stage's model; width 0 unless RESIZE_BODY */
+    size_t rooms[PIPELINE_STAGES_MAX]; /* images of a part that leave room in its queue */
 };
 
 /* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the

@@ -567,3 +567,39 @@ Test(detect, yolo_nas)
     expect_decoded(&found, "yolo_nas", 6);
     detections_done(&found);
 }
+
+/* Hostile numbers and the smallest maps: points stay near the photo, and nothing is read outside.
+ */
+Test(detect, heatmaps)
+{
+    const struct task task = {.kind = TASK_POSE,
+                              .layout = LAYOUT_HEATMAPS,
+                              .output_count = 1,
+                              .point_count = 2,
+                              .point_numbers = 3};
+    const struct task_options options = options_of(0, 1);
+    static const float cases[][8] = {{0, 0, 0, 1, .5f, .5f, .5f, .5f},
+                                     {NAN, 1, INFINITY, 2, 3e38f, -3e38f, 0, 1},
+                                     {-1, -2, -3, -4, .1f, 0, 0, 0}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct task_rows rows = {cases[i], SHAPE(2, 2, 2), 8};
+        struct detections found = {0};
+        struct error err;
+        cr_assert_eq(detect_decode(&task, &rows, &options, &same, &found, &err), STATUS_OK, "%s",
+                     err.message);
+        cr_assert_eq(found.count, 1);
+        for (size_t p = 0; p < 2; p++) {
+            cr_expect(found.points[p].x >= -64 && found.points[p].x <= 128, "case %zu", i);
+            cr_expect(found.points[p].score >= 0 && found.points[p].score <= 1, "case %zu", i);
+        }
+        detections_done(&found);
+    }
+    const float thin[4] = {1, 1, 1, 1}, none[8] = {0};
+    const struct task_rows wrong = {thin, SHAPE(2, 2, 1), 4}, empty = {none, SHAPE(2, 2, 2), 8};
+    struct detections found = {0};
+    struct error err;
+    cr_expect_eq(detect_decode(&task, &wrong, &options, &same, &found, &err), STATUS_INVALID);
+    cr_expect_eq(detect_decode(&task, &empty, &options, &same, &found, &err), STATUS_OK);
+    cr_expect_eq(found.count, 0, "no point has a score");
+    detections_done(&found);
+}

@@ -201,6 +201,11 @@ Test(task, faces_and_text)
     task =
         decide((struct task_facts){.architecture = "VitPoseForPoseEstimation", .label_count = 17},
                &heat, 1);
+    cr_expect(task.kind == TASK_POSE && task.layout == LAYOUT_HEATMAPS && task.point_count == 17,
+              "%s", task.evidence);
+    task =
+        decide((struct task_facts){.architecture = "SapiensForPoseEstimation", .label_count = 17},
+               &heat, 1);
     cr_expect(task.kind == TASK_UNKNOWN && strstr(task.evidence, "'heatmaps' is a heatmap"), "%s",
               task.evidence);
     const struct task_output line = OUTPUT("text", 1, 40, 98), map = OUTPUT("map", 1, 1, 640, 640);

@@ -132,7 +132,7 @@ Test(warp, equals_opencv_where_faces_are_aligned)
         cr_assert_eq(crop_align(&found, f, &to, &crop, &err), STATUS_OK, "%s", err.message);
         for (size_t k = 0; k < 6; k++)
             cr_expect_float_eq(crop.map[k], (double)maps.data[6 * f + k], 1e-4, "face %zu", f);
-        warp_affine(&picture, crop.map, SIDE, SIDE, pixels_found);
+        warp_affine(&picture, crop.map, SIDE, SIDE, true, pixels_found);
         for (size_t i = 0; i < sizeof pixels_found; i++)
             cr_expect_eq(pixels_found[i], (uint8_t)wanted.data[f * sizeof pixels_found + i],
                          "byte %zu of face %zu", i, f);

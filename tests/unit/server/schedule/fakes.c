@@ -292,9 +292,9 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
 }
 
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
-                 uint32_t height, uint8_t *ret)
+                 uint32_t height, bool fades, uint8_t *ret)
 {
-    (void)image, (void)map;
+    (void)image, (void)map, (void)fades;
     memset(ret, 9, 3 * (size_t)width * height);
 }
 
