@@ -1,9 +1,10 @@
 /* Tries forbidden system calls inside the real server's threads: preloaded into it (LD_PRELOAD).
  *
  * Each place where a stranger's bytes arrive is tried once: "decode-N" when it gives a photo to
- * libjpeg, the thread "http" when it accepts a connection after that; and, to compare, the process before it
- * confines itself, and a thread that the decode worker makes. Each writes a line to standard error
- * that test_confine.py reads: "probe WHERE execve=1 openat=0 …", errno or 0 for each call. */
+ * libjpeg, the thread "http" when it accepts a connection after that; and, to compare, the process
+ * before it confines itself, and a thread that the decode worker makes. Each writes a line to
+ * standard error that test_confine.py reads: "probe WHERE execve=1 openat=0 …", errno or 0 for each
+ * call. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
