@@ -67,7 +67,8 @@ struct model {
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file's own input is [N, H, W, C] */
-    bool free_height, free_width;   /* the file leaves them to the caller */
+    bool free_height, free_width;   /* the file leaves them to the caller; a row of tokens (of a
+                                       model with text.has_lengths) has the height 1 */
     bool fixed_batch;               /* the file declares a fixed first dimension */
     int64_t file_batch;             /* that dimension, when fixed */
     enum dtype input_dtype;         /* as the file declares it */

@@ -7,6 +7,8 @@
 #include "engine/base/size.h"
 
 #define TEXT_FILE_LENGTH_MAX 65536 /* tokens of a row that a file may fix */
+#define SHORTEST_ROW         16    /* tokens; shorter ones are hardly faster */
+#define SHORTEST_PART        16    /* of the full length */
 
 bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret)
 {
@@ -74,11 +76,31 @@ static void set_length(struct graph *graph, bool beside, struct text_input *text
         text->length = TEXT_FILE_LENGTH_MAX;
     if (beside && text->length > TEXT_BESIDE_MAX)
         text->length = TEXT_BESIDE_MAX;
+    bool has_mask = false, is_free = true;
+    for (size_t i = 0; i < text->input_count; i++) {
+        has_mask = has_mask || text->kinds[i] == TEXT_MASK;
+        if (graph->inputs[text->at[i]]->shape.dims[1] == DIM_UNKNOWN)
+            continue;
+        text->length = (size_t)graph->inputs[text->at[i]]->shape.dims[1];
+        is_free = false;
+    }
+    text->has_lengths = has_mask && is_free && !beside && !facts->pads_left;
+    text_input_set_length(graph, text, text->length);
+}
+
+void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length)
+{
+    text->length = length;
     for (size_t i = 0; i < text->input_count; i++)
-        if (graph->inputs[text->at[i]]->shape.dims[1] != DIM_UNKNOWN)
-            text->length = (size_t)graph->inputs[text->at[i]]->shape.dims[1];
-    for (size_t i = 0; i < text->input_count; i++)
-        graph->inputs[text->at[i]]->shape.dims[1] = (int64_t)text->length;
+        graph->inputs[text->at[i]]->shape.dims[1] = (int64_t)length;
+}
+
+size_t text_input_row_length(const struct text_input *text, size_t tokens)
+{
+    size_t length = SHORTEST_ROW;
+    while (length < tokens || length * SHORTEST_PART < text->length)
+        length *= 2;
+    return text->has_lengths && length < text->length ? length : text->length;
 }
 
 enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
@@ -172,6 +194,7 @@ static enum status make_rows(const struct text_input *text, const struct text_it
             return count > 1 ? error_prefix(err, "text %zu", r) : err->status;
         write_row(text, &tokens, r, room, ret);
         ret->tokens += tokens.count;
+        ret->longest = tokens.count > ret->longest ? tokens.count : ret->longest;
         token_list_done(&tokens);
     }
     return STATUS_OK;
@@ -195,4 +218,15 @@ enum status text_rows_make(const struct text_input *text, const struct text_item
     if (status != STATUS_OK)
         text_rows_done(ret);
     return status;
+}
+
+void text_rows_shorten(const struct text_input *text, size_t count, size_t length,
+                       struct text_rows *rows)
+{
+    for (size_t i = 0; i < text->input_count; i++) {
+        const size_t size = text->are_32[i] ? sizeof(int32_t) : sizeof(int64_t);
+        char *row = rows->inputs[i];
+        for (size_t r = 1; r < count; r++)
+            memmove(row + r * length * size, row + r * text->length * size, length * size);
+    }
 }

@@ -1,7 +1,8 @@
 /* How texts become the inputs of a model: its tokenizer, and which inputs get the tokens.
  *
- * Every row has the same number of tokens, so texts of any length share a forward pass. The model's
- * file sets the number, else the tokenizer, else TEXT_LENGTH_MAX. */
+ * The rows of a pass have the same number of tokens. The model's file sets the number, else the
+ * tokenizer, else TEXT_LENGTH_MAX; where padding changes no vector, short texts have shorter rows.
+ */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -19,9 +20,10 @@ enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 
 /* Zeroed: the model takes no texts. Immutable after load; free with text_input_done. */
 struct text_input {
-    struct tokenizer *tokenizer;                 /* owned; NULL: the model takes no texts */
-    size_t length;                               /* tokens of a row */
-    size_t input_count;                          /* inputs that get tokens */
+    struct tokenizer *tokenizer; /* owned; NULL: the model takes no texts */
+    size_t length;               /* tokens of a row */
+    bool has_lengths;   /* rows may be shorter: the file leaves their length free, and has a mask */
+    size_t input_count; /* inputs that get tokens */
     enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
     size_t at[TEXT_INPUTS_MAX];                  /* their places among the graph's inputs */
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
@@ -43,6 +45,12 @@ enum status text_input_read(struct graph *graph, bool beside, const char *const 
 void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 
+/* Returns the tokens that rows should have for texts of at most `tokens`: text->length, or of a
+ * model with has_lengths a half, a quarter … a sixteenth of it, rounded up to a power of two. */
+size_t text_input_row_length(const struct text_input *text, size_t tokens);
+/* Makes the model's rows that long; text->has_lengths. Call it before compiling. */
+void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length);
+
 /* A text of a request. */
 struct text_item {
     const char *text; /* UTF-8, `size` bytes; NULL: `ids` */
@@ -54,7 +62,7 @@ struct text_item {
 /* Texts as rows of a model's inputs. Zeroed: none. */
 struct text_rows {
     void *inputs[TEXT_INPUTS_MAX]; /* count rows of `length` int32 or int64 each; owned */
-    size_t tokens;                 /* without padding */
+    size_t tokens, longest;        /* without padding: of all texts, of the longest one */
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is cut. STATUS_INVALID:
@@ -64,4 +72,7 @@ struct text_rows {
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret,
                            struct error *err) MUST_USE;
+/* Cuts the padding of `count` rows beyond `length` tokens, which is rows->longest or more. */
+void text_rows_shorten(const struct text_input *text, size_t count, size_t length,
+                       struct text_rows *rows);
 void text_rows_done(struct text_rows *rows);

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -16,7 +17,7 @@ import unittest
 import urllib.parse
 
 from harness import ServedCase, Server, multipart, png, run_lensd
-from small_onnx import blob, integer, node, number, tensor_info, value, write
+from small_onnx import blob, constant, integer, ints, node, number, tensor_info, value, write
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
 with open(os.path.join(DATA, "expected.json"), encoding="utf-8") as file:
@@ -532,6 +533,72 @@ class LongWords(TextCase):
             answer = self.server.request("POST", "/predict?model=world&truncate=true&confidence=0&iou=1", body, {"Content-Type": kind})
             self.assertEqual(answer.status, status, answer.body[:200])
         self.assertIn("--max-upload-memory", answer.json()["error"])
+
+
+class Lengths(TextCase):
+    """A model of texts whose padding is masked runs short ones in short rows. `sentences` is a BERT
+    (tests/data/text_models/make_sentence_model.py); `mask` answers the mean of its mask, and so tells the length of the row.
+    `ids` has no mask, so it may read the padding; it answers the share of ids above 0, which are no padding."""
+
+    with open(os.path.join(DATA, "sentences.json"), encoding="utf-8") as file:
+        WANTED = json.load(file)
+
+    @classmethod
+    def write_models(cls, folder):
+        shutil.copytree(os.path.join(DATA, "sentences"), os.path.join(folder.name, "sentences"))
+        for name, tensors in (("mask", ("input_ids", "attention_mask")), ("ids", ("input_ids",))):
+            path = os.path.join(folder.name, name)
+            os.mkdir(path)
+            for file in ("vocab.txt", "tokenizer_config.json"):
+                shutil.copyfile(os.path.join(DATA, "sentences", file), os.path.join(path, file))
+            write(os.path.join(path, "model.onnx"),
+                  [node("Cast", [tensors[-1]], ["numbers"], integer("to", 1)), node("Min", ["numbers", "one"], ["ones"]),
+                   node("ReduceMean", ["ones"], ["mean"], ints("axes", [1])),
+                   node("Concat", ["mean", "mean"], ["sentence_embedding"], integer("axis", 1))],
+                  [constant("one", 1.0, 1)], [value(tensor, 7, "N", "L") for tensor in tensors],
+                  [tensor_info("sentence_embedding", "N", 2)])
+
+    def row_length(self, text, tokens, model):
+        mean = self.embed(text, model)["data"][0]["embedding"][0]
+        return round(tokens / mean)
+
+    def test_vectors_are_those_of_transformers(self):
+        """With any padding: at first of the full length, then of each shorter one."""
+        texts, vectors = self.WANTED["texts"], self.WANTED["vectors"]
+        while True:
+            for text, vector in zip(texts, vectors):
+                self.assert_near(self.embed(text, "sentences")["data"][0]["embedding"], vector)
+            for first in range(len(texts)):
+                for entry in self.embed(texts[first:], "sentences")["data"]:
+                    self.assert_near(entry["embedding"], vectors[first + entry["index"]])
+            if all(re.search(f" size compiled .*model=sentences .*width={n} ", self.server.log_so_far()) for n in (16, 32, 64)):
+                break
+        for size in (2, 3):
+            threads = [threading.Thread(target=lambda i=i: results.append((i, self.embed(texts[i:i + size], "sentences"))))
+                       for i in range(len(texts) - size + 1)]
+            results = []
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(results), len(threads))
+            for first, answer in results:
+                for entry in answer["data"]:
+                    self.assert_near(entry["embedding"], vectors[first + entry["index"]])
+
+    def test_rows_are_short(self):
+        for text, tokens in zip(self.WANTED["texts"], self.WANTED["tokens"]):
+            length = next(n for n in (16, 32, 64, 128) if n >= tokens)
+            self.server.wait_for(lambda: self.row_length(text, tokens, "mask") == length, f"rows of {length} tokens")
+            self.assertEqual(self.row_length(text, tokens, "ids"), 128)
+        both = [self.WANTED["texts"][0], self.WANTED["texts"][4]]  # 3 and 32 tokens
+        means = [entry["embedding"][0] for entry in self.embed(both, "mask")["data"]]
+        self.assert_near(means, [3 / 32, 1])
+        self.assertEqual([self.row_length("a dog", 4, "mask") for _ in range(20)], [16] * 20)
+
+    def test_tensors_have_the_full_length(self):
+        tensors = self.server.get("/v2/models/sentences").json()["inputs"]
+        self.assertEqual({tuple(tensor["shape"]) for tensor in tensors}, {(-1, 128)})
 
 
 class Reload(TextCase):

@@ -47,14 +47,20 @@ void texts_offload(struct exchange *x, void (*run)(struct exchange *exchange))
     }
 }
 
+static void submit_rows(struct exchange *x, struct request_texts *texts,
+                        struct deployment *deployment, struct predict_request *request)
+{
+    request->tensors = (const void *const *)texts->rows.inputs;
+    request->target = deployment;
+    submission_submit(x, request);
+}
+
 enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
                             struct deployment *deployment, struct predict_request *request,
                             struct error *err)
 {
     TRY(texts_make_rows(x, texts, deployment, err));
-    request->tensors = (const void *const *)texts->rows.inputs;
-    request->target = deployment;
-    submission_submit(x, request);
+    submit_rows(x, texts, deployment, request);
     return STATUS_OK;
 }
 
@@ -65,7 +71,17 @@ enum status texts_submit(struct exchange *x, struct request_texts *texts,
     struct deployment *deployment;
     TRY(model_host_acquire(host, request->model, request->version, &deployment,
                            &x->answer.retry_after_s, err));
-    const enum status status = texts_submit_to(x, texts, deployment, request, err);
+    struct deployment *shorter = NULL;
+    const enum status status = texts_make_rows(x, texts, deployment, err);
+    if (status == STATUS_OK)
+        shorter = model_host_acquire_length(host, deployment, texts->rows.longest);
+    if (shorter)
+        text_rows_shorten(&deployment->model->text, texts->count, shorter->model->text.length,
+                          &texts->rows);
+    if (status == STATUS_OK)
+        submit_rows(x, texts, shorter ? shorter : deployment, request);
+    if (shorter)
+        model_host_release(host, shorter);
     model_host_release(host, deployment);
     return status;
 }

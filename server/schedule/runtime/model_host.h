@@ -337,6 +337,12 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
                                     struct deployment **ret, int *ret_retry_after_s,
                                     struct error *err) MUST_USE;
 
+/* The same version as `deployment`, which takes texts and which the caller has acquired, compiled
+ * for shorter rows that have room for `tokens`; to be released. NULL: there is none (yet: the
+ * length of text_input_row_length() is compiled, once). Any thread. */
+struct deployment *model_host_acquire_length(struct model_host *host,
+                                             const struct deployment *deployment, size_t tokens);
+
 /* What the model host asks of the thread that adds its models. */
 struct model_host_source {
     void (*wake)(void *context); /* from any thread: a client asks for a model that is not loaded or

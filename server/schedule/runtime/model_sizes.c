@@ -1,4 +1,5 @@
-/* The sizes of a model with free height and width: each is a deployment beside the model's own. */
+/* The sizes of a model with free height and width, or with rows of tokens of any length: each is a
+ * deployment beside the model's own. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -223,6 +224,35 @@ static bool may_add_size(const struct model_host *host, struct model_entry *entr
            spare_place_locked(host, entry, true) && !find_size_locked(entry, size) &&
            !find_failed_size(entry, size) &&
            model_check_size(entry->deployment->model, size.height, size.width, NULL) == STATUS_OK;
+}
+
+struct deployment *model_host_acquire_length(struct model_host *host,
+                                             const struct deployment *deployment, size_t tokens)
+{
+    const struct model *model = deployment->model;
+    const struct deployment_size size = {1, (int)text_input_row_length(&model->text, tokens)};
+    struct deployment *found = NULL;
+    if (!model->text.has_lengths)
+        return NULL;
+    pthread_mutex_lock(&host->lock);
+    struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
+    for (size_t i = 0; entry && i < DEPLOYMENT_SIZES; i++) {
+        struct deployment *at = entry->sizes[i];
+        if (at && at->generation == deployment->generation && at->model->text.length >= tokens &&
+            at->model->text.length < (found ? found : deployment)->model->text.length)
+            found = at;
+    }
+    const bool is_new = entry && entry->wanted.height == 0 && may_add_size(host, entry, size);
+    if (is_new)
+        entry->wanted = size;
+    if (found) {
+        found->used_at = ++entry->size_uses;
+        found->users++;
+    }
+    pthread_mutex_unlock(&host->lock);
+    if (is_new && host->source.wake)
+        host->source.wake(host->source.context);
+    return found;
 }
 
 /* The next size of a pipeline to be compiled, before requests need it: at most DEPLOYMENT_SIZES of
@@ -461,7 +491,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         *place = deployment;
         if (is_same_size(entry->wanted, size))
             entry->wanted = (struct deployment_size){0};
-    } else if (table_is_shortage(status) &&
+    } else if (table_is_shortage(status) && !base->model->text.has_lengths &&
                (place = spare_place_locked(host, entry, false)) != NULL) {
         table_leave_locked(host, place, &leaving);
     } else if (status != STATUS_CANCELLED) {
@@ -474,7 +504,8 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),
                   LOG_STR("error", failure.message),
-                  LOG_STR("text", table_is_shortage(status)
+                  LOG_STR("text", base->model->text.has_lengths ? "texts get longer rows"
+                                  : table_is_shortage(status)
                                       ? "pipelines use the nearest size that is compiled"
                                       : "requests for it are refused"));
     if (status == STATUS_OK)

@@ -207,13 +207,15 @@ struct model *fake_model(const char *name, int height)
 enum status model_check_size(const struct model *model, int height, int width, struct error *err)
 {
     (void)height, (void)width;
-    return model->free_height ? STATUS_OK : error_set(err, STATUS_INVALID, "the file fixes it");
+    return model->free_width ? STATUS_OK : error_set(err, STATUS_INVALID, "the file fixes it");
 }
 
 void model_set_size(struct model *model, int height, int width)
 {
     model->preprocess.height = height;
     model->preprocess.width = width;
+    if (model->text.has_lengths)
+        model->text.length = (size_t)width;
 }
 
 void model_drop_graph(struct model *model)

@@ -568,6 +568,82 @@ static void test_sizes_make_room_for_each_other(void)
     model_host_free(host);
 }
 
+static struct model *fake_text_model(const char *name, int length)
+{
+    struct model *model = fake_model(name, 1);
+    model->free_width = model->text.has_lengths = true;
+    model->text.length = 128;
+    model_set_size(model, 1, length);
+    return model;
+}
+
+/* Returns the length of the rows for a text of so many tokens. `wanted`: the length that is then to
+ * be compiled; 0: none. */
+static size_t row_length(struct model_host *host, size_t tokens, int wanted)
+{
+    char name[128], version[16];
+    struct error err = {0};
+    struct deployment *base;
+    int h = 0, w = 0;
+    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
+    struct deployment *shorter = model_host_acquire_length(host, base, tokens);
+    const size_t length = (shorter ? shorter : base)->model->text.length;
+    CHECK(model_host_next_size(host, name, version, &h, &w) == (wanted > 0));
+    CHECK(wanted == 0 || (h == 1 && w == wanted && !strcmp(name, "a")));
+    if (shorter)
+        model_host_release(host, shorter);
+    model_host_release(host, base);
+    return length;
+}
+
+static bool has_shorter(struct model_host *host, const struct deployment *base, size_t tokens)
+{
+    struct deployment *shorter = model_host_acquire_length(host, base, tokens);
+    if (shorter)
+        model_host_release(host, shorter);
+    return shorter != NULL;
+}
+
+static void *replace_text_model(void *host)
+{
+    struct error err = {0};
+    CHECK(model_host_add_model(host, fake_text_model("a", 128), NULL, &err) == STATUS_OK);
+    return NULL;
+}
+
+static void test_short_texts_have_short_rows(void)
+{
+    struct error err = {0};
+    struct deployment *old;
+    pthread_t replacer;
+    struct model_host *host = start_host((struct model_host_options){0});
+    CHECK(model_host_add_model(host, fake_text_model("a", 128), NULL, &err) == STATUS_OK);
+    CHECK(row_length(host, 65, 0) == 128 && row_length(host, 128, 0) == 128);
+    CHECK(row_length(host, 17, 32) == 128 && row_length(host, 3, 32) == 128); /* one at a time */
+    model_host_add_size(host, fake_text_model("a", 128), 1, 32, NULL);
+    CHECK(row_length(host, 17, 0) == 32 && row_length(host, 32, 0) == 32);
+    CHECK(row_length(host, 3, 16) == 32); /* the next longer one, until its own is compiled */
+    CHECK(row_length(host, 33, 16) == 128);
+    model_host_add_size(host, fake_text_model("a", 128), 1, 16, NULL);
+    CHECK(row_length(host, 16, 0) == 16 && row_length(host, 17, 0) == 32);
+    /* Where memory is short none ends for another one: that would go on for ever. */
+    const int alive = fake_sessions_alive();
+    fake_plan((struct fake_session_plan){.most_alive = alive});
+    CHECK(row_length(host, 64, 64) == 128);
+    model_host_add_size(host, fake_text_model("a", 128), 1, 64, NULL);
+    CHECK(row_length(host, 64, 0) == 128 && fake_sessions_alive() == alive);
+    fake_plan((struct fake_session_plan){0});
+    /* Tokens of a model that was replaced are not those of the new one. Its end waits for `old`. */
+    CHECK(model_host_acquire(host, "a", NULL, &old, NULL, &err) == STATUS_OK);
+    CHECK(pthread_create(&replacer, NULL, replace_text_model, host) == 0);
+    while (has_shorter(host, old, 17))
+        sched_yield();
+    model_host_release(host, old);
+    pthread_join(replacer, NULL);
+    CHECK(row_length(host, 17, 32) == 128);
+    model_host_free(host);
+}
+
 /* Also where memory was short so often that sizes are not made ahead any more. */
 static void test_sizes_are_made_ahead_when_memory_returns(void)
 {
@@ -896,6 +972,7 @@ int main(void)
          test_sizes_are_found_while_their_model_is_replaced},
         {"sizes that fail are remembered", test_sizes_that_fail_are_remembered},
         {"sizes make room for each other", test_sizes_make_room_for_each_other},
+        {"short texts have short rows", test_short_texts_have_short_rows},
         {"sizes are made ahead when memory returns", test_sizes_are_made_ahead_when_memory_returns},
         {"photos are answered by the model that saw them",
          test_photos_are_answered_by_the_model_that_saw_them},
