@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct faces {
     pthread_mutex_t lock;
     sqlite3 *db;       /* NULL: not open */
     bool needs_vacuum; /* a person was deleted, and the file is not rewritten yet */
+    _Atomic size_t count;
 };
 
 /* ---- statements ---- */
@@ -190,8 +192,12 @@ enum status faces_open(struct faces *faces, struct error *err)
                          "PRAGMA cell_size_check = ON; BEGIN EXCLUSIVE; COMMIT",
                          err);
     }
+    int64_t count = 0;
     if (status == STATUS_OK)
         status = check_form(faces, err);
+    if (status == STATUS_OK)
+        status = ask_number(faces, "SELECT count(*) FROM people", &count, err);
+    atomic_store(&faces->count, (size_t)count);
     if (status != STATUS_OK) {
         sqlite3_close(db);
         faces->db = NULL;
@@ -238,15 +244,19 @@ static enum status check_name(const char *name, struct error *err)
                            FACES_NAME_MAX);
 }
 
-static enum status check_room(struct faces *faces, struct error *err)
+size_t faces_count(const struct faces *faces)
 {
-    int64_t count;
-    TRY(ask_number(faces, "SELECT count(*) FROM people", &count, err));
-    return count < FACES_MAX ? STATUS_OK
-                             : error_set(err, STATUS_TOO_LARGE,
-                                         "the registry has %d people, as many as it takes; delete "
-                                         "some first",
-                                         FACES_MAX);
+    return atomic_load(&faces->count);
+}
+
+static enum status check_room(const struct faces *faces, struct error *err)
+{
+    return faces_count(faces) < FACES_MAX
+               ? STATUS_OK
+               : error_set(err, STATUS_TOO_LARGE,
+                           "the registry has %d people, as many as it takes; delete "
+                           "some first",
+                           FACES_MAX);
 }
 
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
@@ -277,6 +287,8 @@ enum status faces_register(struct faces *faces, const char *name, const struct f
     sqlite3_bind_blob(write, 2, vector->values, (int)(vector->count * sizeof *vector->values),
                       SQLITE_STATIC);
     status = step(faces, write, &ignored, err);
+    if (status == STATUS_OK && !*ret_was_there)
+        atomic_fetch_add(&faces->count, 1);
     sqlite3_finalize(write);
     return end(faces, statement, status);
 }
@@ -292,8 +304,10 @@ enum status faces_delete(struct faces *faces, const char *name, struct error *er
         status = step(faces, statement, &ignored, err);
         sqlite3_reset(statement);
     }
-    if (status == STATUS_OK && sqlite3_changes(faces->db) > 0)
+    if (status == STATUS_OK && sqlite3_changes(faces->db) > 0) {
         faces->needs_vacuum = true;
+        atomic_fetch_sub(&faces->count, 1);
+    }
     if (status == STATUS_OK && faces->needs_vacuum) {
         status = run_all(faces, "VACUUM", err);
         faces->needs_vacuum = status != STATUS_OK;

@@ -39,6 +39,9 @@ void faces_free(struct faces *faces); /* NULL is fine */
  * program's. */
 enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 
+/* How many people are stored. Takes no lock; any thread. */
+size_t faces_count(const struct faces *faces);
+
 /* Stores a person's vector, or replaces it. STATUS_INVALID: a name that is empty, too long or not
  * UTF-8; STATUS_TOO_LARGE: too many people; STATUS_CONFIG: there are vectors of another model;
  * STATUS_IO. */

@@ -22,6 +22,12 @@ enum status faces_open(struct faces *faces, struct error *err)
                      "or build lensd with SQLite (Debian: libsqlite3-dev)");
 }
 
+size_t faces_count(const struct faces *faces)
+{
+    (void)faces;
+    return 0;
+}
+
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err)
 {

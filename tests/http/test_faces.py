@@ -94,7 +94,7 @@ class Faces(FaceCase):
         self.assertEqual([(p["userid"], p["confidence"]) for p in unknown["predictions"]], [("unknown", 0)] * 2)
         self.assertEqual(self.register("Jane", RED, PINK)["message"], "face added")
         self.assertEqual(self.register("John", GREEN)["message"], "face added")
-        self.assertEqual(self.names(), ["Jane", "John"])
+        self.assertEqual((self.names(), self.server.metric("lensd_faces_people")), (["Jane", "John"], 2))
         found = self.recognize(halves(GREEN, RED))
         self.assertEqual((found["message"], found["command"], found["success"]), ("A face was recognised", "recognize", True))
         self.assertEqual([p["userid"] for p in found["predictions"]], ["John", "Jane"])
@@ -109,15 +109,17 @@ class Faces(FaceCase):
         sure = self.recognize(halves(RED, GREEN), ("min_confidence", None, b"0.999"))
         self.assertEqual([p["userid"] for p in sure["predictions"]], ["unknown", "John"])
         self.assertEqual(self.register("Jane", BLUE)["message"], "face updated")
+        self.assertEqual(self.server.metric("lensd_faces_people"), 2)
         self.assertEqual([p["userid"] for p in self.recognize(halves(BLUE, RED))["predictions"]], ["Jane", "unknown"])
         gone = self.server.request("POST", "/v1/vision/face/delete", b"api_key=None&userid=Jane",
                                    {"Content-Type": "application/x-www-form-urlencoded"})
         self.assertEqual((gone.status, gone.json()["success"]), (200, True))
         self.assertEqual(self.form("/delete", ("userid", None, b"nobody"))["success"], True)
-        self.assertEqual(self.names(), ["John"])
+        self.assertEqual((self.names(), self.server.metric("lensd_faces_people")), (["John"], 1))
         self.assertEqual(stat.S_IMODE(os.stat(self.file).st_mode), 0o600)
         server.stop()
-        self.start()
+        server = self.start()
+        self.assertEqual(server.metric("lensd_faces_people"), 1)
         self.assertEqual([p["userid"] for p in self.recognize(halves(BLUE, GREEN))["predictions"]], ["unknown", "John"])
 
     def test_it_is_confined(self):

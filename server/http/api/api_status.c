@@ -9,6 +9,7 @@
 #include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/answers/status.h"
+#include "server/faces/faces.h"
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
@@ -197,6 +198,10 @@ void metrics_handle(struct exchange *x)
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_build_info", "The version that runs.",
                            "version=\"" LENSD_VERSION "\"", NULL, 0),
                1);
+    if (x->server->options.faces)
+        metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_faces_people",
+                               "People in the registry of faces.", "", NULL, 0),
+                   (double)faces_count(x->server->options.faces));
     process_metrics_update(metrics);
     gpu_metrics_update(metrics);
     char *text = all_metrics(x, &size);
