@@ -21,9 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/base/library.h"
 #include "engine/base/size.h"
 #include "server/image/decode.h"
-#include "server/image/library.h"
 
 struct heif_context;
 struct heif_image_handle;

@@ -5,7 +5,7 @@
  * batch. Both run on the decode workers: one `struct image_decoder` per worker, used by that worker
  * alone. This room knows neither HTTP nor graphs nor batches. Only jpeg.c and jpeg_encode.c use
  * libjpeg-turbo, only png.c and png_encode.c libpng; webp.c, tiff.c and heif.c load their libraries
- * at run time (library.h).
+ * at run time (engine/base/library.h).
  *
  * "The same as Pillow" means: pixels equal to PIL.ImageOps.exif_transpose(
  * Image.open(f)).convert("RGB"), with alpha dropped, not blended, and 16-bit PNG reduced to its

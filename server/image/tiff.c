@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/library.h"
 #include "engine/base/size.h"
 #include "server/image/decode.h"
-#include "server/image/library.h"
 
 struct tiff;         /* TIFF */
 struct tiff_options; /* TIFFOpenOptions */

@@ -6,9 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/library.h"
 #include "engine/base/size.h"
 #include "server/image/decode.h"
-#include "server/image/library.h"
 
 struct webp_features { /* WebPBitstreamFeatures */
     int width, height, has_alpha, has_animation, format;

@@ -1,5 +1,5 @@
 /* Loads shared libraries. */
-#include "server/image/library.h"
+#include "engine/base/library.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Decoders in shared libraries that are loaded at run time: lensd starts without them, and building
- * it needs none of their headers. Prototypes are declared by their users. */
+/* Shared libraries that are loaded at run time: lensd starts without them, and building it needs
+ * none of their headers. Prototypes are declared by their users. */
 #pragma once
 
 #include <stdbool.h>
