@@ -9,7 +9,6 @@
 #include "engine/backend/run.h"
 #include "engine/backend/shared_arena.h"
 #include "engine/graph/graph.h"
-#include "engine/tensor/image_numbers.h"
 
 const char *precision_name(enum precision precision); /* "fp32", "auto" */
 
@@ -21,7 +20,7 @@ bool session_is_quantized(const struct graph *graph);
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it: raw tensors */
     IMAGE_NHWC_F32,    /* [N, H, W, C] float32, as decoders write it, whatever the file declares */
-    IMAGE_NHWC_ANY,    /* [N, H, W, C] in the data type that the session chooses: info.image */
+    IMAGE_NHWC_ANY, /* [N, H, W, C] in the data type that the session chooses: info.image_dtype */
 };
 
 #define SESSION_MAX_BATCHES 16
@@ -92,12 +91,12 @@ struct session_info {
     struct device_id device;
     enum precision precision;
     int threads;
-    size_t parameter_bytes;     /* packed weights held on the device */
-    size_t activation_bytes;    /* the arena: largest of the batches */
-    int depth;                  /* runs that may be under way at a time: session_submit */
-    struct image_numbers image; /* of the image input with IMAGE_NHWC_ANY; else float32 */
-    bool takes_pixels;          /* rows of the image input may be bytes (session_pixels) */
-    int best;                   /* the most of session_want.best; 0: only whole outputs */
+    size_t parameter_bytes;  /* packed weights held on the device */
+    size_t activation_bytes; /* the arena: largest of the batches */
+    int depth;               /* runs that may be under way at a time: session_submit */
+    enum dtype image_dtype;  /* of the image input; IMAGE_NHWC_ANY: DTYPE_F32 or DTYPE_BF16 */
+    bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
+    int best;                /* the most of session_want.best; 0: only whole outputs */
     bool batched;      /* false: the graph does not allow batches, so images are run one by one */
     bool rows_mix;     /* images of a batch change each other's results: never together */
     char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */

@@ -405,7 +405,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     session->info.device = options->device;
     session->info.precision = options->precision;
     session->info.threads = session->options.threads;
-    session->info.image.dtype = DTYPE_F32;
+    session->info.image_dtype = DTYPE_F32;
     struct error own;
     enum status status = build(session, graph, err ? err : &own);
     if (status != STATUS_OK) {

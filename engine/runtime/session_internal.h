@@ -112,8 +112,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
 /* ---- session_image.c ---- */
 
 /* With IMAGE_NHWC_ANY: gives the image input of a graph that is ready to be compiled the data type
- * into which its first operators would convert float32. The first batch size decides (info.image)
- * for all. STATUS_SHAPE when this one cannot follow. */
+ * into which its first operators would convert float32. The first batch size decides for all
+ * (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
 

@@ -48,12 +48,6 @@ static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels
     }
 }
 
-static bool is_image_of_integers(const struct session *session, size_t i)
-{
-    return i == session->options.image_input &&
-           (session->image_is_integer || !dtype_is_float(session->info.image.dtype));
-}
-
 /* Allocates and fills inputs for compiled size `c`. The images differ, and their values are
  * ordinary, so that a pass takes the same paths as with a request. Free with feed_done(), also on
  * failure. */
@@ -69,7 +63,8 @@ static enum status feed_init(const struct session *session, const struct compile
         feed->buffers[i] = aligned_alloc(TENSOR_ALIGN, size_align(bytes + 1, TENSOR_ALIGN));
         TRY(check_memory(feed->buffers[i], "while creating a session", err));
         memset(feed->buffers[i], 0, bytes);
-        feed_numbers(feed->buffers[i], value->dtype, count, is_image_of_integers(session, i));
+        feed_numbers(feed->buffers[i], value->dtype, count,
+                     session->image_is_integer && i == session->options.image_input);
     }
     return STATUS_OK;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/tensor/floats.h"
 
 static float from_half(uint16_t bits)
 {
@@ -69,30 +70,30 @@ static to_floats converter(enum dtype dtype)
 
 /* Converts through floats, some pixels at a time. */
 static void write_numbers(to_floats convert, const char *src, struct planes image, size_t pixels,
-                          const struct image_numbers *as, char *dst)
+                          enum dtype as, char *dst)
 {
     enum { PIXELS = 256, CHANNELS = 3 }; /* model_describe: an image has 1 or 3 channels */
     float floats[PIXELS * CHANNELS];
     assert(image.channels <= CHANNELS);
-    const size_t pixel_bytes = image.channels * dtype_size(as->dtype);
+    const size_t pixel_bytes = image.channels * dtype_size(as);
     for (size_t first = 0; first < pixels; first += PIXELS) {
         const size_t count = pixels - first < PIXELS ? pixels - first : PIXELS;
         convert(src, floats, image, first, count);
-        image_numbers_write(as, floats, dst + first * pixel_bytes, count * image.channels);
+        floats_write(as, floats, dst + first * pixel_bytes, count * image.channels);
     }
 }
 
-void tensor_copy_in(const struct served_tensor *input, const struct image_numbers *as, bool last,
-                    const void *src, void *dst)
+void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool last, const void *src,
+                    void *dst)
 {
-    if (!as || (last && input->dtype == DTYPE_F32 && as->dtype == DTYPE_F32)) {
+    if (as == DTYPE_NONE || (last && input->dtype == DTYPE_F32 && as == DTYPE_F32)) {
         memcpy(dst, src, input->bytes);
         return;
     }
     const size_t channels = (size_t)input->shape.dims[last ? 3 : 1];
     const size_t pixels = input->count / channels;
     const struct planes image = {channels, last ? 0 : pixels};
-    if (as->dtype == DTYPE_F32)
+    if (as == DTYPE_F32)
         converter(input->dtype)(src, dst, image, 0, pixels);
     else
         write_numbers(converter(input->dtype), src, image, pixels, as, dst);

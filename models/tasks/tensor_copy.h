@@ -14,11 +14,11 @@ struct served_tensor {
     size_t count, bytes; /* of a row; 0 if the shape is unknown */
 };
 
-/* Writes a row of `input` to `dst` as the session reads it. With `as` (NULL: not an image, copied
- * unchanged) it is transposed from [C, H, W] to [H, W, C], unless `channels_last`, and converted to
- * these numbers. `src` is a row as `input` says, at any alignment. */
-void tensor_copy_in(const struct served_tensor *input, const struct image_numbers *as,
-                    bool channels_last, const void *src, void *dst);
+/* Writes a row of `input` to `dst` as the session reads it. With `as` (DTYPE_NONE: not an
+ * image, copied unchanged) it is transposed from [C, H, W] to [H, W, C], unless `channels_last`,
+ * and converted to this dtype. `src` is a row as `input` says, at any alignment. */
+void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool channels_last,
+                    const void *src, void *dst);
 
 /* What a run of `batch` rows gave for row `row`: copies, or views of what the run made in `whole`
  * (session_options.run_memory; NULL: none), which tensor_keep() keeps. *ret is an array of

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/tensor/floats.h"
 #include "server/image/frame.h"
 #include "server/image/resample.h"
 #include "server/image/warp.h"
@@ -35,7 +36,6 @@ struct transform {
 union number_table {
     float floats[CHANNELS][256];
     uint16_t halves[CHANNELS][256];
-    uint8_t bytes[CHANNELS][256];
 };
 
 /* The destination of finished rows: normalised numbers, or bytes. */
@@ -44,8 +44,7 @@ struct sink {
     bool is_normalised;
     size_t size; /* of a number: 4, 2 or 1 */
     enum channel_order channels;
-    union number_table table;               /* by channel of the model, and byte */
-    uint8_t zero[CHANNELS * sizeof(float)]; /* a pixel of normalised zeros */
+    union number_table table; /* by channel of the model, and byte */
 };
 
 /* A resize in progress. */
@@ -142,7 +141,6 @@ static uint8_t luma(const uint8_t *rgb)
 
 LOOK_UP(look_up_floats, float)
 LOOK_UP(look_up_halves, uint16_t)
-LOOK_UP(look_up_bytes, uint8_t)
 
 static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
 {
@@ -157,10 +155,8 @@ static void sink_pixels(struct sink *sink, const uint8_t *rgb, size_t pixels)
             bytes[i] = luma(rgb);
     } else if (sink->size == sizeof(float)) {
         look_up_floats(dst, rgb, sink->table.floats, sink->channels, pixels);
-    } else if (sink->size == sizeof(uint16_t)) {
-        look_up_halves(dst, rgb, sink->table.halves, sink->channels, pixels);
     } else {
-        look_up_bytes(dst, rgb, sink->table.bytes, sink->channels, pixels);
+        look_up_halves(dst, rgb, sink->table.halves, sink->channels, pixels);
     }
 }
 
@@ -179,9 +175,10 @@ static void sink_pad(struct sink *sink, const struct preprocess *p, int pixels)
         sink_fill(sink, p->pad_value, pixels);
         return;
     }
-    const size_t size = (size_t)preprocess_channels(p) * sink->size;
-    for (; pixels > 0; pixels--, sink->dst += size)
-        memcpy(sink->dst, sink->zero, size);
+    const size_t count = pixels > 0 ? (size_t)pixels : 0;
+    const size_t size = count * (size_t)preprocess_channels(p) * sink->size;
+    memset(sink->dst, 0, size);
+    sink->dst += size;
 }
 
 static int larger_of(int a, int b)
@@ -344,25 +341,21 @@ static enum status resize_run(struct transform *transform, const struct image *w
 }
 
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, const struct image_numbers *as, void *dst,
+                              const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err)
 {
     struct sink sink = {
-        .dst = dst, .is_normalised = true, .size = dtype_size(as->dtype), .channels = p->channels};
+        .dst = dst, .is_normalised = true, .size = dtype_size(dtype), .channels = p->channels};
     float table[CHANNELS][256];
     transform_table(p, table);
-    image_numbers_write(as, table[0], &sink.table,
-                        (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
-    const float zeros[CHANNELS] = {0};
-    image_numbers_write(as, zeros, sink.zero, CHANNELS);
+    floats_write(dtype, table[0], &sink.table, (size_t)preprocess_channels(p) * COUNT_OF(table[0]));
     return resize_run(transform, image, p, &sink, err);
 }
 
 enum status transform_apply(struct transform *transform, const struct image *image,
                             const struct preprocess *p, float *dst, struct error *err)
 {
-    const struct image_numbers floats = {.dtype = DTYPE_F32};
-    return transform_numbers(transform, image, p, &floats, dst, err);
+    return transform_numbers(transform, image, p, DTYPE_F32, dst, err);
 }
 
 enum status transform_pixels(struct transform *transform, const struct image *image,

@@ -7,7 +7,7 @@
  * cv::resize() on bytes, bit for bit. Only rows and columns that the crop keeps are computed. */
 #pragma once
 
-#include "engine/tensor/image_numbers.h"
+#include "engine/tensor/tensor.h"
 #include "models/folder/preprocess.h"
 #include "server/image/image.h"
 
@@ -23,11 +23,11 @@ void transform_free(struct transform *transform);
 enum status transform_apply(struct transform *transform, const struct image *image,
                             const struct preprocess *p, float *dst, struct error *err) MUST_USE;
 
-/* Does the same in the data type of the session's input (session_info.image), bit for bit as
- * image_numbers_write() converts the floats: a channel has only 256 values, so this costs no extra
- * pass. dst: [height, width, channels] of as->dtype. */
+/* Does the same in the data type of the session's input (session_info.image_dtype), bit for bit as
+ * floats_write() converts the floats: a channel has only 256 values, so this costs no extra pass.
+ * dst: [height, width, channels] of `dtype`. */
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, const struct image_numbers *as, void *dst,
+                              const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err) MUST_USE;
 
 /* Does the same in two halves, for devices that do the second: bytes, [height, width, channels]

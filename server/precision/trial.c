@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
 /* Rounds that tell the speed; the first warms up. Their runs cost at most about SPEED_MS. */
@@ -194,8 +195,8 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
     struct session *session = trial->sessions[side];
     if (is_cancelled(trial))
         return error_set(err, STATUS_CANCELLED, "the trial was cancelled");
-    image_numbers_write(&session_info(session)->image, trial->values, trial->numbers,
-                        (size_t)images * trial->image_floats);
+    floats_write(session_info(session)->image_dtype, trial->values, trial->numbers,
+                 (size_t)images * trial->image_floats);
     return outputs_run(&trial->outputs, session, trial->numbers, images, ret, err);
 }
 

@@ -85,7 +85,7 @@ static void print_times(const char *name, double *times, int rounds)
     printf("    %-24s %8.3f ms best  %8.3f ms median\n", name, times[0], times[rounds / 2]);
 }
 
-enum { DECODE, PART, PLAIN, PREPROCESS, TO_BF16, TO_U8, FAST_DECODE, FAST_PREPROCESS, STAGES };
+enum { DECODE, PART, PLAIN, PREPROCESS, TO_BF16, FAST_DECODE, FAST_PREPROCESS, STAGES };
 
 struct bench {
     struct image_decoder *decoder;
@@ -127,15 +127,11 @@ static bool bench_file(struct bench *bench, const char *path)
         bench->times[PART][round] = decoded - whole;
         bench->times[PLAIN][round] = plain_decoded - decoded;
         bench->times[PREPROCESS][round] = now_ms() - plain_decoded;
-        for (int kind = 0; done && kind < 2; kind++) {
-            static const struct image_numbers kinds[] = {
-                {.dtype = DTYPE_BF16}, {.dtype = DTYPE_U8, .scale = 0.0187f, .zero = 114}};
-            double start = now_ms();
-            done = transform_numbers(bench->transform, &image, &bench->preprocess, &kinds[kind],
-                                     bench->dst, &err) == STATUS_OK;
-            bench->times[kind ? TO_U8 : TO_BF16][round] = now_ms() - start;
-        }
+        double start = now_ms();
+        done = done && transform_numbers(bench->transform, &image, &bench->preprocess, DTYPE_BF16,
+                                         bench->dst, &err) == STATUS_OK;
         double prepared = now_ms();
+        bench->times[TO_BF16][round] = prepared - start;
         done = done && image_decode_reduced(bench->decoder, data, size, &limits, &bench->preprocess,
                                             &image, &err) == STATUS_OK;
         double reduced = now_ms();
@@ -152,7 +148,6 @@ static bool bench_file(struct bench *bench, const char *path)
             print_times("libjpeg-turbo alone", bench->times[PLAIN], bench->rounds);
         print_times("preprocess", bench->times[PREPROCESS], bench->rounds);
         print_times("  to bfloat16", bench->times[TO_BF16], bench->rounds);
-        print_times("  to uint8", bench->times[TO_U8], bench->rounds);
         if (image.width < image.info.width) {
             print_times("fast decode", bench->times[FAST_DECODE], bench->rounds);
             print_times("fast preprocess", bench->times[FAST_PREPROCESS], bench->rounds);

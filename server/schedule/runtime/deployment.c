@@ -79,7 +79,7 @@ static enum status check_image(const struct deployment *deployment, const struct
     const struct preprocess *p = &deployment->model->preprocess;
     const struct session_tensor *input = session_input(session, deployment->image_input);
     struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
-    if (input->dtype == session_info(session)->image.dtype && shape_equal(&input->shape, &wanted))
+    if (input->dtype == session_info(session)->image_dtype && shape_equal(&input->shape, &wanted))
         return STATUS_OK;
     char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
@@ -157,7 +157,7 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
     deployment->input_count = session_input_count(session);
     deployment->output_count = session_output_count(session);
     deployment->image_input = deployment_image_input(deployment->model);
-    deployment->image_numbers = info->image;
+    deployment->image_dtype = info->image_dtype;
     deployment->takes_images = deployment->image_input != SIZE_MAX;
     deployment->inputs = alloc_array(deployment->input_count, sizeof *deployment->inputs);
     deployment->outputs = alloc_array(deployment->output_count, sizeof *deployment->outputs);

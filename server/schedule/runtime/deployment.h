@@ -66,8 +66,8 @@ struct deployment {
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
     size_t max_rows;                        /* of a request: the queue's bound */
-    size_t image_input;                     /* fed as [H, W, C] of image_numbers; SIZE_MAX: none */
-    struct image_numbers image_numbers;
+    size_t image_input;                     /* fed as [H, W, C] of image_dtype; SIZE_MAX: none */
+    enum dtype image_dtype;
     bool takes_images;             /* photos can be sent: deployment_image_input() */
     size_t output;                 /* index of the class scores, or of the task's first output */
     size_t class_count;            /* of a classifier; 0: not known before a run */

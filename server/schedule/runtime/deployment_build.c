@@ -264,7 +264,7 @@ static enum status create_scheduler(struct building *building, struct error *err
     for (size_t i = 0; i < deployment->lane_count; i++) {
         const struct session_info *info = lane_info(deployment->lanes[i]);
         takes_pixels = takes_pixels && info->takes_pixels;
-        assert(image_numbers_equal(&info->image, &deployment->image_numbers));
+        assert(info->image_dtype == deployment->image_dtype);
         depth = info->depth > depth ? info->depth : depth;
         if (info->device.kind != DEVICE_CPU && device.kind == DEVICE_CPU)
             device = info->device;

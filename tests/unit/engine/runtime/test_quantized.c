@@ -265,59 +265,6 @@ Test(quantized, agrees_with_float_between_quantize_linear)
     }
 }
 
-/* What a session makes of `numbers` [BATCH, 15, 13, 3], with the layout; malloc'ed. */
-static float *answers(const struct network *n, enum precision precision, enum image_layout layout,
-                      const float *numbers, size_t count, size_t *ret_count)
-{
-    enum { BATCH = 3 };
-    struct error err = {0};
-    struct session *session;
-    const struct tensor *output;
-    const struct session_options options = {
-        .precision = precision, .threads = 1, .max_batch = 4, .image_layout = layout};
-    cr_assert_eq(session_create(n->graph, &options, &session, &err), STATUS_OK, "%s", err.message);
-    const struct image_numbers *as = &session_info(session)->image;
-    cr_assert_eq(as->dtype, layout == IMAGE_NHWC_ANY ? n->dtype : DTYPE_F32);
-    cr_assert_eq(session_input(session, 0)->dtype, as->dtype);
-    void *input =
-        malloc(count * sizeof(float)); /* a place more than the images, as session_run asks */
-    const void *inputs[1] = {input};
-    image_numbers_write(as, numbers, input, count);
-    cr_assert_eq(session_run(session, BATCH, inputs, &output, &err), STATUS_OK, "%s", err.message);
-    *ret_count = shape_count(&output->shape);
-    float *copy = malloc(output->bytes);
-    memcpy(copy, output->data, output->bytes);
-    free(input);
-    session_free(session);
-    return copy;
-}
-
-/* Written by the caller or by the session, the image's integers are the same: at ties, beyond the
- * range, and of what is no number. */
-Test(quantized, image_may_arrive_quantized)
-{
-    enum { COUNT = 4 * 15 * 13 * 3 };
-    static const float odd[] = {0.5f * SCALE, 1.5f * SCALE, -0.5f * SCALE,  -2.5f * SCALE,
-                                1e30f,        -1e30f,       INFINITY,       -INFINITY,
-                                NAN,          0.0f,         127.5f * SCALE, -128.5f * SCALE};
-    float numbers[COUNT];
-    uint32_t state = 8;
-    for (size_t i = 0; i < COUNT; i++)
-        numbers[i] = i % 5 ? 4 * random_unit(&state) : odd[i / 5 % COUNT_OF(odd)];
-    for (int is_signed = 0; is_signed < 2; is_signed++)
-        for (int is_fp32 = 0; is_fp32 < 2; is_fp32++) {
-            struct network n = make_network(is_signed ? DTYPE_I8 : DTYPE_U8);
-            const enum precision precision = is_fp32 ? PRECISION_FP32 : PRECISION_INT8;
-            size_t count, same;
-            float *floats = answers(&n, precision, IMAGE_NHWC_F32, numbers, COUNT, &count);
-            float *stored = answers(&n, precision, IMAGE_NHWC_ANY, numbers, COUNT, &same);
-            cr_assert(count == same && memcmp(floats, stored, count * sizeof *floats) == 0);
-            free(floats);
-            free(stored);
-            graph_free(n.graph);
-        }
-}
-
 Test(quantized, int8_needs_a_quantized_file)
 {
     struct error err = {0};

@@ -13,6 +13,7 @@
 #include "engine/op/interpret.h"
 #include "engine/runtime/session.h"
 #include "engine/runtime/session_internal.h"
+#include "engine/tensor/floats.h"
 #include "tests/unit/axes.h"
 #include "tests/unit/random_graph.h"
 
@@ -79,14 +80,14 @@ static void compare(struct comparison c, size_t h, size_t w)
     bool batched = session_info(session)->batched;
     const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS];
     const void *inputs[1] = {c.layout == IMAGE_AS_DECLARED ? nchw : nhwc};
-    const struct image_numbers *numbers = &session_info(session)->image;
+    const enum dtype dtype = session_info(session)->image_dtype;
     uint16_t *halves = malloc(4 * 3 * h * w * sizeof *halves);
-    if (numbers->dtype == DTYPE_BF16) {
-        image_numbers_write(numbers, nhwc, halves, 4 * 3 * h * w);
+    if (dtype == DTYPE_BF16) {
+        floats_write(dtype, nhwc, halves, 4 * 3 * h * w);
         inputs[0] = halves;
         narrow_images++;
     }
-    cr_assert_eq(session_input(session, 0)->dtype, numbers->dtype);
+    cr_assert_eq(session_input(session, 0)->dtype, dtype);
     for (int run = 0; run < 2 && batched; run++) { /* twice: nothing may linger in the arena */
         cr_assert_eq(session_run(session, BATCH, inputs, outputs, &err), STATUS_OK, "seed %u: %s",
                      c.seed, err.message);

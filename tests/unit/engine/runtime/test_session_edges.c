@@ -393,9 +393,9 @@ Test(session_edges, float16_beside_quantization)
     }
 }
 
-/* What `lensd quantize` makes of a float16 file: the image is quantized while it is written, as
- * that of a float32 file, and not rounded to float16 before. */
-Test(session_edges, float16_images_are_quantized_as_they_are_written)
+/* What `lensd quantize` makes of a float16 file takes the image in float32, too: it is not rounded
+ * to float16 before it is quantized. */
+Test(session_edges, float16_images_are_quantized_from_float32)
 {
     static const enum precision precisions[] = {PRECISION_FP32, PRECISION_INT8};
     for (size_t p = 0; p < COUNT_OF(precisions); p++) {
@@ -409,9 +409,9 @@ Test(session_edges, float16_images_are_quantized_as_they_are_written)
         struct session *session = create(
             &b, (struct session_options){
                     .max_batch = 1, .precision = precisions[p], .image_layout = IMAGE_NHWC_ANY});
-        cr_assert_eq(session_info(session)->image.dtype, DTYPE_U8);
+        cr_assert_eq(session_info(session)->image_dtype, DTYPE_F32);
         cr_assert_eq(session_output(session, 0)->dtype, DTYPE_F16);
-        const uint8_t data[12] = {4, 8, 2, 4, 8, 2, 4, 8, 2, 4, 8, 2};
+        const float data[12] = {1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f, 1, 2, 0.5f};
         const void *inputs[] = {data};
         const struct tensor *outputs[1];
         cr_assert_eq(session_run(session, 1, inputs, outputs, &err), STATUS_OK, "%s", err.message);

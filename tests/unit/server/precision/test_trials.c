@@ -121,7 +121,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .threads = 2,
                                           .parameter_bytes = 1000,
                                           .activation_bytes = 200,
-                                          .image = {.dtype = DTYPE_F32},
+                                          .image_dtype = DTYPE_F32,
                                           .batched = true};
     for (int size = 1; size <= options->max_batch; size *= options->trial ? options->max_batch : 2)
         session->info.batches[session->info.batch_count++] = (struct session_batch){

@@ -387,12 +387,12 @@ void transform_free(struct transform *transform)
 }
 
 enum status transform_numbers(struct transform *transform, const struct image *image,
-                              const struct preprocess *p, const struct image_numbers *as,
-                              void *numbers, struct error *err)
+                              const struct preprocess *p, enum dtype dtype, void *numbers,
+                              struct error *err)
 {
     int value;
     float *dst = numbers;
-    (void)transform, (void)as;
+    (void)transform, (void)dtype;
     memcpy(&value, image->pixels, sizeof value);
     if (value == INT32_MAX) {
         dst[0] = 12345; /* half written */
@@ -455,7 +455,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     session->info = (struct session_info){.device = options->device,
                                           .threads = options->threads,
                                           .batched = max > 1,
-                                          .image = {.dtype = DTYPE_F32},
+                                          .image_dtype = DTYPE_F32,
                                           .depth = read_counter(&session_depth)};
     for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
         session->info.batches[session->info.batch_count++] =
