@@ -154,5 +154,5 @@ complete -c lensd -n '__fish_seen_subcommand_from quantize' -l json -d 'print JS
 complete -c lensd -n '__fish_seen_subcommand_from pull' -l models -r -d 'folder of models to put the new one in'
 complete -c lensd -n '__fish_seen_subcommand_from pull' -l output -r -d 'the new model folder, which must not exist'
 complete -c lensd -n '__fish_seen_subcommand_from pull' -l config -r -d 'read settings from a JSON file'
-complete -c lensd -n '__fish_seen_subcommand_from key' -l rate -r -d 'requests per second allowed with the key'
+complete -c lensd -n '__fish_seen_subcommand_from key' -l rate -r -d 'requests per second allowed with the key, such as 5 or 0.1'
 complete -c lensd -n '__fish_seen_subcommand_from key' -l burst -r -d 'requests allowed at once'

@@ -69,11 +69,11 @@ struct config {
     bool jsonl;                       /* predict: a line of JSON for each photo */
     char *batch;                      /* bench: "1,8,32" */
     int64_t bench_time;               /* bench: milliseconds for each device and batch size */
-    char *calibrate, *output; /* quantize: folder of photos; new folder, NULL: beside the model */
-    int64_t target;           /* quantize: enum config_target */
-    int64_t key_rate, key_burst; /* key: requests per second, at once; 0: no limit */
-    char *device;                /* selects model_host.devices */
-    char *memory;                /* gives model_host.memory_limits */
+    char *calibrate, *output;   /* quantize: folder of photos; new folder, NULL: beside the model */
+    int64_t target;             /* quantize: enum config_target */
+    char *key_rate, *key_burst; /* key: requests per second, at once; NULL: no limit */
+    char *device;               /* selects model_host.devices */
+    char *memory;               /* gives model_host.memory_limits */
     int64_t gpu_memory;
     char fallback[256];                  /* why `auto` did not choose a GPU; "" otherwise */
     bool profile;                        /* inspect: time the layers instead */

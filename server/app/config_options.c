@@ -216,10 +216,10 @@ const struct option config_options[] = {
     {"proxy-protocol", SWITCH(COMMAND_SERVE, http.proxy_protocol), ACCESS,
      "connections from --trusted-proxies begin with a PROXY header (version 1 or 2), which names "
      "the client; connections without one are closed"},
-    {"rate", NUMBER(COMMAND_KEY, key_rate, 0, 1000000), "0", "N", ACCESS,
-     "requests per second allowed with the key; 0: no limit"},
-    {"burst", NUMBER(COMMAND_KEY, key_burst, 0, 1000000), "0", "N", ACCESS,
-     "requests allowed at once; 0: the number allowed per second"},
+    {"rate", TEXT(COMMAND_KEY, key_rate), NULL, "N", ACCESS,
+     "requests per second allowed with the key, such as 5 or 0.1; default: no limit"},
+    {"burst", TEXT(COMMAND_KEY, key_burst), NULL, "N", ACCESS,
+     "requests allowed at once; default: the number allowed per second"},
 
     {"max-body", BYTES(COMMAND_SERVE, http.max_body, 1, GIB), "64M", "BYTES", LIMITS,
      "bytes of a request body, and of a picture in an answer"},

@@ -9,8 +9,8 @@ int command_key(const struct config *config)
 {
     struct key_made made;
     struct error err;
-    if (key_make(config->arguments[0], (double)config->key_rate, (double)config->key_burst, &made,
-                 &err) != STATUS_OK)
+    if (key_make(config->arguments[0], config->key_rate, config->key_burst, &made, &err) !=
+        STATUS_OK)
         return process_failed(&err);
     printf("%s\n", made.line);
     fprintf(stderr,

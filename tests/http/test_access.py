@@ -485,6 +485,7 @@ class KeyCommand(unittest.TestCase):
         key = made.stderr.split("\n\n    ")[1].split("\n")[0]
         self.assertNotIn(key, made.stdout)
         self.assertNotEqual(made.stdout, run_lensd("key", "carol", "--rate", "5", "--burst", "7").stdout)
+        self.assertRegex(run_lensd("key", "carol", "--rate", "0.01").stdout, r" rate=0\.01\n$")
         with tempfile.NamedTemporaryFile("w") as keys:
             WithKeys.write(keys, made.stdout)
             server = Server("--api-keys", keys.name)
@@ -496,7 +497,8 @@ class KeyCommand(unittest.TestCase):
     def test_wrong_use(self):
         for arguments, words in ((("key",), ("one NAME",)), (("key", "a b"), ("'a b'", "letters")),
                                  (("key", "a", "b"), ("one NAME",)), (("key", "x" * 64), ("63",)),
-                                 (("key", "a", "--burst", "3"), ("--rate",))):
+                                 (("key", "a", "--burst", "3"), ("--rate",)), (("key", "a", "--rate", "0"), ("leave them out",)),
+                                 (("key", "a", "--rate", "5x"), ("0.1",)), (("key", "a", "--rate", "5", "--burst", ".5"), ("from 1",))):
             made = run_lensd(*arguments)
             self.assertEqual(made.returncode, 2)
             for word in words:

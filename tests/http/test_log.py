@@ -189,8 +189,9 @@ class Probes(LoggedCase):
         return path.strip("/") + "-asked"
 
     def test_answers_to_probes_and_scrapes_are_debug(self):
-        quiet = [self.ask(path) for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/ready")]
-        loud = [self.ask(path) for path in ("/v2", "/v2/models/none/ready")]
+        quiet = [self.ask(path) for path in ("/livez", "/readyz", "/health", "/metrics", "/v2/health/ready", "/v2/models/none/ready",
+                                              "/v1/models/none", "/v1/status/ping")]
+        loud = [self.ask(path) for path in ("/v2", "/v2/models/none")]
         for name in loud:
             self.assertIn(" info  request ", self.line(name))
         self.server.wait_metric("lensd_http_connections", 1)

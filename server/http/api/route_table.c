@@ -125,7 +125,7 @@ static const struct route routes[] = {
     {"/v1/status/updateavailable", READ, false, NULL, deepstack_update_handle,
      "CodeProject.AI: no update", ROUTE_KEY, NULL, &dialect_deepstack},
     {"/v1/status/ping", READ, false, NULL, deepstack_ping_handle, "CodeProject.AI: it is there",
-     ROUTE_KEY, NULL, &dialect_deepstack},
+     ROUTE_OPEN, NULL, &dialect_deepstack},
     {"/v1/plate-reader/", METHOD_POST, true, dialect_admit, predict_handle,
      "Plate Recognizer: number plates, of the pipeline 'plates'", ROUTE_KEY, NULL,
      &dialect_plate_recognizer, .model = "plates"},

@@ -364,9 +364,10 @@ static void put_hex(const uint8_t *bytes, size_t count, char *text)
         snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 }
 
-enum status key_make(const char *name, double rate, double burst, struct key_made *ret,
+enum status key_make(const char *name, const char *rate, const char *burst, struct key_made *ret,
                      struct error *err)
 {
+    double per_second = 0, at_once = 0;
     static const char prefix[] = "lensd-";
     uint8_t secret[KEY_BYTES], hash[HASH_BYTES];
     char hex[2 * HASH_BYTES + 1], limits[64] = "";
@@ -374,7 +375,13 @@ enum status key_make(const char *name, double rate, double burst, struct key_mad
         return error_set(err, STATUS_CONFIG,
                          "'%.80s' cannot be a key's name: it has 1 to %d letters, digits or -_.@",
                          name, KEY_NAME_MAX);
-    if (rate == 0 && burst > 0)
+    if ((rate && !read_amount(rate, &per_second)) ||
+        (burst && !(read_amount(burst, &at_once) && at_once >= 1)))
+        return error_set(err, STATUS_CONFIG,
+                         "--rate is a number above 0, such as 5 or 0.1, and --burst one from 1, "
+                         "both at most %g; leave them out for no limit",
+                         (double)RATE_MAX);
+    if (burst && !rate)
         return error_set(err, STATUS_CONFIG, "a burst needs a rate; add --rate N");
     if (gnutls_rnd(GNUTLS_RND_KEY, secret, sizeof secret) != 0)
         return error_set(err, STATUS_IO, "the system provides no random numbers");
@@ -383,10 +390,10 @@ enum status key_make(const char *name, double rate, double burst, struct key_mad
     if (gnutls_hash_fast(GNUTLS_DIG_SHA256, ret->key, strlen(ret->key), hash) != 0)
         return error_set(err, STATUS_IO, "SHA-256 is not available; update GnuTLS");
     put_hex(hash, sizeof hash, hex);
-    if (rate > 0)
-        snprintf(limits, sizeof limits, " rate=%g", rate);
-    if (burst > 0)
-        snprintf(limits + strlen(limits), sizeof limits - strlen(limits), " burst=%g", burst);
+    if (rate)
+        snprintf(limits, sizeof limits, " rate=%g", per_second);
+    if (burst)
+        snprintf(limits + strlen(limits), sizeof limits - strlen(limits), " burst=%g", at_once);
     snprintf(ret->line, sizeof ret->line, "%s sha256:%s%s", name, hex, limits);
     gnutls_memset(secret, 0, sizeof secret);
     return STATUS_OK;

@@ -60,14 +60,15 @@ enum key_verdict {
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 
-/* Makes a key for `name` and its line for the file ("alice sha256:…"). rate 0: no limit.
- * STATUS_CONFIG for a malformed name; STATUS_IO when the system has no random numbers. */
+/* Makes a key for `name` and its line for the file ("alice sha256:…"). rate, burst: numbers, as in
+ * that file; NULL: no limit. STATUS_CONFIG for a malformed name or number; STATUS_IO when the
+ * system has no random numbers. */
 #define KEY_LINE_MAX 256
 struct key_made {
     char key[80];
     char line[KEY_LINE_MAX];
 };
-enum status key_make(const char *name, double rate, double burst, struct key_made *ret,
+enum status key_make(const char *name, const char *rate, const char *burst, struct key_made *ret,
                      struct error *err) MUST_USE;
 
 /* Returns the key in `Authorization: Bearer KEY` or `Token KEY`, else in `X-API-Key: KEY`; NULL if
