@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/size.h"
+#include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 #include "models/onnx/access.h"
 
@@ -272,10 +273,20 @@ static enum status add_model_of(struct repository *repository, const char *path,
     TRY(check_memory(grown, "while looking through a repository", err));
     repository->models = grown;
     struct repository_model *model = &grown[repository->count++];
-    *model = (struct repository_model){.name = strdup(name), .path = strdup(path)};
+    char shown[MODEL_NAME_MAX + 1];
+    const bool is_long = strlen(name) > MODEL_NAME_MAX;
+    snprintf(shown, sizeof shown, is_long ? "%.120s…" : "%s", name);
+    if (is_long)
+        utf8_repair(shown);
+    *model = (struct repository_model){.name = strdup(shown), .path = strdup(path)};
     TRY(check_memory(model->name && model->path, "while looking through a repository", err));
     enum status status =
-        stages ? add_version(model, 1, 0, &model->problem) : describe(model, &model->problem);
+        is_long  ? error_set(&model->problem, STATUS_MODEL,
+                             "the name has %zu bytes, and at most %d are taken; rename the folder "
+                              "or file",
+                             strlen(name), MODEL_NAME_MAX)
+        : stages ? add_version(model, 1, 0, &model->problem)
+                 : describe(model, &model->problem);
     if (status == STATUS_NO_MEMORY)
         return error_no_memory(err, "while looking through a repository");
     model->stages = stages ? stages : model->stages;

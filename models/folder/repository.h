@@ -16,6 +16,8 @@
 #include "engine/base/status.h"
 #include "models/folder/pipeline_config.h"
 
+#define MODEL_NAME_MAX 127 /* bytes of a model's name */
+
 struct repository_version {
     char version[16];
     uint64_t number;
@@ -40,9 +42,9 @@ struct repository {
 };
 
 /* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; a sub-folder without
- * a model is an entry with a problem, and so is a name that both a folder and a file have, and a
- * pipeline without one of its models. Hidden entries are passed over. The caller frees with
- * repository_done(), which is fine on zeroes. */
+ * a model is an entry with a problem, and so is a name that both a folder and a file have, one over
+ * MODEL_NAME_MAX (its beginning), and a pipeline without one of its models. Hidden entries are
+ * passed over. The caller frees with repository_done(), which is fine on zeroes. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
 /* Looks through Immich's cache of models. Its models get Immich's names:

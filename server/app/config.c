@@ -13,6 +13,7 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "models/folder/repository.h"
 #include "proto/json.h"
 #include "server/app/config_options.h"
 #include "server/image/photo_files.h"
@@ -663,10 +664,11 @@ static enum status check_together(struct config *config, struct error *err)
             err, STATUS_CONFIG,
             "--response-cache is %zu bytes; it must be at least 65536, or 0 to keep no answers",
             config->http.response_cache);
-    if (config->model_name && (strlen(config->model_name) > 127 || strchr(config->model_name, '/')))
+    if (config->model_name &&
+        (strlen(config->model_name) > MODEL_NAME_MAX || strchr(config->model_name, '/')))
         return error_set(err, STATUS_CONFIG,
-                         "--model-name is '%.140s'; a name has at most 127 bytes and no '/'",
-                         config->model_name);
+                         "--model-name is '%.140s'; a name has at most %d bytes and no '/'",
+                         config->model_name, MODEL_NAME_MAX);
     if (config->command == COMMAND_INSPECT && !config->model)
         return error_set(
             err, STATUS_CONFIG,

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 import unittest
+import urllib.parse
 
 import small_onnx
 from harness import PATIENCE, ROOT, Server, multipart, run_lensd, seven
@@ -81,6 +82,19 @@ class Repository(unittest.TestCase):
         self.assertEqual(len(self.states(server)), 7)
         self.assertEqual(server.get("/v1/models").json()["models"],
                          ["alone", "every", "numbered", "plain", "some"])
+
+    def test_a_name_that_is_too_long(self):
+        most = "ü" * 63 + "n"
+        for name in (most, most + "x", "y" * 200):
+            self.put(name, None, 2)
+        server = self.serve("--watch")
+        self.assertEqual(self.ask(server, urllib.parse.quote(most)), 2)
+        self.put("z" * 128, None, 2)
+        def names():
+            return sorted(model["name"] for model in server.get("/health").json()["models"])
+        server.wait_for(lambda: "z" * 120 + "…" in names(), "the new model")
+        self.assertEqual(names(), sorted([most, "ü" * 60 + "…", "y" * 120 + "…", "z" * 120 + "…"]))
+        server.wait_log("the name has 200 bytes, and at most 127 are taken; rename the folder or file")
 
     def put_digits(self, *names):
         for name in names:
