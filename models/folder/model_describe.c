@@ -247,12 +247,22 @@ static enum status put_photos_first(struct model *model, size_t i, struct error 
     TRY(check_memory(to && node_set_ints(graph, to->producer, "perm", swapped, 3), NULL, err));
     to->name = from->name;
     from->name = "";
-    graph->outputs[i] = to;
+    for (size_t k = i; k < graph->output_count; k++) /* the file may list it twice */
+        if (graph->outputs[k] == from)
+            graph->outputs[k] = to;
     model_warn(model,
                "output '%.60s' is [steps, batch, classes] in the file; it is answered as [batch, "
                "steps, classes]",
                to->name);
     return edit_end(&edit);
+}
+
+static bool is_listed_before(const struct graph *graph, size_t i)
+{
+    size_t k = 0;
+    while (graph->outputs[k] != graph->outputs[i])
+        k++;
+    return k < i;
 }
 
 /* Transposes all outputs of that form. *ret_any: there was one. */
@@ -263,7 +273,7 @@ static enum status transpose_all(struct model *model, const struct graph *one,
     for (size_t i = 0; i < one->output_count; i++) {
         bool is_transposed;
         TRY(is_time_major(model, i, &one->outputs[i]->shape, facts, &is_transposed, err));
-        if (is_transposed)
+        if (is_transposed && !is_listed_before(one, i))
             TRY(put_photos_first(model, i, err));
         *ret_any = *ret_any || is_transposed;
     }

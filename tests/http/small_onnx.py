@@ -243,10 +243,11 @@ def integers(name, values):
             blob(9, struct.pack(f"<{len(values)}q", *values)))
 
 
-def always(path, outputs, side=64, batch="N", metadata=(), transposed=None):
+def always(path, outputs, side=64, batch="N", metadata=(), transposed=None, repeats=1):
     """An image in, always the same numbers out: `outputs` are (name, shape, values), each with a row an
     image. With a batch of 1 a shape may begin with "n", and has no row: that many depend on data. A fourth
-    member is the number of the element type. The output named `transposed` has its rows on axis 1."""
+    member is the number of the element type. The output named `transposed` has its rows on axis 1. All outputs
+    are listed `repeats` times."""
     nodes = [node("GlobalAveragePool", ["image"], ["mean"])]
     tensors, infos = [], []
     for name, shape, values, *kind in outputs:
@@ -262,7 +263,7 @@ def always(path, outputs, side=64, batch="N", metadata=(), transposed=None):
         dims = shape if rows else (batch, *shape)
         infos.append(value(name, kind[0] if kind else 1,
                            *((dims[1], dims[0], *dims[2:]) if name == transposed else dims)))
-    write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos, metadata)
+    write(path, nodes, tensors, [tensor_info("image", batch, 3, side, side)], infos * repeats, metadata)
 
 
 def faces(path, found, side=64):

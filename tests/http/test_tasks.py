@@ -834,11 +834,12 @@ class TimeMajorLine(Tasks):
     """[positions, batch, 1 + characters], as CTC's loss wants it, with scores that no softmax has seen: a captcha."""
 
     files = {"characters.txt": "a\nb\nc\nd\n"}
+    repeats = 1
 
     @classmethod
     def make(cls, path):
         rows = [[0, 6, 0, 0, 1], [6, 0, 0, 0, 1], [0, 6, 0, 0, 1], [0, 0, 0, 0, 9]]
-        small_onnx.always(path, [("row", (4, 5), [v for row in rows for v in row])], transposed="row")
+        small_onnx.always(path, [("row", (4, 5), [v for row in rows for v in row])], transposed="row", repeats=cls.repeats)
 
     def test_text(self):
         answer = self.ask()
@@ -846,8 +847,12 @@ class TimeMajorLine(Tasks):
         each = [math.exp(6) / (math.exp(6) + 3 + math.e)] * 2 + [math.exp(9) / (math.exp(9) + 4)]
         self.assertAlmostEqual(answer["score"], sum(each) / 3, places=5)
         self.server.wait_log("it is answered as [batch, steps, classes]")
-        output, = self.server.get(f"/v2/models/{self.name}").json()["outputs"]
-        self.assertEqual(output["shape"], [-1, 4, 5])
+        outputs = self.server.get(f"/v2/models/{self.name}").json()["outputs"]
+        self.assertEqual([(output["name"], output["shape"]) for output in outputs], [("row", [-1, 4, 5])] * self.repeats)
+
+
+class TimeMajorLineListedTwice(TimeMajorLine):
+    repeats = 2
 
 
 class Queries(Tasks):
