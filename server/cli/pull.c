@@ -6,6 +6,7 @@
  * SHA-256, or for small files git's SHA-1. This file follows redirects, not libcurl, so that the
  * token goes to the hub's own address only. */
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <gnutls/crypto.h>
@@ -19,6 +20,7 @@
 
 #include "engine/base/size.h"
 #include "lensd_version.h"
+#include "models/folder/model.h"
 #include "proto/hub_json.h"
 #include "server/app/process.h"
 #include "server/cli/commands.h"
@@ -238,7 +240,8 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
                      p->repo, p->wanted[0] ? p->wanted : "model.onnx", p->repo, found);
 }
 
-/* True for the model, its external data, and text files at the top (labels, preprocessing …). */
+/* True for the model, its external data, and text files at the top (labels, preprocessing …), but
+ * for those of another model there that has its name. */
 static bool is_needed(const char *path, const char *model)
 {
     const char *name = hub_base(path);
@@ -249,6 +252,8 @@ static bool is_needed(const char *path, const char *model)
         (!strncmp(path + stem, ".onnx", 5) || !strcmp(path + stem, ".data")))
         return true;
     return name == path &&
+           (hub_base(model) == model ||
+            strncmp(name, hub_base(model), strlen(hub_base(model))) != 0) &&
            (has_ending(name, ".json") || has_ending(name, ".txt") || !strcmp(name, "LICENSE"));
 }
 
@@ -343,6 +348,30 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
     return flock(p->folder, LOCK_EX | LOCK_NB) == 0
                ? STATUS_OK
                : error_set(err, STATUS_CONFIG, "another lensd pull writes '%.200s'", p->partial);
+}
+
+/* Removes what stopped pulls of the model's other commits have left. */
+static void remove_older(const struct pull *p)
+{
+    const char *own = hub_base(p->partial);
+    const size_t size = strlen(own), same = size - strlen("0123456789ab.pull");
+    char *parent = strndup(p->partial, (size_t)(own - p->partial)), *path;
+    DIR *dir = parent ? opendir(parent[0] ? parent : ".") : NULL;
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        if (strlen(entry->d_name) != size || strncmp(entry->d_name, own, same) != 0 ||
+            !has_ending(entry->d_name, ".pull") ||
+            asprintf(&path, "%s%s", parent, entry->d_name) < 0)
+            continue;
+        const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (folder >= 0 && flock(folder, LOCK_EX | LOCK_NB) == 0) /* nobody writes it */
+            model_remove_files(path);
+        if (folder >= 0)
+            close(folder);
+        free(path);
+    }
+    if (dir)
+        closedir(dir);
+    free(parent);
 }
 
 /* ---- the command ---- */
@@ -443,6 +472,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
     if (renameat2(AT_FDCWD, p->partial, AT_FDCWD, p->out, RENAME_NOREPLACE) != 0)
         return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s", p->out,
                          strerror(errno));
+    remove_older(p);
     progress_clear();
     printf("%s: %zu files, %s, commit %s\n", p->out, count, size_text(bytes, text),
            p->files.commit);

@@ -222,13 +222,17 @@ class Pull(FolderCase):
             self.assertEqual(harness.read(self.path(f"models/{name}/model.onnx")), self.files["model.onnx"])
 
     def test_another_commit_begins_again(self):
-        """What a stopped pull of an older commit has left is in a folder of its own."""
+        """What a stopped pull of an older commit has left is in a folder of its own, which goes when another is complete."""
         older = self.path("models/" + PARTIAL.replace(COMMIT[:12], "ffffffffffff"))
         os.mkdir(older)
         for name in ("labels.txt", "gone.json"):
             with open(os.path.join(older, name), "wb") as file:
                 file.write(b"old")
+        others = [".digits.model.onnx.0123.pull", ".digits.other.onnx.ffffffffffff.pull"]
+        for name in others:
+            os.mkdir(self.path("models/" + name))
         self.assertEqual(self.pull().returncode, 0)
+        self.assertEqual(sorted(os.listdir(self.path("models"))), [*others, "digits"])
         self.assertEqual(sorted(os.listdir(self.path("models/digits"))), ["LICENSE", "labels.txt", "model.onnx", "preprocessor_config.json"])
         self.assertEqual(harness.read(self.path("models/digits/labels.txt")), self.files["labels.txt"])
 
@@ -238,6 +242,12 @@ class Pull(FolderCase):
                           "onnx/model_int8.onnx_data": b"other", "config.json": b"{}", "model_index.json": b"{}"}
         self.assertEqual(self.pull().returncode, 0)
         self.assertEqual(sorted(os.listdir(self.path("models/digits"))), ["config.json", "model.onnx", "model.onnx_data", "model_index.json"])
+        # A text of another model at the top that has the same name.
+        self.hub.files.update({"onnx/model.onnx.json": b"own", "model.onnx.json": b"another's"})
+        self.assertEqual(self.pull(f"hf:{REPO}", "-o", self.path("models/twins")).returncode, 0)
+        self.assertEqual(harness.read(self.path("models/twins/model.onnx.json")), b"own")
+        shutil.rmtree(self.path("models/twins"))
+        del self.hub.files["onnx/model.onnx.json"], self.hub.files["model.onnx.json"]
         ended = self.pull(f"hf:{REPO}@refs/pr/1:onnx/model_int8.onnx", "--output", self.path("models/small/"))
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(sorted(os.listdir(self.path("models/small"))), ["config.json", "model_index.json", "model_int8.onnx", "model_int8.onnx_data"])
