@@ -20,6 +20,11 @@ void model_host_cancel(struct model_host *model_host, struct predict_request *re
     abort();
 }
 
+void model_host_end_waits(struct model_host *model_host)
+{
+    (void)model_host;
+}
+
 enum status photo_files_list(const char *folder, size_t most, char ***ret, size_t *ret_count,
                              struct error *err)
 {

@@ -90,6 +90,7 @@ static void on_late(void *context, const char *address, int64_t waited)
 static bool on_tick(void *context)
 {
     struct http_server *server = context;
+    model_host_end_waits(server->options.model_host);
     return request_log_tell_left_out(server->daemon->log, false);
 }
 

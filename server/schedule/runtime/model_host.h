@@ -315,6 +315,9 @@ bool model_host_hold(struct model_host *host, struct predict_request *request);
 enum status model_host_await(struct model_host *host, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
+/* Ends the waits whose deadlines are over. From any thread, every now and then. */
+void model_host_end_waits(struct model_host *host);
+
 /* Writes name and version of the next model to load for a request; false: there is none. */
 bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16]);
 

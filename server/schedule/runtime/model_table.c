@@ -388,6 +388,18 @@ void table_settle_and_unlock(struct model_host *host, const struct model_entry *
     }
 }
 
+void model_host_end_waits(struct model_host *host)
+{
+    pthread_mutex_lock(&host->lock);
+    const struct predict_request *request = host->waiting;
+    while (request && !is_over(request))
+        request = request->next_waiting;
+    if (request)
+        table_settle_and_unlock(host, NULL);
+    else
+        pthread_mutex_unlock(&host->lock);
+}
+
 /* ---- changes ---- */
 
 void model_host_fail(struct model_host *host, const char *name, const char *version,

@@ -169,6 +169,23 @@ static void test_the_deadline_may_be_over_before(void)
     model_host_free(host);
 }
 
+static void test_a_deadline_ends_a_wait(void)
+{
+    struct error err = {0};
+    struct model_host *host = start_lazy("a", (struct model_host_options){0});
+    struct job *late = await_model(host, "a"), *stays = await_model(host, "a");
+    model_host_end_waits(host);
+    CHECK(!job_is_done(late));
+    late->request.deadline = clock_now() - 1;
+    model_host_end_waits(host);
+    CHECK(submit_again(host, late, &err) == STATUS_NOT_READY && !job_is_done(stays));
+    job_free(late);
+    load_what_is_wanted(host);
+    CHECK(submit_again(host, stays, &err) == STATUS_OK);
+    finish_job(stays);
+    model_host_free(host);
+}
+
 /* A request that holds its model keeps it, whatever idle_unload says. */
 static void test_what_is_in_use_stays(void)
 {
@@ -279,6 +296,7 @@ int main(void)
         {"clients leave while they wait", test_clients_leave_while_they_wait},
         {"a drain ends every wait", test_a_drain_ends_every_wait},
         {"the deadline may be over before", test_the_deadline_may_be_over_before},
+        {"a deadline ends a wait", test_a_deadline_ends_a_wait},
         {"what is in use stays", test_what_is_in_use_stays},
         {"everything at once", test_everything_at_once},
     };
