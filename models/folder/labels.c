@@ -363,10 +363,11 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
     return labels_finish(&b, status, ret);
 }
 
-bool labels_find(const struct labels *labels, const char *label, size_t length, size_t *ret)
+bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
+                 size_t *ret)
 {
-    for (size_t i = 0; i < labels->count; i++)
-        if (!strncmp(labels->names[i], label, length) && !labels->names[i][length]) {
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(names[i], label, length) && !names[i][length]) {
             *ret = i;
             return true;
         }

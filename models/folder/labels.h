@@ -32,8 +32,9 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
                                struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
-/* Whether a class has this label, of `length` bytes; *ret is the first one. */
-bool labels_find(const struct labels *labels, const char *label, size_t length, size_t *ret);
+/* Whether one of the names is this label, of `length` bytes; *ret is the first one. */
+bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
+                 size_t *ret);
 
 /* The bytes of a label as a JSON string. */
 size_t labels_json_bytes(const char *name);

@@ -365,13 +365,18 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
     return STATUS_OK;
 }
 
-static enum status no_class(const struct model *model, const char *name, size_t length,
+static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
     enum { MOST = 4096 }; /* labels that are compared, for time */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
+    if (is_own)
+        return error_set(err, STATUS_INVALID,
+                         "classes: '%s' is neither a number nor one of the request's labels; "
+                         "name one of those, or leave classes out",
+                         word);
     const char *near = text_nearest(word, (const char *const *)model->labels.names, count);
     return error_set(err, STATUS_INVALID,
                      "classes: '%s' is neither a number nor a label of model '%s'; %s%.80s%s GET "
@@ -380,9 +385,11 @@ static enum status no_class(const struct model *model, const char *name, size_t 
                      near ? "'?" : "see:", model->name);
 }
 
-enum status model_find_classes(const struct model *model, struct task_options *options,
-                               struct error *err)
+enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
+                               struct task_options *options, struct error *err)
 {
+    const char *const *names = own ? own : (const char *const *)model->labels.names;
+    const size_t count = own ? own_count : model->labels.count;
     const char *at = options->class_names;
     if (!at || (!task_has_boxes(model->task.kind) && model->task.kind != TASK_SEGMENTATION))
         return STATUS_OK;
@@ -392,8 +399,8 @@ enum status model_find_classes(const struct model *model, struct task_options *o
         size_t index = 0;
         if (strspn(at, "0123456789") == length)
             index = strtoul(at, NULL, 10);
-        else if (!labels_find(&model->labels, at, length, &index))
-            return no_class(model, at, length, err);
+        else if (!labels_find(names, count, at, length, &index))
+            return no_class(model, own, at, length, err);
         options->classes[options->class_count++] = (uint32_t)index;
         if (!at[length])
             break;

@@ -142,7 +142,8 @@ void model_remove_files(const char *folder);
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);
 
-/* Looks up options->class_names in the model's labels, of a task that has classes to choose from.
- * STATUS_INVALID names what is neither a number nor a label. */
-enum status model_find_classes(const struct model *model, struct task_options *options,
-                               struct error *err) MUST_USE;
+/* Looks up options->class_names in a request's own labels, or in the model's (`own` NULL), of a
+ * task that has classes to choose from. STATUS_INVALID names what is neither a number nor a label.
+ */
+enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
+                               struct task_options *options, struct error *err) MUST_USE;

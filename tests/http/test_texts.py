@@ -425,6 +425,15 @@ class Words(TextCase):
         body = {"model": "grounding", "image": {"b64": base64.b64encode(self.WORDS_PHOTO).decode()}, "labels": labels}
         self.assert_boxes(self.post("/predict", body)["predictions"], self.WANTED["found"]["grounding"])
 
+    def test_classes(self):
+        """They choose among the request's labels, by name or number."""
+        labels = self.WANTED["labels"]
+        for model, wanted in self.WANTED["found"].items():
+            label = wanted[0]["label"]
+            for classes in (label, labels.index(label)):
+                self.assert_boxes(self.ask(model, labels, classes=classes)["predictions"],
+                                  [box for box in wanted if box["label"] == label])
+
     def test_slices(self):
         """Words are looked for in each slice."""
         label = self.WANTED["labels"][0]
@@ -437,6 +446,8 @@ class Words(TextCase):
             answer = self.server.request("POST", "/predict?model=" + model, self.WORDS_PHOTO)
             self.assert_error(answer, 400, "invalid_request", "labels=")
         self.assertIn("at most 64", self.ask("owl", [f"a{i}" for i in range(65)], 400)["error"])
+        self.assertIn("'a cap' is neither a number nor one of the request's labels",
+                      self.ask("owl", ["a dog", "a cat"], 400, classes="a cap")["error"])
         self.assertIn("32 tokens", self.ask("grounding", ["a dog"] * 12, 400)["error"])
 
 

@@ -341,8 +341,10 @@ static enum status submit_to(struct deployment *deployment, struct predict_reque
     if (!request->ignores_unused_options)
         TRY(task_options_check(&deployment->model->task, request->options,
                                request->asks_top_k && !request->texts, err));
+    const struct request_words *words = request->words;
     if (request->options)
-        TRY(model_find_classes(deployment->model, request->options, err));
+        TRY(model_find_classes(deployment->model, words ? request->text_names : NULL,
+                               words ? words->words.count : 0, request->options, err));
     request->deployment = deployment_ref(deployment); /* before the request can complete */
     enum status status = scheduler_submit(deployment->scheduler, request, ret_retry_after_s, err);
     if (status == STATUS_OK)

@@ -181,7 +181,7 @@ static enum status prepare_model(struct model_host *host, struct model *model, s
 {
     if (host->options.task_options)
         model->task.options = task_options_merge(host->options.task_options, &model->task.options);
-    const enum status status = model_find_classes(model, &model->task.options, err);
+    const enum status status = model_find_classes(model, NULL, 0, &model->task.options, err);
     if (status != STATUS_OK)
         model_free(model);
     return status;

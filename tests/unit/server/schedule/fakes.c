@@ -223,10 +223,12 @@ void model_drop_graph(struct model *model)
     model->graph = NULL;
 }
 
-enum status model_find_classes(const struct model *model, struct task_options *options,
-                               struct error *err)
+enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
+                               struct task_options *options, struct error *err)
 {
     (void)model;
+    (void)own;
+    (void)own_count;
     (void)options;
     (void)err; /* no test names classes */
     return STATUS_OK;
