@@ -133,8 +133,8 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
         TRY(check_finite(task, outputs, err));
     /* Of all pairs of query and class, keep as many as there are queries. */
     struct task_options cut = *candidates->options;
-    const bool has_pairs = task->layout == LAYOUT_DETR_SIGMOID || task->layout == LAYOUT_RFDETR ||
-                           task->layout == LAYOUT_MASKFORMER;
+    const bool has_pairs = (task->layout == LAYOUT_DETR_SIGMOID && !task->exceeds_queries) ||
+                           task->layout == LAYOUT_RFDETR || task->layout == LAYOUT_MASKFORMER;
     if (task_layout_is_masks(task->layout)) { /* the masks decide */
         cut.max_detections = TASK_MAX_DETECTIONS;
         cut.iou = 1;

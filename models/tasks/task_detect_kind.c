@@ -245,7 +245,8 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture, and how many boxes they return; 0: one per query. */
+/* Hugging Face's detectors by architecture, and how many pairs of query and class are boxes;
+ * 0: one per query. */
 static const struct {
     const char *architecture;
     enum task_layout layout;
@@ -303,6 +304,7 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
             continue;
         task->layout = detr_architectures[i].layout;
         task->options.max_detections = detr_architectures[i].top;
+        task->exceeds_queries = detr_architectures[i].top > 0;
         decided(task, kind_of_queries(task), "%s in config.json", architecture);
         return;
     }
@@ -887,6 +889,26 @@ static void complete_options(const struct task_facts *facts, struct task *task)
     task->options = task_options_merge(&facts->options, &own);
 }
 
+/* Refuses models whose answers would not be those of their framework, unless lensd.json says how to
+ * read them. */
+static void refuse_inexact(const struct task_facts *facts, struct task *task)
+{
+    static const struct {
+        const char *architecture, *words;
+    } inexact[] = {
+        {"EomtForUniversalSegmentation",
+         "Transformers computes its scores from masks as large as the photo, lensd would from the "
+         "small ones; write {\"layout\": \"maskformer\"} into lensd.json if that will do"},
+        {"ZoeDepthForDepthEstimation",
+         "its processor mirrors the edges of a photo and cuts them off the depths, lensd does "
+         "neither; write {\"task\": \"depth\"} into lensd.json if that will do"}};
+    for (size_t i = 0; facts->architecture && i < COUNT_OF(inexact); i++)
+        if (!strcmp(facts->architecture, inexact[i].architecture)) {
+            *task = (struct task){.options = TASK_OPTIONS_NONE};
+            decided(task, TASK_UNKNOWN, "%s", inexact[i].words);
+        }
+}
+
 enum status task_decide(const struct task_facts *facts, struct task *ret, struct error *err)
 {
     struct task task = {.options = TASK_OPTIONS_NONE};
@@ -901,6 +923,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
         if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
+    refuse_inexact(facts, &task);
     /* lensd.json beside both halves of a detector is about the photos' half. */
     const bool is_about_photos = !facts->takes_texts || !facts->is_half;
     if (facts->configured_layout && is_about_photos)

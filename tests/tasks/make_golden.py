@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy
 import torch
-from transformers import (DetrImageProcessor, Mask2FormerImageProcessor, MaskFormerImageProcessor,
+from transformers import (DeformableDetrImageProcessor, DetrImageProcessor, Mask2FormerImageProcessor, MaskFormerImageProcessor,
                           PPOCRV5ServerDetImageProcessor, PPOCRV5ServerRecImageProcessor, RTDetrImageProcessor)
 from ultralytics.utils.nms import non_max_suppression
 from ultralytics.utils.ops import process_mask_native, scale_boxes, scale_coords
@@ -104,7 +104,8 @@ def queries(generator):
     logits = torch.tensor([[generator.gauss(-1, 2) for _ in range(4)] for _ in range(12)])
     put("query_boxes", boxes)
     put("query_logits", logits)
-    for name, processor in (("detr", DetrImageProcessor()), ("rt_detr", RTDetrImageProcessor())):
+    for name, processor in (("detr", DetrImageProcessor()), ("rt_detr", RTDetrImageProcessor()),
+                            ("deformable_detr", DeformableDetrImageProcessor())):
         (found,) = processor.post_process_object_detection(
             SimpleNamespace(logits=logits[None], pred_boxes=boxes[None]), 0.3, [(HEIGHT, WIDTH)])
         boxes_found = found["boxes"].clone()

@@ -342,6 +342,15 @@ Test(detect, what_transformers_find)
     const struct task_options options = options_of(.3f, 1);
     expect_golden(decode_many(LAYOUT_DETR, rows, 2, &options, &stretched), "detr");
     expect_golden(decode_many(LAYOUT_DETR_SIGMOID, rows, 2, &options, &stretched), "rt_detr");
+    const struct task pairs = {.kind = TASK_DETECTION,
+                               .layout = LAYOUT_DETR_SIGMOID,
+                               .output_count = 2,
+                               .exceeds_queries = true};
+    struct detections found = {0};
+    struct error err;
+    cr_assert_eq(detect_decode(&pairs, rows, &options, &stretched, &found, &err), STATUS_OK);
+    cr_expect_gt(found.count, (size_t)rows[1].shape.dims[0]);
+    expect_golden(found, "deformable_detr");
 }
 
 Test(detect, hostile_numbers)

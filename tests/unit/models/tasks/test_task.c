@@ -281,6 +281,7 @@ Test(task, queries)
     task = decide(facts, detr, 2);
     expect_layout(task, LAYOUT_DETR_SIGMOID);
     cr_expect_eq(task.options.max_detections, 100);
+    cr_expect(task.exceeds_queries);
     facts = (struct task_facts){.label_count = 3};
     expect_layout(decide(facts, detr, 2), LAYOUT_DETR);
     facts.label_count = 4;
@@ -464,4 +465,24 @@ Test(task, options)
     cr_expect_float_eq(asked.iou, .7f, 1e-7f);
     cr_expect_eq(asked.classes[0], 7);
     cr_expect_eq(asked.agnostic, 0);
+}
+
+/* Their answers would not be the framework's, so they need a word from the folder. */
+Test(task, inexact_architectures)
+{
+    const struct task_output masks[] = {OUTPUT("masks_queries_logits", 1, 20, 16, 16),
+                                        OUTPUT("class_queries_logits", 1, 20, 5)};
+    const struct task_output map = OUTPUT("predicted_depth", 1, 384, 512);
+    struct task_facts eomt = {.architecture = "EomtForUniversalSegmentation"};
+    struct task_facts zoe = {.architecture = "ZoeDepthForDepthEstimation"};
+    struct task task = decide(eomt, masks, 2);
+    cr_expect(task.kind == TASK_UNKNOWN && strstr(task.evidence, "\"maskformer\""), "%s",
+              task.evidence);
+    eomt.configured_layout = "maskformer";
+    task = decide(eomt, masks, 2);
+    cr_expect(task.kind == TASK_INSTANCES && task.outputs[0] == 1, "%s", task.evidence);
+    task = decide(zoe, &map, 1);
+    cr_expect(task.kind == TASK_UNKNOWN && strstr(task.evidence, "\"depth\""), "%s", task.evidence);
+    zoe.configured_task = "depth";
+    cr_expect_eq(decide(zoe, &map, 1).kind, TASK_DEPTH);
 }
