@@ -372,6 +372,7 @@ def write_table(path, rows, photos):
     best = sum(row["equal"] == photos for row in tried)
     ratios = [row["cpu"][1] for row in tried if row["cpu"]] or [0]
     left = len(in_turns()) - len(rows)
+    others = "".join(read(path).decode().partition("\n## ")[1:]) if os.path.exists(path) else ""  # free_batch.py's
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(f"""# Exports, served and compared
 
@@ -395,6 +396,7 @@ Loading takes a median of {median(ratios):.1f} times the CPU time of ONNX Runtim
 """)
         for row in rows:
             file.write(line(row, photos) + "\n")
+        file.write(others)
     os.replace(path + ".new", path)
 
 
