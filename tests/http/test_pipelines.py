@@ -153,14 +153,14 @@ class Crops(Pipelines):
                   ("POST", "/v1/vision/custom/both", {}), ("POST", "/both/1", {}), ("POST", "/both/1?format=image", {})]
         asked += [("POST", "/predict?model=both", {"Accept": "application/octet-stream"})]
         # A photo that is not larger than a slice, and one that is.
-        asked += [("POST", f"/predict?model=both&{query}", {}) for query in (f"slices={SIDE}", "slices=32")]
+        asked += [("POST", f"/predict?model=both&{query}", {}) for query in (f"slices={SIDE}", "slices=32", "labels=a+dog,a+cat")]
         before = server.metric('lensd_images_total{model="found"')
         for method, path, headers in asked:
             with self.subTest(path=path, **headers):
                 answer = server.request(method, path, photo if method == "POST" else None, headers)
                 self.assertEqual(answer.status, 400, answer.body)
                 self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON, lines of "
-                              "text or a picture, and without slices; here name one of its models, such as 'found'", answer.body.decode())
+                              "text or a picture, and without slices or labels; here name one of its models, such as 'found'", answer.body.decode())
         self.assertEqual(server.metric('lensd_images_total{model="found"'), before, "none was answered by the first model")
 
     def test_it_is_listed(self):
