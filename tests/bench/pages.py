@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Memory and CPU time of a pipeline that reads pages (docs/tasks.md, "Reading text"), in turns with another build.
 
-    pages.py [--build build] [--against BUILD] [--precision fp32] [--rounds 6] REPOSITORY PHOTO ...
+    pages.py [--build build] [--against BUILD] [--precision fp32] [--rounds 6] REPOSITORY [PHOTO ...]
+    pages.py [--build build] [--precision fp32,auto] --minutes 28 REPOSITORY [PHOTO ...]
 
-The pipeline is the first of the folder REPOSITORY. Both servers run at once, and each reads all photos in turn. Megabytes are
-those of /proc/PID/status: when ready and settled, at the end, and the most there were. The first round does not count.
+REPOSITORY has a pipeline `ocr`. The servers run at once, and each reads all photos in turn; without photos, six drawn pages. Megabytes
+are those of /proc/PID/status: when ready and settled, at the end, and the most there were. The first round does not count.
+--minutes: for so long, and a row a minute of how much memory each server holds.
 """
 
 import argparse
 import http.client
+import io
+import random
 import statistics
 import sys
 import time
@@ -27,25 +31,68 @@ def read_page(daemon, name, photo):
     return body
 
 
+def draw_page(seed, width, height, lines):
+    """JPEG bytes of a page: lines of one to nine words."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    chance = random.Random(seed)
+    words = "invoice total amount order number street delivery thank you the quick brown fox 2026-11 12.00 EUR No. 7788-A".split()
+    page = Image.new("RGB", (width, height), (240, 238, 230))
+    for line in range(lines):
+        font = ImageFont.truetype("DejaVuSans.ttf", height // lines * chance.randint(35, 60) // 100)
+        text = " ".join(chance.choice(words) for _ in range(chance.randint(1, 9)))
+        ImageDraw.Draw(page).text((width // 20, 10 + line * (height - 20) // lines), text, (20, 20, 30), font)
+    data = io.BytesIO()
+    page.save(data, "JPEG", quality=92)
+    return data.getvalue()
+
+
+def hold(daemons, options, photos):
+    """Reads the pages for that long. A row a minute: what each server has read, and its megabytes."""
+    print("| minute | " + " | ".join(f"{name}: pages | MB" for name in daemons) + " |")
+    print("|--:|" + "--:|--:|" * len(daemons))
+    begin, minute, read = time.monotonic(), 0, 0
+    while minute <= options.minutes:
+        if time.monotonic() >= begin + 60 * minute:
+            print(f"| {minute} | " + " | ".join(f"{read} | {daemon.memory('VmRSS') / 1e6:.0f}" for daemon in daemons.values()) + " |",
+                  flush=True)
+            minute += 1
+        for daemon in daemons.values():
+            read_page(daemon, options.model, photos[read % len(photos)])
+        read += 1
+    print("the most: " + ", ".join(f"{name} {daemon.memory('VmHWM') / 1e6:.0f} MB" for name, daemon in daemons.items()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build")
     parser.add_argument("--against")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--minutes", type=int)
+    parser.add_argument("--threads", default="0")
     parser.add_argument("--model", default="ocr")
     parser.add_argument("repository")
-    parser.add_argument("photos", nargs="+")
+    parser.add_argument("photos", nargs="*")
     options = parser.parse_args()
     photos = []
     for path in options.photos:
         with open(path, "rb") as file:
             photos.append(file.read())
+    photos = photos or [draw_page(seed, *shape) for seed, shape in enumerate(
+        ((600, 900, 12), (1440, 1080, 16), (1080, 1440, 24), (1440, 810, 10), (1754, 1240, 30), (720, 1440, 20)))]
     builds = [options.build] + ([options.against] if options.against else [])
-    daemons = {build: common.Daemon(build, None, ("--models", options.repository, "--precision", options.precision))
-               for build in builds}
+    daemons = {}
     try:
+        for build in builds:
+            for precision in options.precision.split(","):
+                name = build if precision == options.precision else precision
+                daemons[name] = common.Daemon(build, None, ("--models", options.repository, "--precision", precision,
+                                                            "--threads", options.threads))
         time.sleep(30)  # for the trials behind the start
+        if options.minutes:
+            hold(daemons, options, photos)
+            return
         ready = {build: daemon.memory("VmRSS") for build, daemon in daemons.items()}
         cpu, wall, texts = {b: [] for b in builds}, {b: [] for b in builds}, {}
         for turn in range(options.rounds + 1):
