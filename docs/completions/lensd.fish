@@ -42,6 +42,8 @@ complete -c lensd -n '__fish_seen_subcommand_from serve' -l port -r -d 'port to 
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l port-file -r -d 'write the port number to FILE once the port is open'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l admin-port -r -d 'second port on --host for health, metrics, pages and admins, with connections and a thread of its own'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l grpc-port -r -d 'port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS where --tls-cert is given)'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l zmq-port -r -d 'ZeroMQ for Frigate\'s detector of type zmq'
+complete -c lensd -n '__fish_seen_subcommand_from serve' -l zmq-timeout -r -d 'when such a client gets zeros (no detection) because there is no answer yet'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l unix -r -d 'listen on a unix-domain socket at PATH instead of --host and --port, which must then not be given'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l unix-mode -r -d 'permissions of that socket'
 complete -c lensd -n '__fish_seen_subcommand_from serve' -l tls-cert -r -d 'serve HTTPS (TLS 1.2 and 1.3) with this PEM certificate, followed by its chain'

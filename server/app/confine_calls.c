@@ -15,7 +15,8 @@
  * Landlock decides which files are opened, because a filter does not see paths. The lists leave out
  * what only the start needs (socket, bind, listen, connect, setuid, chown) and what no thread ever
  * needs (execve, fork, ptrace, mount, bpf, io_uring, perf_event_open, kexec and so on). With
- * --trace-endpoint, client_calls are allowed too, and with --faces registry_calls.
+ * --trace-endpoint, client_calls are allowed too, with --faces registry_calls, and with --zmq-port
+ * schedule_calls.
  *
  * Where the CUDA module is loaded, the shared list allows everything but forbidden_calls: the
  * system calls of NVIDIA's closed driver and libraries are not documented.
@@ -125,6 +126,11 @@ static const struct call_rule client_calls[] = {CALL(socket),     CALL(connect),
 static const struct call_rule registry_calls[] = {
     CALL(pwrite64), CALL(ftruncate), CALL(fdatasync), CALL(fchmod), CALL(utimensat),
 };
+
+/* With --zmq-port: libzmq ends the process where its threads may not set the policy they have. */
+static const struct call_rule schedule_calls[] = {
+    CALL(sched_getparam), CALL(sched_getscheduler),
+    CALL_IF(sched_setscheduler, 1, SAME, SCHED_OTHER)};
 
 /* Calls that are refused even if most calls are allowed. */
 static const struct call_rule forbidden_calls[] = {
@@ -262,6 +268,8 @@ static bool filter_all_threads(const struct confinement *confinement)
         filter_add(&filter, server_calls, COUNT_OF(server_calls), ALLOW);
         if (confinement->writes)
             filter_add(&filter, registry_calls, COUNT_OF(registry_calls), ALLOW);
+        if (confinement->schedules)
+            filter_add(&filter, schedule_calls, COUNT_OF(schedule_calls), ALLOW);
         if (confinement->connects)
             filter_add(&filter, client_calls, COUNT_OF(client_calls), ALLOW);
     }

@@ -368,6 +368,17 @@ static void allow_collector(struct file_rules *rules, const char *endpoint, bool
         allow_port(rules, CONNECT_TCP, port);
 }
 
+/* ZeroMQ itself refuses a malformed endpoint later. */
+static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_ports)
+{
+    const char *colon = strrchr(endpoint, ':');
+    const long port = strtol(colon ? colon + 1 : endpoint, NULL, 10);
+    if (!strncmp(endpoint, "ipc://", 6))
+        allow_made(rules, endpoint + 6, MAKE_SOCK | REMOVE_FILE);
+    else if (has_ports && port >= 0 && port <= UINT16_MAX)
+        allow_port(rules, BIND_TCP, port);
+}
+
 /* Returns 0, or errno if nothing is restricted. */
 static int restrict_files(const struct config *config, int abi, bool is_wide)
 {
@@ -396,6 +407,8 @@ static int restrict_files(const struct config *config, int abi, bool is_wide)
         allow_port(&rules, BIND_TCP, config->http.admin_port);
     if (handled.net && config->http.grpc_port)
         allow_port(&rules, BIND_TCP, config->http.grpc_port);
+    if (config->http.zmq_port)
+        allow_zmq(&rules, config->http.zmq_port, handled.net != 0);
     if (config->trace_endpoint)
         allow_collector(&rules, config->trace_endpoint, handled.net != 0);
     if (!rules.cause && syscall(SYS_landlock_restrict_self, rules.fd, 0) != 0)
@@ -408,6 +421,7 @@ void confine_files(const struct config *config, struct confinement *ret)
 {
     *ret = (struct confinement){.is_wide = cuda_module(NULL) != NULL,
                                 .connects = config->trace_endpoint != NULL,
+                                .schedules = config->http.zmq_port != NULL,
                                 .writes = config->faces != NULL};
     tzset(); /* reads the time zone for the log */
     const long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);

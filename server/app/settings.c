@@ -23,6 +23,7 @@ struct http_options settings_http(const struct config *config, struct model_host
     options.keys.metrics = metrics;
     options.routes = &http_route_table;
     options.grpc_routes = &grpc_route_table;
+    options.zmq_routes = &zmq_route_table;
     options.model_host = model_host;
     options.loader = loader;
     options.metrics = metrics;

@@ -215,6 +215,18 @@ class Compose(unittest.TestCase):
             for port in service.get("ports", []):
                 self.assertIn("127.0.0.1", str(port), "published beyond this machine")
 
+    def test_compose_of_applications(self):
+        """Each takes lensd's image and only reads the models."""
+        for name, service, target in (("immich", "immich-machine-learning", "/cache"), ("frigate", "lensd", "/models")):
+            file = os.path.join(DOCKER, f"compose.{name}.yaml")
+            made = yaml.safe_load(call("docker-compose", "-f", file, "config"))["services"][service]
+            self.assertEqual(made["image"], "lensd")
+            for volume in made["volumes"]:  # older versions of docker-compose keep the short form
+                mounted = (volume.split(":")[1:] if isinstance(volume, str) else
+                           [volume["target"], "ro" if volume.get("read_only") else "rw"])
+                self.assertEqual(mounted, [target, "ro"])
+            self.assertNotIn("ports", made, "published beyond the network of the services")
+
     def test_haproxy(self):
         call("haproxy", "-c", "-f", os.path.join(DOCKER, "haproxy", "haproxy.cfg"))
 

@@ -286,6 +286,20 @@ def requests():
     model("external", [helper.make_node("Add", ["x", "w"], ["y"])], [("x", F, [2])], [("y", F)], [external])
 
 
+def frigate():
+    for name, text in (
+            ("asks", '{"model_request": true, "model_name": "yolo.onnx"}'),
+            ("sends", '{"model_data": true, "model_name": "yolo.onnx"}'),
+            ("no_name", '{"model_request": true, "model_name": ""}'),
+            ("int", '{"shape": [1, 320, 320, 3], "dtype": "uint8", "model_type": "ssd"}'),
+            ("float", '{"shape": [1, 3, 640, 640], "dtype": "float32", "model_type": "yologeneric"}'),
+            ("huge", '{"shape": [2147483647, 2147483647, 2147483647, 2147483647], "dtype": "float64"}'),
+            ("negative", '{"shape": [1, -3, 8, 8.5], "dtype": "float32"}'),
+            ("short", '{"shape": [1, 3, 8], "dtype": "float16"}'),
+            ("type", '{"shape": [1, 3, 8, 8], "dtype": "object"}')):
+        write("frigate", name, text.encode())
+
+
 def dialects():
     """First bytes: fuzz_dialects.c's APIs; behind a NUL a parameter and its value."""
     for api, name, text in [
@@ -314,6 +328,7 @@ def dialects():
 
 if __name__ == "__main__":
     dialects()
+    frigate()
     folders()
     settings()
     requests()

@@ -173,8 +173,8 @@ def places_of_light(path, batch=1, side=8):
           [tensor_info("image", batch, 3, side, side)], [tensor_info("boxes", "n", 4)])
 
 
-def loops_when_light(folder, threshold, trips=0, side=8):
-    """A model folder. A loop of `trips` matrix products, and more the further the image's mean is above `threshold`,
+def loops_when_light(folder, threshold, trips=0, side=8, finds_boxes=False):
+    """A model folder: three scores, or the image's numbers as a detector's rows of six. A loop of `trips` matrix products, and more the further the image's mean is above `threshold`,
     from 0 to 1; at 0.1 above it, it runs longer than any test waits."""
     def scalar(name, kind, field, value_of):
         return number(2, kind) + blob(8, name) + blob(9, struct.pack(field, value_of))
@@ -192,11 +192,13 @@ def loops_when_light(folder, threshold, trips=0, side=8):
            node("Cast", ["times"], ["trips"], integer("to", 7)),
            node("Loop", ["trips", "always", "matrix"], ["last"], attribute),
            node("ReduceMean", ["last"], ["zero"], integer("keepdims", 0)),
-           node("GlobalAveragePool", ["image"], ["means"]), node("Flatten", ["means"], ["flat"]),
-           node("Add", ["flat", "zero"], ["scores"])],
+           *([node("Reshape", ["image", "rows"], ["flat"])] if finds_boxes else
+             [node("GlobalAveragePool", ["image"], ["means"]), node("Flatten", ["means"], ["flat"])]),
+           node("Add", ["flat", "zero"], ["boxes" if finds_boxes else "scores"])],
           [scalar("threshold", 1, "<f", threshold), scalar("many", 1, "<f", 1e12), scalar("fewest", 1, "<f", trips),
-           scalar("always", 9, "<B", 1), weights("matrix", 64, 64)],
-          [tensor_info("image", 1, 3, side, side)], [tensor_info("scores", 1, 3)])
+           scalar("always", 9, "<B", 1), weights("matrix", 64, 64), integers("rows", [1, -1, 6])],
+          [tensor_info("image", 1, 3, side, side)],
+          [tensor_info("boxes", 1, side * side // 2, 6) if finds_boxes else tensor_info("scores", 1, 3)])
     with open(os.path.join(folder, "preprocessor_config.json"), "w", encoding="ascii") as file:
         json.dump({"size": side, "do_normalize": False}, file)
 

@@ -52,14 +52,15 @@ class Frigate(TextCase):
         served, answers = 0, []
         for command in commands(os.path.join(ROOT, "docs", "apps", "frigate.md")):
             words = shlex.split(command)
-            if words[0] == "lensd":
+            if words[0] == "lensd":  # test_zmq.py runs the other one
                 served += 1
                 continue
             run = subprocess.run([word.replace("localhost:8080", f"127.0.0.1:{self.server.port}") for word in words] + ["-sSf"],
                                  capture_output=True, text=True, timeout=60)
             self.assertEqual((run.returncode, run.stderr), (0, ""), command)
-            answers.append(json.loads(run.stdout))
-        self.assertEqual((served, len(answers)), (1, 3))
+            if not words[-1].endswith("/metrics"):
+                answers.append(json.loads(run.stdout))
+        self.assertEqual((served, len(answers)), (2, 3))
 
 
 if __name__ == "__main__":

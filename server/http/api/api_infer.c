@@ -667,30 +667,6 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* Replaces *deployment by the model compiled for the size of the request's tensor. */
-static enum status choose_size(struct exchange *x, const struct v2_request *v2,
-                               struct deployment **deployment, struct error *err)
-{
-    const struct model *model = (*deployment)->model;
-    const struct shape *shape = v2->input_count == 1 ? &v2->inputs[0].shape : NULL;
-    const int h = model->input_channels_last ? 1 : 2;
-    struct model_host *model_host = x->server->options.model_host;
-    struct deployment *sized;
-    struct error reported; /* by the check of the shape */
-    if (!(*deployment)->takes_images || !shape || shape->rank != 4 ||
-        v2->inputs[0].dtype == DTYPE_NONE || shape->dims[h] > MODEL_SIDE_MAX ||
-        shape->dims[h + 1] > MODEL_SIDE_MAX ||
-        model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
-            STATUS_OK)
-        return STATUS_OK;
-    TRY(model_host_acquire_size(model_host, *deployment, (int)shape->dims[h],
-                                (int)shape->dims[h + 1], SIZE_EXACT, &sized,
-                                &x->answer.retry_after_s, err));
-    model_host_release(model_host, *deployment);
-    *deployment = sized;
-    return STATUS_OK;
-}
-
 /* Reads the body, unless it was a message. *ret_raw: it is the single input itself. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
                              const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
@@ -726,7 +702,8 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
     } else {
         request_limits_limit_us(&work->request, (uint64_t)work->v2->timeout_us);
         TRY(request_limits_set_priority(&work->request, (uint64_t)work->v2->priority, err));
-        TRY(choose_size(x, work->v2, chosen, err));
+        if (work->v2->input_count == 1 && work->v2->inputs[0].dtype != DTYPE_NONE)
+            TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
         /* What was JSON has become memory of its own. */

@@ -6,6 +6,7 @@
 
 extern const struct route_table http_route_table;
 extern const struct route_table grpc_route_table; /* of --grpc-port */
+extern const struct route_table zmq_route_table;  /* of --zmq-port */
 
 /* The handlers. */
 enum status predict_admit(struct exchange *exchange, struct error *err);

@@ -448,6 +448,27 @@ enum status refuse_pipeline(const struct exchange *x, const char *model, const c
     return status;
 }
 
+enum status submission_choose_size(struct exchange *x, const struct shape *shape,
+                                   struct deployment **deployment, struct error *err)
+{
+    const struct model *model = (*deployment)->model;
+    const int h = model->input_channels_last ? 1 : 2;
+    struct model_host *model_host = x->server->options.model_host;
+    struct deployment *sized;
+    struct error reported; /* by the check of the shape */
+    if (!(*deployment)->takes_images || shape->rank != 4 || shape->dims[h] > MODEL_SIDE_MAX ||
+        shape->dims[h + 1] > MODEL_SIDE_MAX ||
+        model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=
+            STATUS_OK)
+        return STATUS_OK;
+    TRY(model_host_acquire_size(model_host, *deployment, (int)shape->dims[h],
+                                (int)shape->dims[h + 1], SIZE_EXACT, &sized,
+                                &x->answer.retry_after_s, err));
+    model_host_release(model_host, *deployment);
+    *deployment = sized;
+    return STATUS_OK;
+}
+
 void submit_to_model(struct exchange *x,
                      enum status (*prepare)(struct exchange *exchange,
                                             struct deployment **deployment, struct error *err))

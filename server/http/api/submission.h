@@ -79,6 +79,12 @@ void submission_when_loaded(struct exchange *exchange, const char *model, const 
 /* The same for the model that the path names; exchange->work may be NULL: out of memory. */
 void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
 
+/* Replaces *deployment, which the caller has acquired, by the model compiled for the height and
+ * width of a tensor of this shape; leaves it where that cannot be, which the check of the shape
+ * reports. Errors of model_host_acquire_size(). */
+enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
+                                   struct deployment **deployment, struct error *err) MUST_USE;
+
 /* For a `run` whose model the path names, and is not a pipeline: acquires the model, lets
  * `prepare` read the body, and submits. `prepare` may replace *deployment by another one that it
  * acquired; it then releases the old one. exchange->work may be NULL: out of memory. */

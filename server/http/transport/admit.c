@@ -55,6 +55,12 @@ static void take_trace(struct exchange *x, const char *given)
         respond_header(x, "traceparent", "%s", trace_text(&x->trace, text));
 }
 
+void exchange_identify(struct exchange *x, const char *request_id, const char *traceparent)
+{
+    take_request_id(x, request_id);
+    take_trace(x, traceparent);
+}
+
 /* Refuses ambiguous framing of the body (RFC 9112, section 6.3): a proxy and lensd that disagree on
  * where a request ends allow request smuggling. */
 static void check_framing(struct exchange *x, const struct request_head *head)
@@ -137,8 +143,7 @@ void exchange_refuse_broken(struct exchange *x, const struct request_head *head,
                         "the chunks of the body are malformed; write each as its length in "
                         "hexadecimal digits, CR LF, its bytes, CR LF");
     } else {
-        take_request_id(x, head->request_id);
-        take_trace(x, head->traceparent);
+        exchange_identify(x, head->request_id, head->traceparent);
         if (head->length && !head->encodings && refuse_length(x, head->length))
             return;
         if (head->size) /* the head is complete */
@@ -421,8 +426,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
     x->content_type = head->content_type;
     x->json_length = head->json_length;
     x->path = x->target;
-    take_request_id(x, head->request_id);
-    take_trace(x, head->traceparent);
+    exchange_identify(x, head->request_id, head->traceparent);
     check_framing(x, head);
     if (!x->answer.status)
         check_target(x);

@@ -36,6 +36,10 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
+/* Gives the exchange its id and its place in a trace: the client's (NULL: it names none), or new
+ * ones. A part of exchange_admit(). */
+void exchange_identify(struct exchange *exchange, const char *request_id, const char *traceparent);
+
 /* True if a web page sends the request (a browser says so in Origin) whose address is neither this
  * server's nor in --cors-origin. The page cannot read the answer, but a handler that changes
  * something must refuse the request. */

@@ -8,6 +8,7 @@
 
 struct grpc_server;
 struct request_log;
+struct zmq_server;
 
 /* One of --http-threads, or the thread of --admin-port. --http-threads share the listening socket,
  * but not connections. */
@@ -21,9 +22,10 @@ struct http_daemon {
     struct daemon_loop *loops;
     size_t loop_count;                     /* started so far */
     struct listener listener, admin, grpc; /* fd -1: not open */
-    struct grpc_server *grpc_server;       /* NULL: none */
-    bool is_quiesced;                      /* no thread accepts from the listener */
-    struct tls *tls;                       /* NULL: plain */
+    struct grpc_server *grpc_server;       /* NULL: none, as of the next */
+    struct zmq_server *zmq_server;
+    bool is_quiesced; /* no thread accepts from the listener */
+    struct tls *tls;  /* NULL: plain */
     struct metric *certificate_expires;
     struct request_log *log;
 };

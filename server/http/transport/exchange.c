@@ -2,6 +2,7 @@
  * thread. And what every carrier does with an exchange. */
 #include "server/http/transport/exchange.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,8 @@ const char *exchange_address(const struct exchange *x)
 
 const char *exchange_client(const struct exchange *x)
 {
-    return x->key_name[0] || !x->connection ? x->key_name : exchange_address(x);
+    const char *address = x->key_name[0] ? NULL : exchange_address(x);
+    return address ? address : x->key_name;
 }
 
 void exchange_wait(struct exchange *x, struct predict_request *request,
@@ -97,7 +99,8 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
     /* Of a target that is too long, keep the beginning for the log. */
     x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
     x->path = x->target;
-    upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
+    if (connection)
+        upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
     if (x->target)
         return x;
     exchange_free(x);
@@ -110,6 +113,12 @@ void exchange_find_client(struct exchange *x, const char *value)
     if (value && trusted_proxies_have(&server->proxies, connection_address(x->connection)) &&
         trusted_proxies_client(&server->proxies, value, x->forwarded))
         x->body.budget = share_of(server, x->forwarded);
+}
+
+void exchange_set_client(struct exchange *x, const char *address)
+{
+    snprintf(x->forwarded, sizeof x->forwarded, "%s", address);
+    upload_init(&x->body, share_of(x->server, x->forwarded), 0, 0);
 }
 
 static const char *forwarded_for(const struct exchange *x)

@@ -1,5 +1,5 @@
-/* One request and its answer, as handlers see it. It hides its carrier, libmicrohttpd or a gRPC
- * call, so that tests can call handlers with made-up requests.
+/* One request and its answer, as handlers see it. It hides its carrier, libmicrohttpd, a gRPC call
+ * or ZeroMQ, so that tests can call handlers with made-up requests.
  *
  * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
  * thread may own it (exchange_offload); otherwise the model host and the watcher use it only
@@ -103,7 +103,7 @@ enum exchange_state {
 
 struct exchange {
     struct http_server *server;
-    struct connection *connection; /* NULL in tests */
+    struct connection *connection; /* NULL: over ZeroMQ, and in tests */
     const struct exchange_carrier *carrier;
     const struct route_table *routes; /* the routes that its path may name */
     void *handle;                     /* the carrier's own */
@@ -208,6 +208,10 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target);
 void exchange_free(struct exchange *exchange); /* accepts NULL */
+
+/* Names the client of an exchange whose `connection` is NULL, because its carrier has none; the
+ * budget is charged for it from here on. */
+void exchange_set_client(struct exchange *exchange, const char *address);
 
 /* Finds the client that a trusted proxy names. `forwarded_for`: X-Forwarded-For's last, or NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);

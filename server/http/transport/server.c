@@ -17,6 +17,7 @@
 #include "server/http/transport/grpc.h"
 #include "server/http/transport/proxy_pending.h"
 #include "server/http/transport/request_log.h"
+#include "server/http/transport/zmq.h"
 #include "server/observe/log.h"
 
 #define QUIET_MS 200 /* time without a request before a drain ends */
@@ -191,6 +192,8 @@ static enum status server_start(struct http_server *server, struct error *err)
                          daemon_version());
     if (server->daemon->grpc.fd >= 0)
         TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
+    if (options->zmq_port)
+        TRY(zmq_start(server, &server->daemon->zmq_server, err));
     if (!server->daemon->listener.is_passed)
         http_server_accept(server);
     return STATUS_OK;
@@ -234,6 +237,8 @@ enum status http_server_check(const struct http_options *options,
         TRY(listen_check(&admin, ret_warnings->port, sizeof ret_warnings->port, err));
     if (grpc.port)
         TRY(grpc_check(err));
+    if (options->zmq_port)
+        TRY(zmq_check(options, err));
     if (grpc.port && !ret_warnings->port[0])
         TRY(listen_check(&grpc, ret_warnings->port, sizeof ret_warnings->port, err));
     TRY(check_texts(options, &proxies, err));
@@ -303,6 +308,8 @@ void http_server_stop_accepting(struct http_server *server)
             (void)shutdown(daemon->grpc.fd, SHUT_RDWR);
         grpc_begin_end(daemon->grpc_server);
     }
+    if (daemon->zmq_server)
+        zmq_begin_end(daemon->zmq_server);
     if (!daemon->listener.is_passed && listen_stop(&daemon->listener))
         return;
     daemon_accept(server, false);
@@ -334,7 +341,7 @@ bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
         size_t open, busy;
         connections_count(server->connections, &open, &busy);
         int64_t now = clock_now();
-        if (someone_waits(server) || busy > 0)
+        if (someone_waits(server) || busy > 0 || zmq_is_busy(server->daemon->zmq_server))
             quiet_since = now;
         else if (clock_ms(now - quiet_since) >=
                  (open + daemon_unread(server) > 0 ? QUIET_MS : HANDSHAKE_MS)) {
@@ -361,6 +368,7 @@ void http_server_free(struct http_server *server)
     }
     if (daemon) {
         grpc_stop(daemon->grpc_server);
+        zmq_stop(daemon->zmq_server);
         daemon_stop(server);
     }
     if (daemon && daemon->listener.fd >= 0)

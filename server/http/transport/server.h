@@ -20,6 +20,7 @@
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
+ *     zmq.c           ZeroMQ, likewise
  *     request_log.c   log line, counters    request_trace.c   its spans
  *
  * The endpoints (server/http/api):
@@ -47,12 +48,14 @@
 struct loader;
 
 struct http_options {
-    const char *host;               /* address or name to listen on */
-    int port;                       /* 0: any free one */
-    int admin_port;                 /* 0: none */
-    int grpc_port;                  /* 0: none */
-    const char *unix_path;          /* not NULL: a socket of this name instead of host and port */
-    unsigned unix_mode;             /* its permissions */
+    const char *host;       /* address or name to listen on */
+    int port;               /* 0: any free one */
+    int admin_port;         /* 0: none */
+    int grpc_port;          /* 0: none */
+    const char *zmq_port;   /* "5555", "ADDRESS:PORT" or an endpoint of ZeroMQ; NULL: none */
+    int64_t zmq_timeout_ms; /* within which Frigate gets its answer */
+    const char *unix_path;  /* not NULL: a socket of this name instead of host and port */
+    unsigned unix_mode;     /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     bool is_immich;                 /* GET / and /ping answer as Immich's service does */
     int threads;                    /* 1 … */
@@ -74,7 +77,7 @@ struct http_options {
     struct keyring_options keys;
 
     const struct route_table *routes; /* borrowed, as the next four */
-    const struct route_table *grpc_routes;
+    const struct route_table *grpc_routes, *zmq_routes;
     struct model_host *model_host; /* outlives the server */
     struct loader *loader;         /* loads and unloads models; NULL: fixed models */
     struct metrics *metrics;       /* may be NULL */

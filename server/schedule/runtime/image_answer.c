@@ -37,8 +37,10 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
     const struct task_options *asked = image->request->options;
     struct task_options options = asked ? task_options_merge(asked, &task->options) : task->options;
     options.words = image->request->words ? &image->request->words->words : NULL;
-    struct task_geometry geometry = {0};
-    if (!image->request->tensors) /* a text has no place */
+    const struct preprocess *p = &model->preprocess;
+    struct task_geometry geometry = {
+        1, 1, 0, 0, (float)p->width, (float)p->height, (float)p->width, (float)p->height};
+    if (!image->request->tensors) /* which are the model's input itself */
         TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);

@@ -1,0 +1,23 @@
+/* The JSON that Frigate's ZeroMQ detector sends before a tensor.
+ * Source: frigate/detectors/plugins/zmq_ipc.py. */
+#pragma once
+
+#include "engine/tensor/tensor.h"
+
+enum frigate_kind {
+    FRIGATE_ASKS_MODEL,  /* {"model_request": true, "model_name": "yolo.onnx"} */
+    FRIGATE_SENDS_MODEL, /* {"model_data": true, …}: a file follows */
+    FRIGATE_TENSOR,      /* {"shape": [1, 320, 320, 3], "dtype": "uint8", …}: a tensor follows */
+};
+
+struct frigate_header {
+    enum frigate_kind kind;
+    char model[128];    /* the file's name without ".onnx"; "" with FRIGATE_TENSOR */
+    enum dtype dtype;   /* as the next, with FRIGATE_TENSOR */
+    struct shape shape; /* four dimensions of 1 or more; checked with shape_check() */
+    size_t bytes;       /* that its elements take */
+};
+
+/* STATUS_INVALID; nothing is borrowed. */
+enum status frigate_header_parse(const char *text, size_t size, struct frigate_header *ret,
+                                 struct error *err) MUST_USE;

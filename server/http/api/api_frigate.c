@@ -1,0 +1,214 @@
+/* Frigate's detector over ZeroMQ (--zmq-port): a model's name in, whether it is loaded out; a
+ * tensor in, 20 boxes out. Source: frigate/detectors/plugins/zmq_ipc.py. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "proto/frigate.h"
+#include "server/http/api/request_limits.h"
+#include "server/http/api/route_table.h"
+#include "server/http/api/submission.h"
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/respond.h"
+#include "server/http/transport/zmq.h"
+
+#define BOXES 20
+
+struct frigate_work {
+    struct predict_request request; /* first: submission.h */
+    struct frigate_header header;
+    const void *tensor;
+    struct image pixels;
+    int width, height; /* of the tensor */
+};
+
+static void fail_with(struct exchange *x, const char *text)
+{
+    struct zmq_frames *frames = zmq_frames_of(x);
+    frames->failure = text;
+    frames->failure_size = text ? strlen(text) : 0;
+}
+
+/* ---- models ---- */
+
+static enum status check_detects(const struct deployment *deployment, struct error *err)
+{
+    const struct model *model = deployment->model;
+    const unsigned kinds = 1u << TASK_DETECTION | 1u << TASK_POSE | 1u << TASK_INSTANCES;
+    if (kinds & 1u << model->task.kind && !deployment->no_answer[0] && deployment->input_count == 1)
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID,
+                     "model '%s' is no detector (`lensd inspect` says what it is); name another "
+                     "file in Frigate's model.path",
+                     model->name);
+}
+
+/* Whether the model is loaded. If not, it will be. */
+static enum status ask_model(struct exchange *x, const char *name, struct error *err)
+{
+    struct model_host *model_host = x->server->options.model_host;
+    struct predict_request request = {.model = name};
+    struct deployment *deployment;
+    (void)model_host_hold(model_host, &request);
+    enum status status = model_host_acquire(model_host, name, NULL, &deployment, NULL, err);
+    if (status == STATUS_OK) {
+        status = check_detects(deployment, err);
+        model_host_release(model_host, deployment);
+    } else if (status == STATUS_NOT_FOUND && model_host_state(model_host) == MODEL_HOST_LOADING) {
+        err->status = status = STATUS_NOT_READY; /* it may not be listed yet */
+    }
+    predict_request_free_results(&request);
+    return status;
+}
+
+static void frigate_model_handle(struct exchange *x)
+{
+    struct zmq_frames *frames = zmq_frames_of(x);
+    struct frigate_header header;
+    struct error err;
+    enum status status = frigate_header_parse(frames->header, frames->header_size, &header, &err);
+    if (status == STATUS_OK && header.kind != FRIGATE_ASKS_MODEL)
+        status = error_set(&err, STATUS_INVALID, "the message has a header and no tensor");
+    if (status == STATUS_OK) {
+        status = ask_model(x, header.model, &err);
+        fail_with(x, status == STATUS_NOT_FOUND
+                         ? "{\"model_available\": false, \"model_loaded\": false}"
+                         : "{\"model_available\": true, \"model_loaded\": false}");
+    }
+    if (status != STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    static const char loaded[] = "{\"model_available\": true, \"model_loaded\": true}";
+    memcpy(frames->model, header.model, sizeof frames->model);
+    respond_text(x, 200, TYPE_JSON, strdup(loaded), sizeof loaded - 1);
+}
+
+/* ---- tensors ---- */
+
+/* The tensor is the file's own input, or RGB pixels as a decoder would have made them. */
+static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
+                                         struct deployment **chosen, struct error *err)
+{
+    const struct frigate_header *header = &work->header;
+    const int64_t *dims = header->shape.dims;
+    const void *tensor = zmq_frames_of(x)->tensor;
+    const struct served_tensor *input = &(*chosen)->inputs[0];
+    const bool is_nhwc = (*chosen)->model->input_channels_last;
+    char given[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    if (header->dtype == DTYPE_U8 && dims[0] == 1 && dims[3] == 3 && dims[1] <= MODEL_SIDE_MAX &&
+        dims[2] <= MODEL_SIDE_MAX && !(is_nhwc && input->dtype == DTYPE_U8)) {
+        work->width = (int)dims[2];
+        work->height = (int)dims[1];
+        work->pixels = (struct image){{.width = (uint32_t)dims[2], .height = (uint32_t)dims[1]},
+                                      (uint32_t)dims[2],
+                                      (uint32_t)dims[1],
+                                      (size_t)dims[2] * 3,
+                                      tensor};
+        work->request.images[0].pixels = &work->pixels;
+        return STATUS_OK;
+    }
+    TRY(submission_choose_size(x, &header->shape, chosen, err));
+    input = &(*chosen)->inputs[0];
+    if (header->dtype != input->dtype || !shape_equal(&header->shape, &input->shape))
+        return error_set(err, STATUS_INVALID,
+                         "Frigate sends %s %s, model '%s' takes %s %s or uint8 [1, height, width, "
+                         "3]; change width, height, input_tensor and input_dtype in Frigate's "
+                         "model section",
+                         dtype_name(header->dtype), shape_text(&header->shape, given),
+                         (*chosen)->model->name, dtype_name(input->dtype),
+                         shape_text(&input->shape, wanted));
+    work->width = (int)dims[is_nhwc ? 2 : 3];
+    work->height = (int)dims[is_nhwc ? 1 : 2];
+    work->tensor = tensor;
+    work->request.tensors = &work->tensor;
+    return STATUS_OK;
+}
+
+static enum status frigate_prepare(struct exchange *x, struct deployment **chosen,
+                                   struct error *err)
+{
+    struct frigate_work *work = x->work;
+    TRY(check_detects(*chosen, err));
+    TRY(submission_images(&work->request, 1, err));
+    TRY(take_tensor_or_pixels(x, work, chosen, err));
+    work->request.target = *chosen;
+    x->image_count = 1;
+    return STATUS_OK;
+}
+
+static void frigate_run(struct exchange *x)
+{
+    submit_to_model(x, frigate_prepare);
+}
+
+/* Writes rows of class, score, top, left, bottom, right; the sides from 0 to 1. */
+static void frigate_finish(struct exchange *x)
+{
+    const struct frigate_work *work = x->work;
+    const struct predict_image *image = &work->request.images[0];
+    const float width = (float)work->width, height = (float)work->height;
+    exchange_note(x, &work->request);
+    if (image->status != STATUS_OK) {
+        respond_error(x, &image->error);
+        return;
+    }
+    float(*rows)[6] = calloc(BOXES, sizeof *rows);
+    for (size_t i = 0; rows && i < image->answer.detections.count && i < BOXES; i++) {
+        const struct detection *box = &image->answer.detections.items[i];
+        const float row[6] = {(float)box->index, box->score,       box->y1 / height,
+                              box->x1 / width,   box->y2 / height, box->x2 / width};
+        memcpy(rows[i], row, sizeof row);
+    }
+    respond_text(x, 200, "application/octet-stream", (char *)rows, BOXES * sizeof *rows);
+}
+
+static void frigate_detect_handle(struct exchange *x)
+{
+    struct zmq_frames *frames = zmq_frames_of(x);
+    struct error err;
+    struct frigate_work *work = submission_create(x, sizeof *work, frigate_finish, submission_free);
+    if (!work) {
+        (void)error_no_memory(&err, "for a request");
+        respond_error(x, &err);
+        return;
+    }
+    enum status status =
+        frigate_header_parse(frames->header, frames->header_size, &work->header, &err);
+    if (status == STATUS_OK && work->header.kind == FRIGATE_SENDS_MODEL) {
+        fail_with(x, "{\"model_saved\": false, \"model_loaded\": false}");
+        status = error_set(&err, STATUS_INVALID,
+                           "lensd takes no model files from Frigate; put %.100s into the folder of "
+                           "--models and restart Frigate",
+                           work->header.model);
+    } else if (status == STATUS_OK && work->header.kind == FRIGATE_ASKS_MODEL) {
+        status = error_set(&err, STATUS_INVALID, "a tensor follows a question for a model");
+    } else if (status == STATUS_OK && work->header.bytes != frames->tensor_size) {
+        status = error_set(&err, STATUS_INVALID,
+                           "the tensor has %zu bytes, its shape and dtype make %zu",
+                           frames->tensor_size, work->header.bytes);
+    } else if (status == STATUS_OK && !frames->model[0]) {
+        fail_with(x, NULL);
+        status = error_set(&err, STATUS_NOT_FOUND,
+                           "the client has named no model; without an answer Frigate does so");
+    }
+    if (status != STATUS_OK) {
+        respond_error(x, &err);
+        return;
+    }
+    memcpy(x->match.model, frames->model, sizeof x->match.model);
+    submission_when_named(x, frigate_run);
+}
+
+static const struct route routes[] = {
+    {.path = "/zmq/model",
+     .takes_body = true,
+     .handle = frigate_model_handle,
+     .access = ROUTE_OPEN},
+    {.path = "/zmq/detect",
+     .takes_body = true,
+     .handle = frigate_detect_handle,
+     .access = ROUTE_OPEN},
+};
+
+const struct route_table zmq_route_table = {routes, COUNT_OF(routes)};

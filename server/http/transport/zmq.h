@@ -1,0 +1,53 @@
+/* ZeroMQ on an endpoint of its own (--zmq-port), for Frigate's detector of type zmq.
+ *
+ * libzmq, loaded only then, reads the sockets on its thread. A thread of lensd's owns a ROUTER
+ * socket: it takes a client's message of one or two frames behind an empty one (REQ), makes it an
+ * exchange, and sends the answer to the same client. So limits of memory, the log, metrics and
+ * draining are those of HTTP. ZeroMQ carries no API key.
+ *
+ * A client never waits beyond its time limit: where the exchange fails or is late, the handler's
+ * `failure` goes out instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/base/status.h"
+
+struct exchange;
+struct http_options;
+struct http_server;
+struct zmq_server;
+
+/* The message of an exchange, as its handler sees it. */
+struct zmq_frames {
+    const void *header, *tensor; /* borrowed; they live as long as the exchange */
+    size_t header_size, tensor_size;
+    bool has_tensor;     /* there are two frames */
+    char model[128];     /* that this client has named; "": none. The handler of a message without
+                            a tensor sets it; it is kept if the answer is 200 */
+    const char *failure; /* a constant: what is sent if the answer is not 200; NULL: nothing, so
+                            that the client begins anew. At first: zeros */
+    size_t failure_size;
+};
+
+/* Of an exchange whose carrier this is. */
+struct zmq_frames *zmq_frames_of(struct exchange *exchange);
+
+/* Loads libzmq and checks the endpoint without binding it. STATUS_CONFIG. */
+enum status zmq_check(const struct http_options *options, struct error *err) MUST_USE;
+
+/* Binds server->options.zmq_port and serves zmq_routes. Borrows the server. STATUS_CONFIG,
+ * STATUS_NO_MEMORY, STATUS_IO. */
+enum status zmq_start(struct http_server *server, struct zmq_server **ret,
+                      struct error *err) MUST_USE;
+
+/* Takes no more messages. */
+void zmq_begin_end(struct zmq_server *zmq);
+
+/* Whether messages are not answered yet. Accepts NULL. */
+bool zmq_is_busy(const struct zmq_server *zmq);
+
+/* Sends the answers that are there and closes the socket. No exchange may be waiting. Accepts
+ * NULL. */
+void zmq_stop(struct zmq_server *zmq);
