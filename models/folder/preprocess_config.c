@@ -268,6 +268,12 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         TRY(read_crop_pct(json, short_side, p, &special, err));
     if (special)
         return STATUS_OK;
+    const char *type = cJSON_GetStringValue(get(json, "image_processor_type"));
+    if (do_pad && type && !strncmp(type, "Owlv2", 5) && size->height) {
+        TRY(read_padded(json, size, size, p, err));
+        p->pads_normalised = false; /* zeros are black, right and below */
+        return STATUS_OK;
+    }
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
     /* Both limits are the same, so a square holds every photo. */

@@ -50,6 +50,13 @@ Test(preprocess_config, huggingface_geometry)
          "{\"image_processor_type\": \"SamImageProcessor\", \"size\": {\"longest_edge\": 512}, "
          "\"pad_size\": {\"height\": 512, \"width\": 512}}",
          {RESIZE_LETTERBOX, 512, 512, 512, 512, RESAMPLE_BILINEAR}},
+        {"OWLv2: a black square around the photo",
+         "{\"image_processor_type\": \"Owlv2ImageProcessor\", \"size\": {\"height\": 96, "
+         "\"width\": 96}}",
+         {RESIZE_LETTERBOX, 96, 96, 96, 96, RESAMPLE_BILINEAR}},
+        {"OWLv2 without padding",
+         "{\"image_processor_type\": \"Owlv2ImageProcessor\", \"do_pad\": false, \"size\": 96}",
+         {RESIZE_EXACT, 96, 96, 96, 96, RESAMPLE_BILINEAR}},
         {"YOLOX",
          "{\"size\": {\"max_height\": 416, \"max_width\": 640}, \"do_pad\": true, \"pad_size\": "
          "{\"height\": 416, \"width\": 640}, \"pad_value\": 114, \"antialias\": false}",
