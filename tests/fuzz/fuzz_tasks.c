@@ -72,7 +72,7 @@ static void check_boxes(const struct detections *found, const struct task_option
 
 static enum task_layout layout_of(const uint8_t *head)
 {
-    return (enum task_layout)(1 + head[0] % LAYOUT_GROUNDING);
+    return (enum task_layout)(1 + head[0] % LAYOUT_HEATMAPS);
 }
 
 static enum task_kind kind_of(const uint8_t *head)
@@ -91,6 +91,7 @@ static enum task_kind kind_of(const uint8_t *head)
     case LAYOUT_YUNET:
     case LAYOUT_SCRFD:
     case LAYOUT_SCRFD_FLAT:
+    case LAYOUT_HEATMAPS:
         return TASK_POSE;
     case LAYOUT_TEXT:
         return TASK_TEXT_BOXES;
@@ -139,6 +140,9 @@ static void shapes_of(const uint8_t *head, struct shape ret[static TASK_MAX_OUTP
         ret[1] = SHAPE(head[1], 4);
         ret[3] = SHAPE(head[1], third, 1 + third);
         break;
+    case LAYOUT_HEATMAPS:
+        ret[0] = SHAPE(5, second % 64, third);
+        break;
     case LAYOUT_TEXT:
         ret[0] = SHAPE(1, second % 64, 1 + head[1] % 64);
         break;
@@ -174,7 +178,7 @@ static void decode_boxes(const uint8_t *head, const struct task_rows *rows,
         return;
     }
     check_boxes(&found, options, geometry, task.kind == TASK_ORIENTED,
-                task_layout_is_faces(layout));
+                task_layout_is_faces(layout) || layout == LAYOUT_HEATMAPS);
     for (size_t i = 0; with_words.words && i < found.count; i++)
         HOLDS(found.items[i].index < words.count);
     detections_done(&found);
