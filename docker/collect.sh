@@ -2,9 +2,9 @@
 # collect.sh PROGRAM FOLDER [LIBRARY…]: puts PROGRAM and all it needs of a system into FOLDER: its shared
 # libraries, each LIBRARY (by its name) that it loads while it runs, and the loader, an account to run
 # as, and the licences of what is copied. Nothing else: no shell, no package manager. Prints the
-# packages that it copied from.
+# packages that it copied from. QEMU_LD_PREFIX: the libraries of a PROGRAM for another CPU (tests/arm64.sh).
 set -eu
-program=$1 folder=$2
+program=$1 folder=$2 root=${QEMU_LD_PREFIX:-}
 shift 2
 mkdir -p "$folder/usr/bin" "$folder/etc" "$folder/tmp" "$folder/models" "$folder/usr/share/doc"
 chmod 1777 "$folder/tmp"
@@ -14,18 +14,17 @@ for name in lib lib64; do
     mkdir -p "$folder/usr/$name"
     ln -s "usr/$name" "$folder/$name"
 done
-loaded=$(for library in "$@"; do /sbin/ldconfig -p | sed -n "s|.*$library .*=> ||p" | head -n 1; done)
-# shellcheck disable=SC2086  # paths are words
-{ ldd "$program" $loaded; printf '\t=> %s (0x0)\n' $loaded; } |
+# What ldd does, also for another CPU: the loader lists what it would load. glibc loads libgcc_s when a thread is cancelled.
+LD_PRELOAD="libgcc_s.so.1 $*" LD_TRACE_LOADED_OBJECTS=1 "$program" |
 sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | sort -u |
 while read -r library; do
-    file=$(readlink -f "$library")
+    file=$(readlink -f "$root$library")
     mkdir -p "$folder/$(dirname "$library")"
     cp "$file" "$folder/$library"
     # By its name alone: packages still list files under /lib that now lie under /usr/lib.
     package=$(dpkg-query -S "*/$(basename "$file")" | sed -n '1s/:.*//p')
     mkdir -p "$folder/usr/share/doc/$package"
-    cp "/usr/share/doc/$package/copyright" "$folder/usr/share/doc/$package/"
+    cp "$root/usr/share/doc/$package/copyright" "$folder/usr/share/doc/$package/"
 done
 echo 'lensd:x:10001:10001:lensd:/:/usr/sbin/nologin' >"$folder/etc/passwd"
 echo 'lensd:x:10001:' >"$folder/etc/group"

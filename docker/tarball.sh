@@ -2,23 +2,26 @@
 # One archive of lensd for any Linux of this architecture (kernel 4.18 or later): the program, every library that it
 # needs with the loader, a script that starts them (docker/tarball/lensd), licences, and what it is made of (SPDX).
 #
-#   tarball.sh BUILD [FOLDER]    BUILD: a Meson build folder with server/lensd; FOLDER: where the archive and its
-#                                checksum go (default build-tarball)
+#   tarball.sh BUILD FOLDER [PREFIX]    BUILD: a Meson build folder with server/lensd; FOLDER: where the archive and its
+#                                       checksum go; PREFIX: of the tools of another CPU (aarch64-linux-gnu-), run by
+#                                       `tests/arm64.sh run`
 #
 # The same program and packages give the same bytes. It is an error if the archive has more than 25 MB.
 set -euo pipefail
 
 tree=$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd)
-build=${1:?a build folder} folder=$(realpath -m -- "${2:-$tree/build-tarball}")
+build=${1:?a build folder} folder=$(realpath -m -- "${2:?a folder}") prefix=${3:-}
 version=$(sed -n "s/^  version: '\(.*\)',$/\1/p" "$tree/meson.build")
-machine=$(uname -m)
+machine=${prefix%%-*}
+machine=${machine:-$(uname -m)}
+[ -z "$prefix" ] || export DPKG_ADMINDIR=$QEMU_LD_PREFIX/var/lib/dpkg
 name=lensd-$version-linux-$machine work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$tree" log -1 --format=%ct 2>/dev/null || stat -c %Y "$tree/CHANGELOG.md")}
 export SOURCE_DATE_EPOCH
 
 cp "$build/server/lensd" "$work/lensd"
-strip "$work/lensd"
+"${prefix}strip" "$work/lensd"
 # The libraries that lensd loads itself where they are there: for WebP.
 packages=$(sh "$tree/docker/collect.sh" "$work/lensd" "$work/$name" libwebp.so.7)
 cd "$work/$name"

@@ -17,18 +17,24 @@ shift 2
 
 case $what in
 sysroot)
-    if [ "$(cat "$folder.packages" 2>/dev/null)" != "$packages" ]; then
+    # shellcheck disable=SC2016  # for the hook's shell
+    database='for deb in "$1"/var/cache/apt/archives/*.deb; do
+        { dpkg-deb -f "$deb"; printf "Status: install ok installed\n\n"; } >>"$1/var/lib/dpkg/status"
+        dpkg-deb --fsys-tarfile "$deb" | tar -t | sed "s|^[.]||; s|/\$||; s|^\$|/.|" >"$1/var/lib/dpkg/info/$(dpkg-deb -f "$deb" Package).list"
+    done'
+    if [ "$(cat "$folder.packages" 2>/dev/null)" != "$packages $database" ]; then
         # shellcheck disable=SC1091  # the system's
         . /etc/os-release
         echo "arm64: fetching Debian's arm64 libraries" >&2
         rm -rf "$folder.new" "$folder" "$folder.packages"
         mkdir -p "${folder%/*}"
-        if ! mmdebstrap --arch=arm64 --variant=extract --include="$packages" "$VERSION_CODENAME" "$folder.new" >"$folder.log" 2>&1; then
+        # The hook makes a database for dpkg-query of what is only extracted.
+        if ! mmdebstrap --arch=arm64 --variant=extract --extract-hook="$database" --include="$packages" "$VERSION_CODENAME" "$folder.new" >"$folder.log" 2>&1; then
             tail -n 5 "$folder.log" >&2
             exit 1
         fi
         mv "$folder.new" "$folder"
-        printf '%s' "$packages" >"$folder.packages"
+        printf '%s' "$packages $database" >"$folder.packages"
     fi
     cat >"$folder.ini" <<INI
 [binaries]
