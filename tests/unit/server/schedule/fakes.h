@@ -40,6 +40,7 @@ struct fake_session_plan {
     int most_alive;         /* with so many sessions, it fails with STATUS_NO_MEMORY; 0: never */
     bool refuses;           /* session_enter fails with STATUS_NO_MEMORY */
     int run_us;             /* time of a forward pass */
+    double batch_ms;        /* what a pass of any size is said to take; 0: its size + 1 */
     int depth;  /* passes that may be under way; each takes place when it is collected */
     bool pends; /* its precision is pending; a trial runs it, and bf16 wins if `wins` */
     bool wins;
