@@ -112,28 +112,29 @@ static void quarantine(struct lane *lane, const char *reason)
     char device[DEVICE_TEXT], text[sizeof lane->quarantine_reason];
     device_text(lane->info.device, device);
     snprintf(text, sizeof text, "%s: %.200s", device, reason);
+    metric_add(lane->meters.quarantined, 1);
     pthread_mutex_lock(&lane->lock);
     lane->quarantined_since = clock_now();
     memcpy(lane->quarantine_reason, text, sizeof text);
     pthread_mutex_unlock(&lane->lock);
-    metric_add(lane->meters.quarantined, 1);
     log_event(LOG_ERROR, "device quarantined", LOG_STR("model", lane->model->name),
               LOG_STR("device", device), LOG_STR("error", reason));
     scheduler_quarantine(lane->scheduler, lane->index, text);
 }
 
+/* Tells the scheduler first: who reads that the device works again can send images to it. */
 static void end_quarantine(struct lane *lane)
 {
     char device[DEVICE_TEXT];
+    scheduler_end_quarantine(lane->scheduler, lane->index);
+    metric_add(lane->meters.quarantined, -1);
     pthread_mutex_lock(&lane->lock);
     double seconds = clock_ms(clock_now() - lane->quarantined_since) / 1000;
     lane->quarantined_since = 0;
     pthread_mutex_unlock(&lane->lock);
-    metric_add(lane->meters.quarantined, -1);
     log_event(LOG_INFO, "device works again", LOG_STR("model", lane->model->name),
               LOG_STR("device", device_text(lane->info.device, device)),
               LOG_REAL("after_s", seconds));
-    scheduler_end_quarantine(lane->scheduler, lane->index);
 }
 
 /* Fails the images that may not move to another lane; returns how many are left in the batch. */
