@@ -24,7 +24,8 @@
 static _Atomic bool write_json;
 static _Atomic int lowest_level = LOG_INFO;
 static _Atomic unsigned long lost_total;
-static bool is_journal; /* set before any thread starts */
+static _Atomic size_t written_total; /* bytes */
+static bool is_journal;              /* set before any thread starts */
 
 /* A line under construction; `full` once a field did not fit. */
 struct log_line {
@@ -224,8 +225,10 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 
 /* ---- writing ---- */
 
-/* How long the process waits at its end for the reader of standard error. */
-#define FLUSH_SECONDS 1
+/* How long the process waits at its end for the reader of standard error, in all and while nothing
+ * is written. `docker stop` kills after 10 s, of which requests under way may need some. */
+#define FLUSH_SECONDS 5
+#define STALL_SECONDS 1
 
 /* How long a stalled reader of standard output may delay the log. */
 #define STDOUT_WAIT_MS 1000
@@ -254,12 +257,14 @@ static size_t write_bytes(int fd, const char *text, size_t size)
     size_t written = 0;
     while (written < size) {
         const ssize_t n = write(fd, text + written, size - written);
-        if (n > 0)
+        if (n > 0) {
             written += (size_t)n;
-        else if (n < 0 && errno == EAGAIN) /* a full pipe that is non-blocking */
+            atomic_fetch_add_explicit(&written_total, (size_t)n, memory_order_relaxed);
+        } else if (n < 0 && errno == EAGAIN) { /* a full pipe that is non-blocking */
             (void)poll(&reader, 1, -1);
-        else if (n == 0 || errno != EINTR)
+        } else if (n == 0 || errno != EINTR) {
             break;
+        }
     }
     return written;
 }
@@ -405,15 +410,27 @@ bool log_start(void)
     return true;
 }
 
-void log_flush(void)
+/* Waits until everything is written, at most that long. */
+static bool wait_written_locked(int seconds)
 {
     struct timespec until;
     int failure = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += FLUSH_SECONDS;
-    LOCK(&writer.lock);
+    until.tv_sec += seconds;
     while (failure == 0 && (writer.is_writing || has_work_locked()))
         failure = pthread_cond_clockwait(&writer.written, &writer.lock, CLOCK_MONOTONIC, &until);
+    return failure == 0;
+}
+
+void log_flush(void)
+{
+    LOCK(&writer.lock);
+    for (int waited = 0; waited < FLUSH_SECONDS; waited += STALL_SECONDS) {
+        const size_t before = atomic_load_explicit(&written_total, memory_order_relaxed);
+        if (wait_written_locked(STALL_SECONDS) ||
+            atomic_load_explicit(&written_total, memory_order_relaxed) == before)
+            return;
+    }
 }
 
 unsigned long log_lost_total(void)

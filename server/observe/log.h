@@ -81,8 +81,8 @@ __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
  * if the system has no thread left. */
 bool log_start(void);
 
-/* Waits at most a second until all lines are written, before the process ends. quick_exit() calls
- * it. */
+/* Waits until all lines are written, before the process ends: at most 5 s, and no longer than a
+ * second while nothing is written. quick_exit() calls it. */
 void log_flush(void);
 
 /* Number of lines since the start that were dropped or could not be written completely. */

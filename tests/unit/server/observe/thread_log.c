@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "server/observe/log.h"
 #include "tests/unit/tap.h"
@@ -151,6 +152,54 @@ static void test_a_reader_that_is_gone(void)
     fclose(reader.file);
 }
 
+/* ---- a slow reader at the end of the process ---- */
+
+enum { PAGE = 4096, SLOW_LINES = 256 };
+
+struct slow_reader {
+    int fd;
+    long lines;
+};
+
+static void *read_slowly(void *argument)
+{
+    struct slow_reader *reader = argument;
+    char page[PAGE];
+    for (ssize_t n; (n = read(reader->fd, page, sizeof page)) > 0; usleep(200000))
+        for (ssize_t i = 0; i < n; i++)
+            reader->lines += page[i] == '\n';
+    return NULL;
+}
+
+/* Whether log_flush() waited for more than a second, until the reader had all lines. */
+static bool flush_slowly(void)
+{
+    struct slow_reader reader = {.fd = redirect(0)};
+    pthread_t thread;
+    CHECK(fcntl(reader.fd, F_SETPIPE_SZ, PAGE) == PAGE);
+    for (long i = 0; i < SLOW_LINES; i++) /* about ten pages */
+        log_event(LOG_INFO, "slow", LOG_INT("number", i),
+                  LOG_STR("text", "one of the lines that this reader takes seconds to read, each "
+                                  "long enough that the pipe is soon full"));
+    CHECK(!pthread_create(&thread, NULL, read_slowly, &reader));
+    const int64_t start = clock_now();
+    log_flush();
+    const double waited = clock_ms(clock_now() - start);
+    CHECK(dup2(kept_stderr, STDERR_FILENO) == STDERR_FILENO); /* what is left is written there */
+    log_flush();
+    CHECK(!pthread_join(thread, NULL) && !close(reader.fd));
+    return reader.lines == SLOW_LINES && waited > 1200;
+}
+
+/* A busy machine may stop the reader for a second; then there is another try. */
+static void test_a_slow_reader_is_waited_for(void)
+{
+    bool is_complete = false;
+    for (int i = 0; i < 20 && !is_complete; i++)
+        is_complete = flush_slowly();
+    CHECK(is_complete);
+}
+
 int main(void)
 {
     static const struct tap_test tests[] = {
@@ -159,6 +208,7 @@ int main(void)
         {"a reader that stalls behind a non-blocking pipe",
          test_a_reader_that_stalls_behind_a_nonblocking_pipe},
         {"a reader that is gone", test_a_reader_that_is_gone},
+        {"a slow reader is waited for", test_a_slow_reader_is_waited_for},
     };
     signal(SIGPIPE, SIG_IGN);
     kept_stderr = dup(STDERR_FILENO);
