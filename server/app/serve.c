@@ -134,7 +134,8 @@ static void make_cache(const struct serve *serve)
         process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
-/* Every thread is running by now, except the loader's and those of models. */
+/* Every thread is running by now, except the loader's and those of models. Clients are served from
+ * here on. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -149,7 +150,7 @@ static void confine(struct serve *serve)
         if (is_wanted)
             log_event(LOG_INFO, "confined", LOG_STR("text", confinement->text));
     }
-    http_server_confined(serve->http, confinement->text);
+    http_server_open(serve->http, confinement->text);
 }
 
 static void warn_of_cache(const char *cache)

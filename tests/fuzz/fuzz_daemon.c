@@ -75,6 +75,7 @@ static void start_server(void)
         snprintf(address.sun_path, sizeof address.sun_path, "%s/s", scratch_folder());
     HOLDS(length < (int)sizeof address.sun_path);
     HOLDS(http_server_start(&options, &server, &err) == STATUS_OK);
+    http_server_open(server, "off");
 }
 
 /* Sends all of it and reads until the server closes; malloc'ed and terminated. `pause_at`: a write

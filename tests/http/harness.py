@@ -5,6 +5,7 @@ that need it skip where it is absent).
 """
 
 import contextlib
+import fcntl
 import http.client
 import itertools
 import json
@@ -350,6 +351,29 @@ def read_to_end(connection):
         if not piece:
             return data
         data += piece
+
+
+@contextlib.contextmanager
+def held_start(file):
+    """Within this, a start with --faces `file` waits behind the port file, before lensd is confined: it opens the registry,
+    and the kernel lets it wait for the end of a lease (fcntl(2))."""
+    with contextlib.ExitStack() as stack:
+        def lease(path):
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            held = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, held)
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+        stack.callback(signal.signal, signal.SIGIO, signal.signal(signal.SIGIO, signal.SIG_IGN))  # sent when another waits
+        try:
+            lease(file + ".tried")
+            with contextlib.suppress(BlockingIOError):
+                os.close(os.open(file + ".tried", os.O_RDWR | os.O_NONBLOCK))
+                raise OSError("nobody waits for their end")
+            lease(file)
+        except OSError as error:
+            raise unittest.SkipTest(f"no leases here: {error}") from error
+        yield
 
 
 def hang_up(connection):

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import select
 import signal
 import socket
 import ssl
@@ -251,6 +252,20 @@ class Methods(GrpcCase):
         made = run_lensd("serve", "--port", "18081", "--grpc-port", "18081")
         self.assertEqual(made.returncode, 2)
         self.assertIn("--grpc-port", made.stderr)
+
+
+@unittest.skipIf(IS_ABSENT, "this build has no gRPC")
+class Start(FolderCase):
+    def test_no_client_is_served_before_the_process_is_confined(self):
+        file = self.path("faces.db")
+        with harness.held_start(file):
+            server = http2.serve("--faces", file, wait_ready=False)
+            self.addCleanup(self.end, server)
+            client = socket.create_connection(("127.0.0.1", server.grpc_port), PATIENCE)
+            self.addCleanup(client.close)
+            client.sendall(http2.PREFACE + frame(SETTINGS))
+            self.assertEqual(select.select([client], [], [], 1)[0], [])
+        self.assertTrue(client.recv(9), "the server's SETTINGS")
 
 
 @unittest.skipIf(IS_ABSENT, "this build has no gRPC")

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -12,21 +13,38 @@ import threading
 import unittest
 
 import harness
-from harness import Server, free_port, post, read_answer, read_to_end, run_lensd, seven
+from harness import FolderCase, Server, free_port, post, read_answer, read_to_end, run_lensd, seven
 
 
-def serve(*arguments):
+def serve(*arguments, **options):
     """A server with an admin port. Another program may take that port before it does: then once more."""
     for _ in range(5):
         port = free_port()
         try:
-            server = Server(*arguments, "--admin-port", str(port))
+            server = Server(*arguments, "--admin-port", str(port), **options)
             server.admin_port = port
             return server
         except AssertionError as error:
             if f"port {port} on " not in str(error):
                 raise
     raise AssertionError("no free port")
+
+
+class Start(FolderCase):
+    def test_no_client_is_served_before_the_process_is_confined(self):
+        file, ask = self.path("faces.db"), b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        with harness.held_start(file):
+            server = serve("--faces", file, wait_ready=False)
+            self.addCleanup(self.end, server)
+            clients = [socket.create_connection(("127.0.0.1", port), harness.PATIENCE)
+                       for port in (server.port, server.admin_port)]
+            for client in clients:
+                self.addCleanup(client.close)
+                client.sendall(ask)
+            self.assertEqual(select.select(clients, [], [], 1)[0], [])
+        for client in clients:
+            answer, _ = read_answer(client)
+            self.assertIn("confinement", answer.json())
 
 
 class AdminPort(unittest.TestCase):

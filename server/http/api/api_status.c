@@ -40,9 +40,8 @@ void health_handle(struct exchange *x)
     size_t size = 0;
     bool ready = is_ready(x);
     double uptime_s = clock_ms(clock_now() - x->server->started) / 1000;
-    char *text =
-        status_health_json(x->server->options.model_host, is_draining(x), uptime_s,
-                           x->server->options.note, atomic_load(&x->server->confinement), &size);
+    char *text = status_health_json(x->server->options.model_host, is_draining(x), uptime_s,
+                                    x->server->options.note, x->server->confinement, &size);
     respond_state(x, ready, text, size);
 }
 

@@ -687,16 +687,13 @@ bool daemon_start(struct http_server *server, size_t max_connections)
             return false;
     if (!daemon->loops || daemon->admin.fd < 0)
         return daemon->loops;
-    if (!start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE))
-        return false;
-    event_loop_accept(&daemon->loops[count].events, true);
-    return true;
+    return start_loop(server, true, CONNECTION_ADMIN + CONNECTION_SPARE);
 }
 
-void daemon_accept(struct http_server *server, bool accepts)
+void daemon_accept(struct http_server *server, bool is_admin, bool accepts)
 {
     for (size_t i = 0; i < server->daemon->loop_count; i++)
-        if (!server->daemon->loops[i].is_admin)
+        if (server->daemon->loops[i].is_admin == is_admin)
             event_loop_accept(&server->daemon->loops[i].events, accepts);
 }
 

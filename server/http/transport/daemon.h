@@ -33,8 +33,8 @@ struct http_daemon {
 /* Starts its threads on the listeners of server->daemon. False: libmicrohttpd refuses. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
-/* Begins or ends accepting connections from the listener. The admin listener always accepts. */
-void daemon_accept(struct http_server *server, bool accepts);
+/* Begins or ends accepting connections from the listener, or from the admin listener. */
+void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
 
 /* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);

@@ -47,13 +47,15 @@ struct http_server {
     struct response_cache *cache; /* NULL: answers are not cached */
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
-    _Atomic(const char *) confinement; /* NULL: not settled yet; borrowed */
-    _Atomic uint64_t next_id;          /* of requests without one of their own */
+    const char *confinement;  /* NULL before http_server_open(); borrowed */
+    _Atomic uint64_t next_id; /* of requests without one of their own */
     uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];
     int port;
     struct http_daemon *daemon; /* daemon.c's own */
+    pthread_mutex_t gate;       /* locked until http_server_open(): threads wait in it for that */
+    bool is_open;
 };
 
 #define REQUEST_ID_MAX 128

@@ -117,6 +117,8 @@ static void *grpc_run(void *context)
     int64_t next_tick = 0;
     bool is_ending;
     int count = 0;
+    pthread_mutex_lock(&grpc->http->gate);
+    pthread_mutex_unlock(&grpc->http->gate);
     while (grpc_begin_run(grpc, &resumed, &is_ending)) {
         grpc_run_resumed(resumed);
         for (int i = 0; i < count; i++)

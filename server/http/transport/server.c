@@ -194,8 +194,6 @@ static enum status server_start(struct http_server *server, struct error *err)
         TRY(grpc_start(server, server->daemon->grpc.fd, &server->daemon->grpc_server, err));
     if (options->zmq_port)
         TRY(zmq_start(server, &server->daemon->zmq_server, err));
-    if (!server->daemon->listener.is_passed)
-        http_server_accept(server);
     return STATUS_OK;
 }
 
@@ -211,6 +209,8 @@ enum status http_server_start(const struct http_options *options, struct http_se
         server->shares[i].whole = &server->budget;
     }
     server->started = clock_now();
+    pthread_mutex_init(&server->gate, NULL);
+    pthread_mutex_lock(&server->gate);
     if (getrandom(&server->id_seed, sizeof server->id_seed, 0) != sizeof server->id_seed)
         server->id_seed = (uint64_t)clock_now();
     enum status status = server_start(server, err);
@@ -284,9 +284,21 @@ const char *http_server_where(const struct http_server *server)
     return server->daemon->listener.where;
 }
 
-void http_server_confined(struct http_server *server, const char *text)
+static void open_gate(struct http_server *server)
 {
-    atomic_store(&server->confinement, text);
+    if (server->is_open)
+        return;
+    server->is_open = true;
+    pthread_mutex_unlock(&server->gate);
+}
+
+void http_server_open(struct http_server *server, const char *confinement)
+{
+    server->confinement = confinement;
+    open_gate(server);
+    daemon_accept(server, true, true);
+    if (!server->daemon->listener.is_passed)
+        http_server_accept(server);
 }
 
 void http_server_begin_drain(struct http_server *server)
@@ -297,7 +309,7 @@ void http_server_begin_drain(struct http_server *server)
 
 void http_server_accept(struct http_server *server)
 {
-    daemon_accept(server, true);
+    daemon_accept(server, false, true);
 }
 
 void http_server_stop_accepting(struct http_server *server)
@@ -312,7 +324,7 @@ void http_server_stop_accepting(struct http_server *server)
         zmq_begin_end(daemon->zmq_server);
     if (!daemon->listener.is_passed && listen_stop(&daemon->listener))
         return;
-    daemon_accept(server, false);
+    daemon_accept(server, false, false);
     daemon->is_quiesced = true;
     /* Fallback: clients that are connected but not accepted are lost. Clients of a passed socket
      * wait for the next process. */
@@ -361,6 +373,7 @@ void http_server_free(struct http_server *server)
     if (!server)
         return;
     struct http_daemon *daemon = server->daemon;
+    open_gate(server);
     offload_stop(server->offload); /* no request may wait for it when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
@@ -387,5 +400,6 @@ void http_server_free(struct http_server *server)
     keyring_free(server->keys);
     response_cache_free(server->cache);
     free(daemon);
+    pthread_mutex_destroy(&server->gate);
     free(server);
 }

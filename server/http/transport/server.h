@@ -87,8 +87,9 @@ struct http_options {
 
 struct http_server;
 
-/* Opens the port and starts to answer. STATUS_CONFIG for an address that cannot be used (taken, not
- * allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
+/* Opens the ports and starts the threads. Clients wait in the kernel's queue until
+ * http_server_open(), which the same thread calls. STATUS_CONFIG for an address that cannot be used
+ * (taken, not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
@@ -105,8 +106,10 @@ enum status http_server_check(const struct http_options *options,
  * time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
-/* Sets what /health says about the daemon's confinement; borrowed. */
-void http_server_confined(struct http_server *server, const char *text);
+/* Begins to serve clients, but for those of a socket that a supervisor has passed
+ * (listen_take_passed): they wait for http_server_accept(). Call it when the process has given up
+ * what it does not need. `confinement`: what /health says about that; borrowed. */
+void http_server_open(struct http_server *server, const char *confinement);
 
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
@@ -116,9 +119,8 @@ const char *http_server_where(const struct http_server *server); /* the same, or
  * as before. */
 void http_server_begin_drain(struct http_server *server);
 
-/* Starts accepting connections. http_server_start() does so itself, except on a socket that a
- * supervisor has passed (listen_take_passed): there clients wait in the kernel's queue until the
- * models are loaded, so that an earlier process can serve until then. */
+/* Starts accepting connections on a socket that a supervisor has passed: there clients wait until
+ * the models are loaded, so that an earlier process can serve until then. */
 void http_server_accept(struct http_server *server);
 
 /* Stops accepting. Open connections are still served. --admin-port stays open. */

@@ -445,6 +445,8 @@ static void *zmq_run(void *context)
 {
     struct zmq_server *server = context;
     struct zmq_call *resumed;
+    pthread_mutex_lock(&server->http->gate);
+    pthread_mutex_unlock(&server->http->gate);
     for (bool goes_on = true, is_ending; goes_on;) {
         goes_on = zmq_begin_run(server, &resumed, &is_ending);
         for (struct zmq_call *next; resumed; resumed = next) {
