@@ -25,6 +25,7 @@
 #include "server/cli/predict_print.h"
 #include "server/image/photo_files.h"
 #include "server/loader/model_open.h"
+#include "server/observe/log.h"
 #include "server/schedule/runtime/stages.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
@@ -62,7 +63,6 @@ struct prediction_run {
     size_t begun, ended; /* photos */
     int64_t started;
     int result;       /* exit status */
-    bool has_hinted;  /* that the model has no labels */
     struct error err; /* STATUS_OK, or why no further photo is begun */
 };
 
@@ -190,26 +190,9 @@ static enum status add_argument(struct prediction_run *run, const char *argument
                      argument);
 }
 
-/* Printed once on standard error: the answers have numbers instead of names. */
-static void hint_at_labels(struct prediction_run *run, const struct predict_image *image)
+static void print_doubt(const struct model *model, const char *text)
 {
-    const struct model *model = image->request ? image->request->used_model : NULL;
-    bool is_nameless = false;
-    if (run->has_hinted || image->status != STATUS_OK || !model)
-        return;
-    /* Faces and texts are of one kind. */
-    const bool has_classes =
-        model->task.kind != TASK_TEXT_BOXES && !task_layout_is_faces(model->task.layout);
-    for (size_t k = 0; k < image->prediction_count; k++)
-        is_nameless |= !image->predictions[k].label;
-    for (size_t k = 0; k < image->answer.detections.count && has_classes; k++)
-        is_nameless |= !labels_name(&model->labels, image->answer.detections.items[k].index);
-    if (!is_nameless)
-        return;
-    run->has_hinted = true;
-    if (!model->warning[0])
-        fprintf(stderr, "lensd: the model has no labels; put labels.txt beside the .onnx file, "
-                        "one name a line\n");
+    fprintf(stderr, "lensd: model '%s': %s\n", model->name, text);
 }
 
 /* Whether OUT of --annotate is the name of a picture; else it is a folder. */
@@ -330,11 +313,14 @@ static enum status predict_add_stages(struct model_host *model_host,
     TRY(model_host_add_pipeline(model_host, models[0].name, "1", models[0].stages, err));
     for (size_t i = 1; i < repository->count; i++) {
         TRY(model_load(models[i].path, models[i].name, NULL, &model, err));
-        if (model->warning[0])
-            fprintf(stderr, "lensd: model '%s': %s\n", models[i].name, model->warning);
+        model_tell_doubts(model, print_doubt);
         TRY(model_host_add_model(model_host, model, NULL, err));
     }
+    size_t sizes = 0;
     while (model_host_next_size(model_host, name, version, &height, &width)) {
+        const size_t left = model_host_sizes_left(model_host);
+        sizes = sizes > left ? sizes : left;
+        progress_show("compiling sizes", 1 - (double)left / (double)sizes, false);
         TRY(model_load(repository_find(repository, name)->path, name, NULL, &model, err));
         model_host_add_size(model_host, model, height, width, NULL);
     }
@@ -383,8 +369,7 @@ static enum status open_model_host(const struct config *config, struct model_hos
     if (is_pipeline)
         return STATUS_OK;
     TRY(model_open(config->model, NULL, &model, err));
-    if (model->warning[0])
-        fprintf(stderr, "lensd: %s\n", model->warning);
+    model_tell_doubts(model, print_doubt);
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
     if (status == STATUS_OK)
         status = model_host_create(&options, &model_host, err);
@@ -471,7 +456,6 @@ static void end_photo(struct prediction_run *run)
     const struct predict_image *image = &run->images[place];
     if (image->status != STATUS_OK)
         run->result = 1;
-    hint_at_labels(run, image);
     if (run->config->annotate && image->status == STATUS_OK &&
         !annotate_photo(run->config->annotate, path, image))
         run->result = 1;
@@ -614,10 +598,12 @@ int command_predict(const struct config *config)
     struct prediction_run run = {.config = config, .started = clock_now()};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     struct error err;
+    log_set_lowest(LOG_WARN);
     command_notes(config);
     if (config->text)
         return command_predict_text(config);
     enum status status = open_model_host(config, &run.host, &err);
+    progress_clear();
     if (status == STATUS_OK)
         status = prepare_run(&run, &err);
     int result = status == STATUS_OK ? 0 : process_failed(&err);

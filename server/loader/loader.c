@@ -265,27 +265,9 @@ static void log_failure(struct loader *loader, const char *name, const char *ver
               LOG_STR("text", err->message), LOG_STR("consequence", stale));
 }
 
-/* Warns of defaults that may be wrong: how photos are prepared, and missing labels. */
-static void log_assumptions(const struct model *model)
+static void log_doubt(const struct model *model, const char *text)
 {
-    char text[240];
-    if (model->image_input == SIZE_MAX)
-        return;
-    snprintf(
-        text, sizeof text,
-        "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
-        "beside the .onnx file (lensd inspect shows what is done)",
-        model->preprocess_source);
-    /* The default of a line of text is how PP-OCR's models were trained. */
-    if (!model->is_configured && model->task.kind != TASK_TEXT)
-        log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
-    const bool has_names =
-        model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||
-        model->task.kind == TASK_INSTANCES || model->task.kind == TASK_SEGMENTATION;
-    if (has_names && model->labels.count == 0)
-        log_event(LOG_WARN, "model", LOG_STR("model", model->name),
-                  LOG_STR("text", "the model has no labels, so classes are numbers; put labels.txt "
-                                  "beside the .onnx file, one name a line"));
+    log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
 }
 
 /* Warns if photos sent to the model are refused because its outputs mean nothing here. */
@@ -351,9 +333,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
         return status;
     }
     const bool was_unloaded = model_host_is_unloaded(model_host, name, version);
-    if (loaded->warning[0])
-        log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", loaded->warning));
-    log_assumptions(loaded);
+    model_tell_doubts(loaded, log_doubt);
     if (reason == LOAD_FOUND && (was_unloaded || waits_for_request(loader, loaded)) &&
         !model_host_is_loaded(model_host, name, version)) {
         status = model_host_list_model(model_host, loaded, err);

@@ -1,6 +1,7 @@
 /* Opens the model that an option names. */
 #include "server/loader/model_open.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,4 +26,28 @@ enum status model_open(const char *model, const char *name, struct model **ret, 
         (*ret)->name = copy;
     }
     return STATUS_OK;
+}
+
+void model_tell_doubts(const struct model *model,
+                       void (*tell)(const struct model *model, const char *text))
+{
+    char text[240];
+    if (model->warning[0])
+        tell(model, model->warning);
+    if (model->image_input == SIZE_MAX)
+        return;
+    snprintf(
+        text, sizeof text,
+        "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
+        "beside the .onnx file (lensd inspect shows what is done)",
+        model->preprocess_source);
+    /* The default of a line of text is how PP-OCR's models were trained. */
+    if (!model->is_configured && model->task.kind != TASK_TEXT)
+        tell(model, text);
+    const bool has_names =
+        model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||
+        model->task.kind == TASK_INSTANCES || model->task.kind == TASK_SEGMENTATION;
+    if (has_names && model->labels.count == 0)
+        tell(model, "the model has no labels, so classes are numbers; put labels.txt beside the "
+                    ".onnx file, one name a line");
 }

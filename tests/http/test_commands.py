@@ -158,6 +158,10 @@ class Predict(Commands):
         ended = run_lensd("predict", path, SEVEN, SEVEN)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(ended.stderr.count("labels.txt"), 1, ended.stderr)
+        self.assertEqual(ended.stderr.count("lensd: model 'small': no file tells how photos are prepared, so they get "
+                                            "ImageNet defaults; put preprocessor_config.json"), 1, ended.stderr)
+        # What serve logs at level info is not said.
+        self.assertEqual(len(ended.stderr.splitlines()), 2, ended.stderr)
 
     def test_words_that_start_with_a_dash(self):
         image = self.file("-odd.png", harness.seven())

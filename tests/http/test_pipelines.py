@@ -4,17 +4,21 @@ import hashlib
 import json
 import math
 import os
+import pty
 import re
 import select
 import socket
+import subprocess
 import unittest
 import zlib
 
 import small_onnx
-from harness import FolderCase, flat_png, hang_up, multipart, png, png_chunk, png_header, post, read_answer, run_lensd
+from harness import BINARY, PATIENCE, FolderCase, flat_png, hang_up, multipart, png, png_chunk, png_header, post, read_answer, run_lensd
 from test_tasks import CANDIDATES, DETECT, LABELS
 
 SIDE = 64  # of photos: what the detector sees, so that its boxes are in whole pixels
+# All that `lensd predict` says of these models.
+DOUBT = re.compile(r"\Alensd: model 'found': no file tells how photos are prepared, .*\n\Z")
 PLAIN = {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}
 
 
@@ -423,6 +427,23 @@ class Sizes(Pipelines):
     def compiled(self):
         return self.server.whole_log().count("size compiled")
 
+    def test_command_line_is_quiet(self):
+        """Compiling sizes is a matter of the server's log; a terminal gets a bar."""
+        self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
+        with open(self.path("photo.png"), "wb") as file:
+            file.write(painted(SIDE, SIDE, colors))
+        command = ["predict", "--model", self.path("both"), self.path("photo.png")]
+        self.assertRegex(run_lensd(*command).stderr, DOUBT)
+        terminal, end = pty.openpty()
+        try:
+            subprocess.run([BINARY, *command], stdout=subprocess.DEVNULL, stderr=end, timeout=PATIENCE, check=True)
+            shown = os.read(terminal, 65536).decode()
+        finally:
+            os.close(terminal)
+            os.close(end)
+        self.assertIn("compiling sizes", shown)
+        self.assertNotIn(" info ", shown)
+
     def test_sizes_of_a_pipeline_stay_while_clients_ask_for_others(self):
         self.pipeline("both", [{"model": "found"}, {"model": "mean", "sizes": ["8x16", "24x16"]}])
         self.start()
@@ -548,20 +569,29 @@ class Ends(Pipelines):
         return sum(m["in_flight"] + m["queued"] for m in self.server.get("/health").json()["models"] if m["name"] == name)
 
 
+def write_page(folder):
+    """FOLDER/det finds four bars of text; FOLDER/rec reads each as "aa 字"; FOLDER/page does both."""
+    bars = [(2, 4), (2, 36), (12, 4), (40, 4)]
+    best = [(1, .9), (1, .8), (0, 1), (1, .7), (5, .5), (4, .6)]
+    texts = {"det/lensd.json": '{"task": "text-detection"}', "rec/characters.txt": "a\nb\nß\n字\n",
+             "page/pipeline.json": json.dumps({"stages": [{"model": "det"}, {"model": "rec"}]})}
+    for name, text in texts.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)))
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    small_onnx.always(os.path.join(folder, "det", "model.onnx"), [("map", (1, 64, 64), [
+        .9 if any(top <= y < top + 5 and left <= x < left + 22 for top, left in bars) else .1
+        for y in range(64) for x in range(64)])])
+    small_onnx.always(os.path.join(folder, "rec", "model.onnx"),
+                      [("text", (6, 6), [p if c == k else 0 for k, p in best for c in range(6)])])
+
+
 class Page(Pipelines):
     """Four bars of text, two of them side by side, and one further below; every line reads "aa 字"."""
 
     def setUp(self):
         super().setUp()
-        bars = [(2, 4), (2, 36), (12, 4), (40, 4)]
-        small_onnx.always(self.put("det"), [("map", (1, 64, 64), [
-            .9 if any(top <= y < top + 5 and left <= x < left + 22 for top, left in bars) else .1
-            for y in range(64) for x in range(64)])])
-        self.write("det/lensd.json", '{"task": "text-detection"}')
-        best = [(1, .9), (1, .8), (0, 1), (1, .7), (5, .5), (4, .6)]
-        small_onnx.always(self.put("rec"), [("text", (6, 6), [p if c == k else 0 for k, p in best for c in range(6)])])
-        self.write("rec/characters.txt", "a\nb\nß\n字\n")
-        self.pipeline("page", [{"model": "det"}, {"model": "rec"}])
+        write_page(self.folder)
         self.page = "aa 字 aa 字\naa 字\n\naa 字"
 
     def test_text(self):
@@ -637,7 +667,8 @@ class Alone(Pipelines):
         with open(self.path("photo.png"), "wb") as file:
             file.write(painted(SIDE, SIDE, colors))
         shown = run_lensd("predict", "--model", self.path("both"), "--device", "cpu", self.path("photo.png"))
-        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertEqual(shown.returncode, 0)
+        self.assertRegex(shown.stderr, DOUBT)
         self.assertIn("the crop of 16 x 32", shown.stdout)
         told = json.loads(run_lensd("predict", "--json", "--model", self.path("both"), self.path("photo.png")).stdout)
         self.start()
