@@ -59,6 +59,14 @@ function listenForKeys() {
   });
 }
 
+// A box's text has its own score; what else a pipeline's next stage says is added to the label.
+function nameAndScore({ label, index, score, probability, crop }) {
+  if (crop && crop.text !== undefined) return [crop.text, crop.score];
+  const name = label === undefined ? `class ${index}` : label;
+  const best = crop && crop.predictions && crop.predictions[0];
+  return [best ? `${name}: ${nameAndScore(best)[0]}` : name, score === undefined ? probability : score];
+}
+
 // The answer as programs get it; long texts, such as pictures, are cut.
 function rawAnswer(body) {
   const details = element("details", "raw");
@@ -320,6 +328,11 @@ class Asker {
     }
     const { width, height } = result.image;
     const predictions = result.predictions || (result.segments || []).map((s) => ({ ...s, score: s.area / (width * height) }));
+    if (result.text !== undefined) {
+      // A line has a score; a page has its lines.
+      const score = result.score === undefined ? "" : `, ${(result.score * 100).toFixed(1)} %`;
+      box.append(element("p", "found", score ? `“${result.text}”${score}` : result.text));
+    }
     if (result.anomaly) {
       const { score, anomalous } = result.anomaly;
       box.append(element("p", "found", `${anomalous ? "Anomalous" : "Normal"}, score ${score.toFixed(3)}`));
@@ -329,8 +342,6 @@ class Asker {
       box.append(element("p", "found", `Depths from ${short(result.depth.min)} to ${short(result.depth.max)}`));
       const map = figure && figure.querySelector("img");
       if (map) map.src = `data:image/png;base64,${result.depth.png}`;
-    } else if (result.text !== undefined) {
-      box.append(element("p", "found", `“${result.text}”, ${(result.score * 100).toFixed(1)} %`));
     } else if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
@@ -342,8 +353,7 @@ class Asker {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "kind" : "kinds"} of area found`));
       if (figure) drawAreas(figure.querySelector(".frame"), predictions, width, height);
     }
-    box.append(this.bars(predictions.slice(0, 20).map((p) =>
-      [p.label === undefined ? `class ${p.index}` : p.label, p.score === undefined ? p.probability : p.score])));
+    box.append(this.bars(predictions.slice(0, 20).map(nameAndScore)));
     return box;
   }
 

@@ -17,6 +17,7 @@ import browser
 import harness
 import small_onnx
 from harness import DIGITS, read
+from test_pipelines import write_page
 
 WAIT = harness.PATIENCE
 PICTURES = os.environ.get("LENSD_PICTURES", "")
@@ -556,6 +557,9 @@ class Beside(Console):
         os.mkdir(os.path.join(cls.folder, "boxes"))
         Boxes.model(os.path.join(cls.folder, "boxes"))
         shutil.copytree(os.path.join(harness.ROOT, "models", "digits"), os.path.join(cls.folder, "digits"))
+        os.mkdir(os.path.join(cls.folder, "numbers"))
+        with open(os.path.join(cls.folder, "numbers", "pipeline.json"), "w", encoding="utf-8") as file:
+            json.dump({"stages": [{"model": "boxes"}, {"model": "digits"}]}, file)
         cls.arguments = ("--models", cls.folder, "--default-model", "boxes")
         super().setUpClass()
 
@@ -568,6 +572,37 @@ class Beside(Console):
         actions.click_and_hold().move_to_element_with_offset(self.find("#pad"), 0, 90).release().perform()
         self.assertEqual(self.first_label(), "1")
         self.assertEqual(self.texts("#answer .found"), [])
+
+    def test_what_the_next_stage_says_follows_the_label(self):
+        from selenium.webdriver.support.ui import Select
+        self.wait(lambda: len(self.texts("#model option")) == 3, "the models")
+        Select(self.find("#model")).select_by_value("numbers")
+        self.arrive("drop", ("pets.png", "image/png", harness.png(400, 300, 40)))
+        for bar, score in zip(self.wait(lambda: self.texts("#answer .bars li"), "boxes"), ("90.0", "55.0")):
+            self.assertRegex(bar, rf"^class [01]: \d\n{score} %$")
+
+
+class Pages(Console):
+    """A pipeline that reads pages."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="lensd-console-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        write_page(cls.folder)
+        cls.arguments = (os.path.join(cls.folder, "page"),)
+        super().setUpClass()
+
+    def test_lines(self):
+        self.wait(lambda: not self.find("#top-k").is_displayed(), "what the page knows of the model")
+        self.arrive("drop", ("page.png", "image/png", harness.png(128, 128)))
+        found = self.wait(lambda: self.texts("#answer .found"), "the text")
+        self.assertEqual(found, ["aa 字 aa 字\naa 字\n\naa 字", "4 boxes found"])
+        bars = self.texts("#answer .bars li")
+        self.assertEqual(len(bars), 4)
+        for bar in bars:
+            self.assertRegex(bar, r"^aa 字\n\d+\.\d %$")
+        self.assertEqual(len(self.driver.find_elements("css selector", "#pictures svg polygon")), 4)
 
 
 class Areas(Finding):

@@ -162,9 +162,9 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
         [TASK_TEXT] = {"", "the text in the photo"},
         [TASK_ANOMALY] = {"", "how unusual the photo is, a map and a mask"},
     };
-    fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg ", out);
+    fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg '", out);
     put_predict(out, x, model, "");
-    fputs("</pre>\n<p>JPEG, PNG or another picture, up to ", out);
+    fputs("'</pre>\n<p>JPEG, PNG or another picture, up to ", out);
     put_size(out, x->server->options.max_body);
     fputs(". Several at once, or from a form:</p>\n<pre tabindex=\"0\">curl -F image=@a.jpg -F "
           "image=@b.png \\\n  '",
