@@ -221,7 +221,7 @@ Test(onnx_files, keeps_external_data_in_its_folder, .timeout = 20)
         {"", NULL, NULL, 0, "without a location"},
         {"w.bin", "-4", NULL, 0, "decimal"},
         {"w.bin", "0x8", NULL, 0, "decimal"},
-        {"w.bin", "33", NULL, 0, "behind the end"},
+        {"w.bin", "33", NULL, 0, "beyond the end"},
         {"w.bin", "8", "28", 0, "pass the end"},
         {"w.bin", "8", "18446744073709551612", 0, "decimal"},
         {"w.bin", "0", "4", 0, "needs 8 bytes"},
