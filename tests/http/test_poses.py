@@ -76,6 +76,19 @@ class Poses(FolderCase):
             self.assertEqual(body["box"], box["box"])
             self.check(body, wanted)
 
+    def test_a_stage_after_poses(self):
+        """Its crops are cut where the answer's boxes lie: the same pose is found again."""
+        os.makedirs(self.path("again"))
+        self.write("again/pipeline.json", {"stages": [{"model": "found"}, {"model": "pose", "max": 20}, {"model": "pose"}]})
+        self.start()
+        found = self.ask("model=again")["predictions"]
+        self.assertEqual(len(found), len(self.wanted) - 1)
+        for box, wanted in zip(found, self.wanted[1:]):
+            (body,) = box["crop"]["predictions"]
+            (again,) = body["crop"]["predictions"]
+            self.assertEqual(again["box"], body["box"])
+            self.check(again, wanted)
+
     def test_the_layout_may_be_configured(self):
         os.remove(self.path("pose/config.json"))
         self.write("pose/lensd.json", {"task": "pose", "layout": "heatmaps"})

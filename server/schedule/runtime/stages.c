@@ -20,8 +20,9 @@ struct stage_crop {
     size_t box;                    /* index of that box in the parent */
     const struct stage_size *size; /* NULL: what the request says, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* the answer is moved by `map` into the parent's picture */
+    bool is_body;                  /* the answer is moved by `map` into `whole` */
     double map[6];
+    struct image whole; /* the picture that the box is in */
 };
 
 /* ---- before the first part ---- */
@@ -224,15 +225,17 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
-/* The answers of bodies are in pixels of the picture, like the boxes that these were found in. */
+/* The answers of bodies are in pixels of the picture, like the boxes that these were found in. The
+ * next stage's crops are cut from that picture, too. */
 static void move_bodies(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
-        const struct stage_crop *crop = &staged->crops[staged->stage][i];
+        struct stage_crop *crop = &staged->crops[staged->stage][i];
         struct detections *found = &crop->result->answer.detections;
         const struct predict_image *from = crop->parent;
         if (!crop->is_body || crop->result->status != STATUS_OK)
             continue;
+        crop->picture = crop->whole;
         crop->result->width = from->width;
         crop->result->height = from->height;
         for (size_t b = 0; b < found->count; b++) {
@@ -297,7 +300,7 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
     const struct pipeline_stage *stage = &staged->config->stages[staged->stage + 1];
     const struct image *picture = &from->picture;
     struct crop place;
-    *ret = (struct stage_crop){.parent = from->result, .box = box};
+    *ret = (struct stage_crop){.parent = from->result, .box = box, .whole = *picture};
     const struct detections *found = &from->result->answer.detections;
     const struct preprocess *body = &staged->bodies[staged->stage + 1];
     ret->is_body = body->width > 0 && !stage->align.count;
