@@ -165,6 +165,17 @@ function showLabels(models) {
   }));
 }
 
+// The table is the server's: it is read again when a model comes, goes or changes.
+async function showModels(models) {
+  const table = document.querySelector("#view-models tbody");
+  const text = JSON.stringify(models.map(({ name, version, state, precision }) => [name, version, state, precision]));
+  if (table.dataset.shown === text) return;
+  const page = new DOMParser().parseFromString(await (await call("./")).text(), "text/html");
+  const read = page.querySelector("#view-models tbody");
+  if (read) table.replaceChildren(...read.rows);
+  table.dataset.shown = text;
+}
+
 async function readHealth(asker) {
   let health;
   try {
@@ -174,6 +185,7 @@ async function readHealth(asker) {
     return;
   }
   setState(health.status);
+  await showModels(health.models || []).catch(() => {});
   const ready = (health.models || []).filter((model) => model.state === "ready");
   const names = [...new Set(ready.map((model) => model.name))];
   const standard = ready.find((model) => model.default);

@@ -560,7 +560,7 @@ class Beside(Console):
         os.mkdir(os.path.join(cls.folder, "numbers"))
         with open(os.path.join(cls.folder, "numbers", "pipeline.json"), "w", encoding="utf-8") as file:
             json.dump({"stages": [{"model": "boxes"}, {"model": "digits"}]}, file)
-        cls.arguments = ("--models", cls.folder, "--default-model", "boxes")
+        cls.arguments = ("--models", cls.folder, "--default-model", "boxes", "--watch")
         super().setUpClass()
 
     def test_a_drawing_has_no_boxes(self):
@@ -572,6 +572,18 @@ class Beside(Console):
         actions.click_and_hold().move_to_element_with_offset(self.find("#pad"), 0, 90).release().perform()
         self.assertEqual(self.first_label(), "1")
         self.assertEqual(self.texts("#answer .found"), [])
+
+    def test_the_table_follows_the_models(self):
+        self.view("models")
+        more = os.path.join(self.folder, "more")
+
+        def names():
+            return self.texts("#view-models .facts td:first-child")
+        self.wait(lambda: names() == ["boxes (default)", "digits", "numbers"], "the models")
+        shutil.copytree(os.path.join(self.folder, "digits"), more)
+        self.wait(lambda: "more" in names(), "the model that came")
+        shutil.rmtree(more)
+        self.wait(lambda: "more" not in names(), "the table without it")
 
     def test_what_the_next_stage_says_follows_the_label(self):
         from selenium.webdriver.support.ui import Select
