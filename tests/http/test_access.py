@@ -511,7 +511,7 @@ class BadFiles(unittest.TestCase):
         cases = (("", ("has no key", "lensd key NAME")),
                  ("alice secret\n", ("line 1", "sha256:", "never the key itself")),
                  ("alice\n", ("line 1", "sha256:")),
-                 ("al/ice sha256:00\n", ("line 1", "letters")),
+                 ("al/ice sha256:00\n", ("line 1", "letters", "lensd key NAME")),
                  (good + good, ("line 2", "'alice' is used twice")),
                  (good + line("bob", ALICE), ("'alice' and 'bob' have the same key",)),
                  (line("alice", ALICE, "rate=0"), ("'rate=0'", "rate=N")),

@@ -94,7 +94,8 @@ static enum status read_key_line(char *line, struct key *key, bool *ret_used, st
         return STATUS_OK;
     if (!key_is_name(word))
         return error_set(err, STATUS_CONFIG,
-                         "a key's name has 1 to %d letters, digits or -_.@; write: NAME sha256:HEX",
+                         "a key's name has 1 to %d letters, digits or -_.@; a line is NAME "
+                         "sha256:HEX, and lensd key NAME makes it",
                          KEY_NAME_MAX);
     snprintf(key->name, sizeof key->name, "%s", word);
     word = strtok_r(NULL, blanks, &rest);
