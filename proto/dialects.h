@@ -46,7 +46,7 @@ struct dialect {
     const char *header;   /* the HTTP header that names it instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
-    const char *text;   /* the field of a form that may be a text, as may a body; NULL: none may */
+    const char *text;   /* the form field that may hold a text; the body may, too. NULL: no texts */
     /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);

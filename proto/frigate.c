@@ -49,7 +49,7 @@ static enum status read_name(const cJSON *root, struct frigate_header *ret, stru
         size -= 5;
     if (size == 0 || size >= sizeof ret->model)
         return error_set(err, STATUS_INVALID,
-                         "\"model_name\" must be the name of a file of 1 to %zu bytes",
+                         "\"model_name\" must be a file's name of 1 to %zu bytes",
                          sizeof ret->model - 1);
     memcpy(ret->model, name, size);
     return STATUS_OK;

@@ -13,9 +13,9 @@ enum frigate_kind {
 struct frigate_header {
     enum frigate_kind kind;
     char model[128];    /* the file's name without ".onnx"; "" with FRIGATE_TENSOR */
-    enum dtype dtype;   /* as the next, with FRIGATE_TENSOR */
+    enum dtype dtype;   /* set, like the next two, with FRIGATE_TENSOR */
     struct shape shape; /* four dimensions of 1 or more; checked with shape_check() */
-    size_t bytes;       /* that its elements take */
+    size_t bytes;       /* of its elements */
 };
 
 /* STATUS_INVALID; nothing is borrowed. */

@@ -1,5 +1,5 @@
-/* What a session and its backend both speak of: precisions, photos as bytes, best scores, lines of
- * a profile. */
+/* Types that a session and its backend share: precisions, photos as bytes, best scores, lines of a
+ * profile. */
 #pragma once
 
 #include <stdbool.h>

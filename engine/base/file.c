@@ -114,7 +114,7 @@ enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct er
 
 /* ---- beneath a folder ---- */
 
-/* False when the open file has no path, or too long a one. */
+/* Returns false if the open file has no path, or if the path is too long. */
 static bool path_of(int fd, char path[static PATH_MAX])
 {
     char link[32];

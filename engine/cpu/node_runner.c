@@ -1,13 +1,13 @@
-/* Products whose shapes only a run knows (after NonMaxSuppression, in the body of a Loop), with
- * the kernels of compiled programs: the node becomes a program of its own for the shapes at hand,
- * which is kept for the next run that has them.
+/* Computes products whose shapes are known only at run time (after NonMaxSuppression, in the body
+ * of a Loop) with the kernels of compiled programs. Each node and each set of shapes gets a program
+ * of its own. It is kept for later runs with the same shapes.
  *
  *     node, shapes ──▶ kept? ──▶ program: [Transpose] product [Transpose] ──▶ out->data
  *                       └─ no ─▶ graph of one node ─ optimize_for_backend ─▶ cpu_compile
  *
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
- * they do not depend on the shapes, but for the few layouts that oneDNN chooses from. The arena
- * holds one node's operands and is shared. */
+ * they depend on the shapes only through the few layouts that oneDNN chooses from. The arena holds
+ * one node's operands and is shared. */
 #include "engine/op/interpret.h"
 
 #include <stdlib.h>

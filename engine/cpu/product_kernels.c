@@ -1,10 +1,11 @@
-/* Convolutions and products of matrices: the kernels there are, and which of them a layer gets.
+/* Lists the kernels for convolutions and matrix products, and chooses one for each layer.
  *
- * A new kernel is entered in the table below. A kernel claims the layers that it fits; it creates
- * a step for those that it pays for, by a rule of its own, or with lowering->any for all. The
- * first that makes a step is the rule's choice. While a session is made the autotuner runs all
- * kernels that fit a layer, as long as BUDGET_MS lasts. The tuning store keeps its choice by the
- * layer's geometry, so that batch sizes, sessions, models and later starts share it. */
+ * To add a kernel, enter it in the table below. A kernel claims the layers that it can compute. By
+ * its own rule it creates a step only for layers where it is worthwhile; with lowering->any it does
+ * so for all that it claims. The first kernel that creates a step is the rule's choice. While a
+ * session is made the autotuner runs all kernels that fit a layer, as long as BUDGET_MS lasts. The
+ * tuning store keeps its choice by the layer's geometry, so that batch sizes, sessions, models and
+ * later starts share it. */
 #include <string.h>
 
 #include "engine/backend/autotune.h"
@@ -22,19 +23,20 @@ static const struct cpu_kernel *const kernels[] = {
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
-/* The limit of measuring all layers of a session: CPU time of the thread that compiles. */
+/* Measuring all layers of a session takes at most this CPU time of the compiling thread. */
 #define BUDGET_MS 600.0
 
 /* Layers below this are too quick to tell their kernels apart. */
 #define WORTH_FLOPS 4e6
 
-/* The limit of padding where memory is tight. */
+/* Where memory is tight, packed weights may exceed the plain ones by an eighth and these bytes. */
 #define SLACK_BYTES ((size_t)1 << 20)
 
 /* Another kernel replaces the rule's when it takes less than this share of its time. */
 #define SWITCH_RATIO 0.92
 
-/* How much slower a kernel with weights packed for other steps may be: the error of measurement. */
+/* A kernel whose weights are already packed for other steps may be slower by this factor, the error
+ * of measurement. */
 #define SAME_SPEED_RATIO 1.03
 
 #define FLOAT_PRODUCTS   OP_CONV, OP_GEMM, OP_MATMUL

@@ -466,8 +466,8 @@ KERNEL(kernel_loop)
 
 /* ---- Scan ---- */
 
-/* Slice `at` along `axis` of a tensor, without that dimension. Offset and extents are those of the
- * image `batch` where batched (the first dimension is left out too). */
+/* Copies slice `at` along `axis` of a tensor, without that dimension. If batched, it takes the
+ * slice from image `batch` and leaves out the first dimension, too. */
 static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
                               size_t at, bool batched, size_t batch, struct tensor **ret,
                               struct error *err)

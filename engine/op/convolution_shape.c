@@ -163,8 +163,8 @@ static enum status transpose_window(const struct node *node, struct window *w, s
     return STATUS_OK;
 }
 
-/* Reads strides, dilations, auto_pad and pads with window_init(), for a window of one tap over one
- * element, which always fits: the place of a forward convolution's window does not matter. */
+/* Reads strides, dilations, auto_pad and pads. window_init() gets one tap and one element, which
+ * always fit, because it would check the sizes of a forward convolution. */
 static enum status read_window(const struct node *node, const struct shape *x,
                                const struct shape *w, struct window *ret, struct error *err)
 {

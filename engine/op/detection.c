@@ -117,8 +117,8 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
     return axis;
 }
 
-/* Samples of bin `at` that lie in -1 … extent, the others being zero: *first … *end-1. So that the
- * work is bounded by the feature map, whatever the region. */
+/* Finds the samples *first … *end-1 of bin `at` that lie in -1 … extent. All others are zero and
+ * are skipped, so that the feature map bounds the work, whatever the region. */
 static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, int64_t *first,
                         int64_t *end)
 {

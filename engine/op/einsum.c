@@ -214,8 +214,8 @@ static enum status infer_einsum(struct node *node, struct error *err)
 
 /* ---- batches ---- */
 
-/* The only place of a label among those of `rank` dimensions; -1: it is not there, -2: it is there
- * several times, as on a diagonal. */
+/* Returns the dimension that has a label. -1: none has it. -2: several have it, as on a diagonal.
+ */
 static int label_place(const int8_t *labels, int rank, int label)
 {
     int place = -1;
@@ -234,7 +234,8 @@ static bool einsum_replan(const struct node *node, struct einsum_plan *ret)
     return einsum_plan_init(node, shapes, node->input_count, ret, &ignored) == STATUS_OK;
 }
 
-/* The images are on the same label of all operands that have them, and of the result. */
+/* All operands that have an axis of images must have the same label there. The result has its
+ * images where it has that label. */
 static int einsum_axis(const struct node *node, const int *axes)
 {
     struct einsum_plan plan;

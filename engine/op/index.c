@@ -37,7 +37,8 @@ static enum status infer_gather(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Checks indices of GatherElements, ScatterElements: the data's rank, outside `axis` no larger. */
+/* Checks the indices of GatherElements and ScatterElements: they have the data's rank, and only
+ * along `axis` may they be larger than the data. */
 static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
 {
     char text[SHAPE_TEXT], other[SHAPE_TEXT];

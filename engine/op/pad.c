@@ -155,7 +155,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
 
 /* ---- padding with the data itself: a table of source positions per axis ---- */
 
-/* The element that padding repeats at position p, relative to m elements. */
+/* Returns which of m elements padding repeats at position p. */
 static int64_t source(enum pad_mode mode, int64_t p, int64_t m)
 {
     if (p >= 0 && p < m)

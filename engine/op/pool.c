@@ -208,7 +208,8 @@ static enum status max_plane(const struct kernel_args *args, enum dtype dtype, c
                                 : max_plane_u8(args, src, dst, indices, window, err);
 }
 
-/* Positions within a plane become those within the tensor; storage_order 1: columns first. */
+/* Turns positions within a plane into positions within the tensor. column_major: storage_order 1.
+ */
 static void place_indices(int64_t *indices, size_t positions, size_t base, const struct window *w,
                           bool column_major)
 {

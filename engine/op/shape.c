@@ -254,7 +254,8 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Sets extents that are given one by one, or equal parts with a smaller last one. */
+/* Sets the shapes of the outputs. Their extents are given, or equal; the last one may then be
+ * smaller. */
 static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
                                  bool given, struct error *err)
 {

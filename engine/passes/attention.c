@@ -120,7 +120,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* Whether the mask keeps nothing of some row. */
+/* Whether the mask hides all keys of some row. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;

@@ -34,8 +34,8 @@ struct batch_proof {
     uint64_t *hash; /* FNV-1a of what an image reads of free values, and of its shapes */
 };
 
-/* Whether a MaxUnpool's indices come from a MaxPool of images as large as its results. Then each
- * image's indices are of itself, wherever it lies in the batch. */
+/* Whether a MaxUnpool's indices come from a MaxPool of images as large as its results. Then the
+ * indices of an image point into that image, wherever it lies in the batch. */
 static bool proof_unpools_itself(const struct node *node)
 {
     const struct node *pool = node->inputs[1]->producer;
@@ -352,14 +352,14 @@ static int64_t proof_bound(const struct value *value)
     return INT64_MAX;
 }
 
-/* True for an Add of the first row of each image and rows that an ArgMax or a TopK chose in it:
- * exporters write f[arange(n), i] so, with f as one list of all images' rows. *ret: rows per image.
- */
+/* Whether the node adds the index of each image's first row to row indices that an ArgMax or a TopK
+ * found within that image. Exporters write f[arange(n), i] this way, with the rows of all images in
+ * one list f. *ret: rows per image. */
 static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
 {
     const struct shape *out = &node->outputs[0]->shape;
     const size_t count = shape_count(out), each = count / proof->batch;
-    const size_t k = node->inputs[0]->known != NULL; /* the chosen */
+    const size_t k = node->inputs[0]->known != NULL; /* the input with the indices */
     const struct value *chosen = node->inputs[k], *first = node->inputs[1 - k];
     if (!first->known || first->dtype != DTYPE_I64 || each == 0 || count % proof->batch != 0 ||
         proof_span(proof, node, k) != each || shape_count(&chosen->shape) != count)

@@ -103,7 +103,8 @@ static struct value *real_weights(struct edit *edit, const struct side *side)
     return real;
 }
 
-/* Reads the DynamicQuantizeLinear's result back: once, before node n, which moves up. */
+/* Returns the input of a DynamicQuantizeLinear, rounded as it rounds. The node that does so is
+ * inserted once, before node *n, and *n grows by one. */
 static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {

@@ -19,9 +19,9 @@
 
 /* ---- what storing clamps ---- */
 
-/* The nodes between an operator and the QuantizeLinear that stores its result. */
+/* The producer of a QuantizeLinear's input, and what the Relu or Clip between them clamps. */
 struct stored {
-    struct node *producer; /* NULL: it cannot be told, or another node reads a value in between */
+    struct node *producer; /* NULL: none is known, or another node reads a value in between */
     bool clamp;            /* to [low, high], which storing does not do by itself */
     float low, high;
 };

@@ -44,7 +44,8 @@ static bool take_product(struct edit *edit, struct node *node, const struct node
                            QUANTIZED_OPERANDS);
 }
 
-/* Two values of one shape and type; a product makes one of them with the scales that are read. */
+/* Fuses a QLinearAdd into the product that makes one of its operands. Both operands have the shape
+ * and type of the sum, and the Add reads the scale and zero point that the product writes with. */
 static bool match_sum(struct edit *edit, struct node *add)
 {
     const struct value *y = add->outputs[0];

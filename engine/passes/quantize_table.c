@@ -54,7 +54,7 @@ static bool add_leaf(struct expression *e, struct value *stored, enum dtype dtyp
     return true;
 }
 
-/* A constant that does not change the shape of what it meets. */
+/* Whether a constant is one number whose rank changes no result's shape. */
 static bool is_small_constant(const struct value *value)
 {
     return quantize_is_one(value) && value->known->shape.rank <= 1;
@@ -141,7 +141,7 @@ static bool collect_all(struct expression *e, struct node *node)
     return fits && e->root && table_push(e, node);
 }
 
-/* A value of the graph before the 256 numbers were put in. */
+/* What a value of the graph was before it got all 256 numbers as its contents. */
 struct before {
     enum dtype dtype;
     struct shape shape;
@@ -157,7 +157,7 @@ static enum status all_numbers(struct graph *graph, enum dtype dtype, struct ten
     return STATUS_OK;
 }
 
-/* `value` is this tensor, whose reference moves, until table_take_back(). */
+/* Makes a tensor the contents of `value` until table_take_back(). Takes the reference. */
 static void table_put(struct value *value, struct tensor *tensor)
 {
     value->known = tensor;

@@ -269,7 +269,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* Also stores the inputs of a stored tensor that can be stored. */
+/* If a node's result is stored in 8 bits, its inputs are, too, provided all of them can be. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

@@ -24,7 +24,7 @@ static void describe_cpu(struct device_info *ret)
         features->avx512_vnni || features->avx_vnni || features->amx_int8 || features->neon_dot;
 }
 
-/* Free memory of a GPU that this process does not use. */
+/* Asks the driver for the free memory of a GPU on which this process has no context. */
 static void ask_driver(struct device_info *gpu)
 {
     uint64_t used;

@@ -92,11 +92,11 @@ struct session_info {
     enum precision precision;
     int threads;
     size_t parameter_bytes;  /* packed weights held on the device */
-    size_t activation_bytes; /* the arena: largest of the batches */
+    size_t activation_bytes; /* the arena, for the largest batch */
     int depth;               /* runs that may be under way at a time: session_submit */
     enum dtype image_dtype;  /* of the image input; IMAGE_NHWC_ANY: DTYPE_F32 or DTYPE_BF16 */
     bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
-    int best;                /* the most of session_want.best; 0: only whole outputs */
+    int best;                /* largest session_want.best; 0: outputs are always whole */
     bool batched;      /* false: the graph does not allow batches, so images are run one by one */
     bool rows_mix;     /* images of a batch change each other's results: never together */
     char note[160];    /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */

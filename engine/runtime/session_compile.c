@@ -239,7 +239,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
 }
 
 /* Makes the image input [N, H, W, C] float32 whatever the file declares: a Transpose (which the
- * layout pass takes out again) and a Cast after a new input. */
+ * layout pass removes) and a Cast after a new input. */
 enum status session_feed_channels_last(struct session *session, struct error *err)
 {
     struct graph *graph = session->base;

@@ -7,14 +7,14 @@
 #include "engine/runtime/session_internal.h"
 
 /* Whether `node` only rounds the image to bfloat16. */
-static bool rounds(const struct node *node, const struct value *image)
+static bool only_rounds(const struct node *node, const struct value *image)
 {
     return node->op == OP_CAST && node->inputs[0] == image && node->outputs[0] &&
            node->outputs[0]->dtype == DTYPE_BF16 && node->epilogue.activation == ACTIVATION_NONE;
 }
 
-/* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
- * returns the last result. */
+/* Follows the image through Reshapes that are its only readers (the layout pass leaves them behind)
+ * and returns the last result. */
 static struct value *follow_views(const struct edit *edit, struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -29,13 +29,13 @@ static struct value *follow_views(const struct edit *edit, struct value *image)
 }
 
 /* Whether all readers of `image` only round it. */
-static bool all_round(const struct edit *edit, const struct value *image)
+static bool all_readers_round(const struct edit *edit, const struct value *image)
 {
     const struct graph *graph = edit->graph;
     size_t found = 0;
     for (size_t n = 0; n < graph->node_count; n++)
-        found +=
-            rounds(graph->nodes[n], image) && !edit_is_output(graph, graph->nodes[n]->outputs[0]);
+        found += only_rounds(graph->nodes[n], image) &&
+                 !edit_is_output(graph, graph->nodes[n]->outputs[0]);
     return found > 0 && found == edit->readers[image->index];
 }
 
@@ -77,16 +77,16 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
                                struct error *err)
 {
     const size_t input = session->options.image_input;
-    enum dtype *settled = &session->info.image_dtype;
+    enum dtype *image_dtype = &session->info.image_dtype;
     if (session->options.image_layout != IMAGE_NHWC_ANY || input >= graph->input_count ||
-        (!is_first && *settled == DTYPE_F32))
+        (!is_first && *image_dtype == DTYPE_F32))
         return STATUS_OK;
     struct edit edit = {.graph = graph, .err = err};
     if (!edit_count_readers(&edit))
         return edit_end(&edit);
     struct value *last = follow_views(&edit, graph->inputs[input]);
-    if (all_round(&edit, last)) {
-        *settled = DTYPE_BF16;
+    if (all_readers_round(&edit, last)) {
+        *image_dtype = DTYPE_BF16;
         remove_casts(&edit, last);
     } else if (!is_first) {
         widen_image(&edit, input);

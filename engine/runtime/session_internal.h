@@ -111,8 +111,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
 
 /* ---- session_image.c ---- */
 
-/* With IMAGE_NHWC_ANY: gives the image input of a graph that is ready to be compiled the data type
- * into which its first operators would convert float32. The first batch size decides for all
+/* With IMAGE_NHWC_ANY: makes the image input bfloat16 if the first operators of the graph only
+ * round it to that. Call it right before compiling. The first batch size decides for all
  * (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;

@@ -32,7 +32,8 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
                                struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
-/* Whether one of the names is this label, of `length` bytes; *ret is the first one. */
+/* Whether one of the names equals `label`, which has `length` bytes. *ret: the index of the first
+ * one. */
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
                  size_t *ret);
 

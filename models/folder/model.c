@@ -38,7 +38,7 @@ void model_set_size(struct model *model, int height, int width)
     } else if (p->resize == RESIZE_SHORT_SIDE) {
         p->resize_short = height > width ? height : width;
     }
-    if (model->text.has_lengths)
+    if (model->text.allows_short_rows)
         text_input_set_length(model->graph, &model->text, (size_t)width);
 }
 
@@ -452,7 +452,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     if (model->texts.count)
         snprintf(model->labels_source, sizeof model->labels_source, "zero_shot.json");
     TRY(read_preprocess(place, &onnx, model, &model->is_configured, err));
-    model->free_width = model->text.has_lengths;
+    model->free_width = model->text.allows_short_rows;
     if (model->free_width)
         model_set_size(model, 1, (int)model->text.length);
     struct task_config config;

@@ -67,8 +67,8 @@ struct model {
     /* The image input, worked out at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file's own input is [N, H, W, C] */
-    bool free_height, free_width;   /* the file leaves them to the caller; a row of tokens (of a
-                                       model with text.has_lengths) has the height 1 */
+    bool free_height, free_width;   /* the file leaves them to the caller; the height of a row of
+                                       tokens (text.allows_short_rows) is 1 */
     bool fixed_batch;               /* the file declares a fixed first dimension */
     int64_t file_batch;             /* that dimension, when fixed */
     enum dtype input_dtype;         /* as the file declares it */
@@ -142,8 +142,8 @@ void model_remove_files(const char *folder);
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);
 
-/* Looks up options->class_names in a request's own labels, or in the model's (`own` NULL), of a
- * task that has classes to choose from. STATUS_INVALID names what is neither a number nor a label.
- */
+/* Looks up options->class_names in a request's own labels, or in the model's if `own` is NULL. Does
+ * nothing for a task without classes. STATUS_INVALID names a word that is neither a number nor a
+ * label. */
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
                                struct task_options *options, struct error *err) MUST_USE;

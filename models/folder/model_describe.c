@@ -233,7 +233,7 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
 
 /* Transposes output i, [steps, batch, classes], so that photos can share a pass and each gets its
  * own answer. */
-static enum status put_photos_first(struct model *model, size_t i, struct error *err)
+static enum status put_batch_first(struct model *model, size_t i, struct error *err)
 {
     static const int64_t swapped[] = {1, 0, 2};
     struct graph *graph = model->graph;
@@ -274,7 +274,7 @@ static enum status transpose_all(struct model *model, const struct graph *one,
         bool is_transposed;
         TRY(is_time_major(model, i, &one->outputs[i]->shape, facts, &is_transposed, err));
         if (is_transposed && !is_listed_before(one, i))
-            TRY(put_photos_first(model, i, err));
+            TRY(put_batch_first(model, i, err));
         *ret_any = *ret_any || is_transposed;
     }
     return STATUS_OK;

@@ -137,7 +137,7 @@ static enum status read_stage(const cJSON *json, const struct pipeline_stage *be
                                  "\"%s\" chooses crops, and %s; write it into the stage that gets "
                                  "the crops",
                                  item->string,
-                                 before ? "this stage gets all that the stage before has turned"
+                                 before ? "this stage gets every crop of the stage before it"
                                         : "the first stage gets whole photos");
     }
     TRY(json_members(json, "a stage", stage_members, COUNT_OF(stage_members), ret, err));

@@ -37,8 +37,9 @@ struct pipeline_stage {
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
     struct align_template align; /* where the points of a box go in its crop; no points: no align */
     size_t max; /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
-    /* Above 0: the model says how a crop stands. The next stage gets the same crops, turned by 180
-     * degrees if the best class has "180" in its label and a greater probability; 0 … 1. */
+    /* Above 0: the model tells whether a crop is upside down. The next stage gets the same crops. A
+     * crop is turned by 180 degrees if its best class has "180" in the label and a probability
+     * above `turn`; 0 … 1. */
     double turn;
     /* None: the model's own size. */
     struct stage_size {

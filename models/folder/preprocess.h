@@ -27,9 +27,9 @@ enum resize_rule {
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect not kept */
     RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect kept, the
                           rest padded: centred as Ultralytics has it, or in the upper left corner */
-    RESIZE_BODY,       /* VitPose's: the picture's middle in that of the model's input, aspect kept,
-                          with a quarter more on the sides, by warp_affine(); pixels outside are
-                          black. A picture of the model's size stays as it is */
+    RESIZE_BODY, /* VitPose's: warp_affine() puts the picture, aspect kept, into the middle of the
+                    input, so that the input shows 1.25 times the picture; pixels outside are black.
+                    A picture of the input's size is not changed */
 };
 
 enum channel_order {

@@ -281,10 +281,11 @@ static enum status add_model_of(struct repository *repository, const char *path,
     *model = (struct repository_model){.name = strdup(shown), .path = strdup(path)};
     TRY(check_memory(model->name && model->path, "while looking through a repository", err));
     enum status status =
-        is_long  ? error_set(&model->problem, STATUS_MODEL,
-                             "the name has %zu bytes, and at most %d are taken; rename the folder "
-                              "or file",
-                             strlen(name), MODEL_NAME_MAX)
+        is_long
+            ? error_set(
+                  &model->problem, STATUS_MODEL,
+                  "the name has %zu bytes, and at most %d are allowed; rename the folder or file",
+                  strlen(name), MODEL_NAME_MAX)
         : stages ? add_version(model, 1, 0, &model->problem)
                  : describe(model, &model->problem);
     if (status == STATUS_NO_MEMORY)

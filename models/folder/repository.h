@@ -41,10 +41,11 @@ struct repository {
     size_t count;
 };
 
-/* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; a sub-folder without
- * a model is an entry with a problem, and so is a name that both a folder and a file have, one over
- * MODEL_NAME_MAX (its beginning), and a pipeline without one of its models. Hidden entries are
- * passed over. The caller frees with repository_done(), which is fine on zeroes. */
+/* Looks through the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself; an entry has a
+ * problem if it is a sub-folder without a model, if a folder and a file have its name, if its name
+ * is longer than MODEL_NAME_MAX (`name` is then its beginning), or if it is a pipeline that lacks
+ * one of its models. Hidden entries are passed over. The caller frees with repository_done(), which
+ * is fine on zeroes. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
 /* Looks through Immich's cache of models. Its models get Immich's names:

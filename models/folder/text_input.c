@@ -8,7 +8,7 @@
 
 #define TEXT_FILE_LENGTH_MAX 65536 /* tokens of a row that a file may fix */
 #define SHORTEST_ROW         16    /* tokens; shorter ones are hardly faster */
-#define SHORTEST_PART        16    /* of the full length */
+#define SHORTEST_PART        16    /* the shortest row is this part of the full length */
 
 bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret)
 {
@@ -84,7 +84,7 @@ static void set_length(struct graph *graph, bool beside, struct text_input *text
         text->length = (size_t)graph->inputs[text->at[i]]->shape.dims[1];
         is_free = false;
     }
-    text->has_lengths = has_mask && is_free && !beside && !facts->pads_left;
+    text->allows_short_rows = has_mask && is_free && !beside && !facts->pads_left;
     text_input_set_length(graph, text, text->length);
 }
 
@@ -100,7 +100,7 @@ size_t text_input_row_length(const struct text_input *text, size_t tokens)
     size_t length = SHORTEST_ROW;
     while (length < tokens || length * SHORTEST_PART < text->length)
         length *= 2;
-    return text->has_lengths && length < text->length ? length : text->length;
+    return text->allows_short_rows && length < text->length ? length : text->length;
 }
 
 enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],

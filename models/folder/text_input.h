@@ -22,8 +22,8 @@ enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 struct text_input {
     struct tokenizer *tokenizer; /* owned; NULL: the model takes no texts */
     size_t length;               /* tokens of a row */
-    bool has_lengths;   /* rows may be shorter: the file leaves their length free, and has a mask */
-    size_t input_count; /* inputs that get tokens */
+    bool allows_short_rows;      /* the file leaves the length of rows free and has a mask */
+    size_t input_count;          /* inputs that get tokens */
     enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
     size_t at[TEXT_INPUTS_MAX];                  /* their places among the graph's inputs */
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
@@ -45,10 +45,11 @@ enum status text_input_read(struct graph *graph, bool beside, const char *const 
 void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 
-/* Returns the tokens that rows should have for texts of at most `tokens`: text->length, or of a
- * model with has_lengths a half, a quarter … a sixteenth of it, rounded up to a power of two. */
+/* Returns the row length for texts of at most `tokens` tokens. It is text->length, or with
+ * allows_short_rows the least of 16, 32, 64 … that holds the tokens and is at least a sixteenth of
+ * text->length. */
 size_t text_input_row_length(const struct text_input *text, size_t tokens);
-/* Makes the model's rows that long; text->has_lengths. Call it before compiling. */
+/* Sets the row length of text and graph. Call it before the graph is compiled. */
 void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length);
 
 /* A text of a request. */

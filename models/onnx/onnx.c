@@ -17,7 +17,8 @@ static enum status check_header(const Onnx__ModelProto *model, struct error *err
     if (model->ir_version < 1)
         return error_set(err, STATUS_MODEL, "no IR version: this is not an ONNX model");
     if (model->ir_version > IR_VERSION_MAX) {
-        (void)error_set(err, STATUS_UNSUPPORTED, "IR version %lld is newer than lensd knows (%d)",
+        (void)error_set(err, STATUS_UNSUPPORTED,
+                        "IR version %lld is newer than %d, the latest that lensd reads",
                         (long long)model->ir_version, IR_VERSION_MAX);
         return error_advise(err, "re-export the model with an older one");
     }

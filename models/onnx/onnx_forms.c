@@ -124,7 +124,7 @@ static void set_int(struct onnx_rewrite *r, struct node *node, const char *name,
         (void)edit_no_memory(&r->edit);
 }
 
-/* Exchanges dimensions as `perm` says. */
+/* Permutes dimensions. */
 static struct value *form_transpose(struct onnx_rewrite *r, struct value *x, const int64_t *perm,
                                     int rank)
 {
@@ -318,7 +318,7 @@ static void group_norm_of_channels(struct onnx_rewrite *r)
 }
 
 /* With spatial = 0 each position of [C, D1, D2 …] has statistics of its own:
- * (x - mean) / sqrt(var + epsilon) * scale + B, the node is the product. */
+ * (x - mean) / sqrt(var + epsilon) * scale + B. The node becomes the product. */
 static void batch_norm_of_positions(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -365,8 +365,8 @@ static void cast_by_number(struct onnx_rewrite *r)
             set_int(r, r->node, "to", (int64_t)i);
             return;
         }
-    FAIL(r, STATUS_UNSUPPORTED, "a cast to '%.40s'; lensd has float, integer and bool tensors",
-         name);
+    FAIL(r, STATUS_UNSUPPORTED,
+         "a cast to '%.40s' is not supported; lensd has float, integer and bool tensors", name);
 }
 
 /* Before opset 10 the mask had the data's type. */
@@ -690,7 +690,7 @@ static void fused_matmul(struct onnx_rewrite *r)
     const float alpha = node_float(node, "alpha", 1);
     const bool flips[2] = {node_int(node, "transA", 0) != 0, node_int(node, "transB", 0) != 0};
     if (node_int(node, "transBatchA", 0) || node_int(node, "transBatchB", 0))
-        FAIL(r, STATUS_UNSUPPORTED, "lensd does not have transBatchA and B");
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not support transBatchA and transBatchB");
     node->attr_count = 0;
     const bool is_einsum = (flips[0] && node->inputs[0]->shape.rank < 2) ||
                            (flips[1] && node->inputs[1]->shape.rank < 2);
@@ -742,11 +742,11 @@ static void skip_norm(struct onnx_rewrite *r)
     if (further)
         sum = apply(r, OP_ADD, sum, further);
     if (node_output(node, 1) || node_output(node, 2))
-        FAIL(r, STATUS_UNSUPPORTED, "lensd does not make mean and inv_std_var");
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not compute mean and inv_std_var");
     if (r->edit.status != STATUS_OK)
         return;
     struct value *kept = node_output(node, 3);
-    /* an Identity makes it: its name is the file's */
+    /* an Identity makes this output, because it must keep the name from the file */
     struct node *copy = kept ? form_node(r, OP_IDENTITY, 1, &sum) : NULL;
     node->output_count = 1;
     if (copy)

@@ -16,7 +16,8 @@
 #error "raw tensor data is copied as it is: lensd needs a little-endian machine"
 #endif
 
-/* The cost of a tensor object beside its elements; keeps a million empty ones in the budget. */
+/* Bytes that a tensor object takes besides its elements. The budget counts them, because a file may
+ * have a million empty tensors. */
 #define TENSOR_OVERHEAD 320
 
 /* Smaller ones are read: a mapping costs more than copying a few pages. */

@@ -355,8 +355,8 @@ static double error_of(const struct agreement *a)
     return !isfinite(a->mean) ? INFINITY : a->is_vector ? 1 - a->correlation : a->mean;
 }
 
-/* How far `graph` is from float32 in `count` answers from `first` on, at most as many as there are;
- * with held-out images it compares boxes and text, too. Leaves the session open. */
+/* Compares up to `count` answers of `graph` with those in float32, beginning with image `first`.
+ * For held-out images it compares boxes and text, too. Leaves the session open. */
 static enum status compare_graph(struct quantize_state *q, const struct graph *graph, int first,
                                  int count, struct agreement *ret)
 {
@@ -586,7 +586,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
     return status;
 }
 
-/* The cost and the gain of the layers in float32. */
+/* Reports what the layers that stay in float32 cost and gain. */
 static enum status report_kept(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;

@@ -1,46 +1,47 @@
 /* Finds key points in heatmaps, one for each point of one body.
  *
- * The numbers are those of post_process_pose_estimation() of Hugging Face's VitPose: the greatest
- * number of a map, moved by DARK (Zhang et al., Distribution-Aware Coordinate Representation for
- * Human Pose Estimation, CVPR 2020) to the top of the parabola through the logarithm of the blurred
- * map. Maps and the model's input have the middles of their outer pixels in common. */
+ * The results equal those of post_process_pose_estimation() of Hugging Face's VitPose: the maximum
+ * of a map, moved by DARK (Zhang et al., Distribution-Aware Coordinate Representation for Human
+ * Pose Estimation, CVPR 2020) to the top of the parabola through the logarithm of the blurred map.
+ * The corner pixels of a map and of the model's input have the same centres (align_corners). */
 #include <math.h>
 
 #include "models/tasks/decoders.h"
 
 enum { RADIUS = 5 }; /* of the blur: Gaussian, sigma 0.8 */
 
-/* A place beyond the edge is that of the mirrored map: d c b a | a b c d | d c b a. */
-static size_t mirrored(int64_t at, int64_t side)
+/* Reflects an index beyond the edges into the map: d c b a | a b c d | d c b a. */
+static size_t reflect_index(int64_t at, int64_t side)
 {
     const int64_t turn = ((at % (2 * side)) + 2 * side) % (2 * side);
     return (size_t)(turn < side ? turn : 2 * side - 1 - turn);
 }
 
-/* The logarithm of the blurred map at (x, y), which is moved into the map. */
-static double blurred(const float *map, int64_t width, int64_t height, int64_t x, int64_t y)
+/* Returns the logarithm of the blurred map at (x, y). Clamps x and y to the map. */
+static double log_of_blurred(const float *map, int64_t width, int64_t height, int64_t x, int64_t y)
 {
     double sum = 0, weights = 0;
     x = x < 0 ? 0 : x >= width ? width - 1 : x;
     y = y < 0 ? 0 : y >= height ? height - 1 : y;
-    for (int64_t j = -RADIUS; j <= RADIUS; j++)
+    for (int64_t j = -RADIUS; j <= RADIUS; j++) {
+        const float *row = map + reflect_index(y + j, height) * (size_t)width;
         for (int64_t i = -RADIUS; i <= RADIUS; i++) {
             const double weight = exp(-(double)(i * i + j * j) / (2 * 0.8 * 0.8));
-            sum += weight *
-                   (double)map[mirrored(y + j, height) * (size_t)width + mirrored(x + i, width)];
+            sum += weight * (double)row[reflect_index(x + i, width)];
             weights += weight;
         }
+    }
     return log(fmin(fmax(sum / weights, 0.001), 50));
 }
 
-/* Moves a point by Newton's step. */
+/* Moves a point by one Newton step towards the maximum. */
 static void refine(const float *map, int64_t width, int64_t height, double point[static 2])
 {
     double at[3][3];
     for (int64_t j = 0; j < 3; j++)
         for (int64_t i = 0; i < 3; i++)
-            at[j][i] =
-                blurred(map, width, height, (int64_t)point[0] + i - 1, (int64_t)point[1] + j - 1);
+            at[j][i] = log_of_blurred(map, width, height, (int64_t)point[0] + i - 1,
+                                      (int64_t)point[1] + j - 1);
     const double tiny = 0x1p-23; /* of float32, as in the reference */
     const double dx = (at[1][2] - at[1][0]) / 2, dy = (at[2][1] - at[0][1]) / 2;
     const double dxx = at[1][2] - 2 * at[1][1] + at[1][0] + tiny;
@@ -70,7 +71,7 @@ void heatmap_point(const struct task_rows *rows, const struct task_geometry *geo
     ret[1] = (float)(point[1] * ((double)geometry->input_height - 1) / (double)(height - 1));
 }
 
-/* One body: its box is the whole picture, its score the mean of those of its points. */
+/* Finds one body. Its box is the whole picture, and its score is the mean of its points' scores. */
 enum status decode_heatmaps(const struct task_rows *outputs, struct candidates *candidates,
                             struct error *err)
 {

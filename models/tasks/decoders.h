@@ -72,8 +72,8 @@ void face_points(const struct task *task, const struct task_rows *outputs,
                  const struct task_geometry *geometry, uint32_t place,
                  float ret[static 2 * FACE_POINTS]);
 
-/* Point `p` of LAYOUT_HEATMAPS: x, y in pixels of the input, whose first one is at 0, and the
- * greatest number of its map. */
+/* Finds point `p` of LAYOUT_HEATMAPS: x and y in pixels of the input (0: the centre of the first
+ * pixel), and the maximum of its map. */
 void heatmap_point(const struct task_rows *rows, const struct task_geometry *geometry, size_t p,
                    float ret[static 3]);
 

@@ -102,7 +102,7 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
     if (!boxes || !dropped) {
         free(boxes);
         free(dropped);
-        return error_no_memory(err, "the boxes of slices");
+        return error_no_memory(err, "for the boxes of slices");
     }
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < parts[i]->count; k++) {

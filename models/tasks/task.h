@@ -144,7 +144,7 @@ struct task {
     float unclip_ratio;
     bool dilates;         /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
     int mask_side;        /* Mask2Former: masks are first interpolated to this side; else 0 */
-    bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: boxes may be more than queries */
+    bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
     struct task_options options; /* complete */
     bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
     char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */

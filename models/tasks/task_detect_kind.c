@@ -897,11 +897,11 @@ static void refuse_inexact(const struct task_facts *facts, struct task *task)
         const char *architecture, *words;
     } inexact[] = {
         {"EomtForUniversalSegmentation",
-         "Transformers computes its scores from masks as large as the photo, lensd would from the "
-         "small ones; write {\"layout\": \"maskformer\"} into lensd.json if that will do"},
+         "Transformers computes its scores from masks as large as the photo, but lensd would use "
+         "the small masks; to accept that, write {\"layout\": \"maskformer\"} into lensd.json"},
         {"ZoeDepthForDepthEstimation",
-         "its processor mirrors the edges of a photo and cuts them off the depths, lensd does "
-         "neither; write {\"task\": \"depth\"} into lensd.json if that will do"}};
+         "its processor mirrors the edges of a photo and cuts them off the depths, but lensd does "
+         "neither; to accept that, write {\"task\": \"depth\"} into lensd.json"}};
     for (size_t i = 0; facts->architecture && i < COUNT_OF(inexact); i++)
         if (!strcmp(facts->architecture, inexact[i].architecture)) {
             *task = (struct task){.options = TASK_OPTIONS_NONE};

@@ -162,11 +162,12 @@ const struct option config_options[] = {
      "port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS where --tls-cert "
      "is given); 0: none"},
     {"zmq-port", TEXT(COMMAND_SERVE, http.zmq_port), NULL, "PORT", SERVER,
-     "ZeroMQ for Frigate's detector of type zmq: a port of this machine, ADDRESS:PORT, or an "
-     "endpoint (tcp://0.0.0.0:5555, ipc:///run/lensd/zmq); needs libzmq. Clients need no key"},
+     "serve Frigate's detector of type zmq over ZeroMQ on PORT of 127.0.0.1, on ADDRESS:PORT, or "
+     "on an endpoint (tcp://0.0.0.0:5555, ipc:///run/lensd/zmq); needs libzmq. Clients need no "
+     "key"},
     {"zmq-timeout", SECONDS(COMMAND_SERVE, http.zmq_timeout_ms, 0, 60), "0.15", "TIME", SERVER,
-     "when such a client gets zeros (no detection) because there is no answer yet; must be shorter "
-     "than Frigate's request_timeout_ms (200); 0: no limit"},
+     "if a message to --zmq-port has no answer after this time, its client gets zeros (no "
+     "detection); must be shorter than Frigate's request_timeout_ms (200); 0: no limit"},
     {"unix", TEXT(ASKS, http.unix_path), NULL, "PATH", SERVER,
      "listen on a unix-domain socket at PATH instead of --host and --port, which must then not be "
      "given",

@@ -37,7 +37,7 @@ struct confinement {
     bool is_wide;      /* the rules for CUDA: its module is loaded */
     bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
-    bool schedules;    /* libzmq's threads set their own policy */
+    bool schedules;    /* libzmq's threads set their scheduling policy */
     char missing[256]; /* says which restriction the kernel lacks; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
 };

@@ -127,7 +127,8 @@ static const struct call_rule registry_calls[] = {
     CALL(pwrite64), CALL(ftruncate), CALL(fdatasync), CALL(fchmod), CALL(utimensat),
 };
 
-/* With --zmq-port: libzmq ends the process where its threads may not set the policy they have. */
+/* With --zmq-port. Every thread of libzmq sets its scheduling policy, and libzmq aborts the process
+ * if that fails. */
 static const struct call_rule schedule_calls[] = {
     CALL(sched_getparam), CALL(sched_getscheduler),
     CALL_IF(sched_setscheduler, 1, SAME, SCHED_OTHER)};

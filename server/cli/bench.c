@@ -35,7 +35,7 @@ struct bench_batch {
     size_t runs;
 };
 
-/* The model and inputs that measure one device. */
+/* The model and the inputs with which one device is measured. */
 struct bench_target {
     char id[80]; /* as the user wrote it, or as the machine names it */
     char name[96];

@@ -370,7 +370,8 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
         printf("%-12sscores from %g, margin %g, at most %zu crops\n", "", stage->min_score,
                stage->margin, stage->max);
     if (stage->turn > 0)
-        printf("%-12sthe next stage gets the same crops; those of label 180 above %g are turned\n",
+        printf("%-12sthe next stage gets the same crops; those with label 180 above %g are turned "
+               "by 180 degrees\n",
                "", stage->turn);
     for (size_t i = 0; i < stage->size_count; i++)
         printf("%-12s%s%d x %d pixels\n", "", i ? "or " : "", stage->sizes[i].width,

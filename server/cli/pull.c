@@ -240,8 +240,9 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
                      p->repo, p->wanted[0] ? p->wanted : "model.onnx", p->repo, found);
 }
 
-/* True for the model, its external data, and text files at the top (labels, preprocessing …), but
- * for those of another model there that has its name. */
+/* Whether the model folder needs a file: the model, its external data, and text files at the top
+ * (labels, preprocessing …). If the model is in a sub-folder, a text file named after a model of
+ * the same name at the top is not needed. */
 static bool is_needed(const char *path, const char *model)
 {
     const char *name = hub_base(path);
@@ -350,8 +351,8 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
                : error_set(err, STATUS_CONFIG, "another lensd pull writes '%.200s'", p->partial);
 }
 
-/* Removes what stopped pulls of the model's other commits have left. */
-static void remove_older(const struct pull *p)
+/* Removes the partial folders that interrupted pulls of the model's other commits left behind. */
+static void remove_other_partials(const struct pull *p)
 {
     const char *own = hub_base(p->partial);
     const size_t size = strlen(own), same = size - strlen("0123456789ab.pull");
@@ -472,7 +473,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
     if (renameat2(AT_FDCWD, p->partial, AT_FDCWD, p->out, RENAME_NOREPLACE) != 0)
         return error_set(err, STATUS_IO, "cannot make the folder '%.200s': %s", p->out,
                          strerror(errno));
-    remove_older(p);
+    remove_other_partials(p);
     progress_clear();
     printf("%s: %zu files, %s, commit %s\n", p->out, count, size_text(bytes, text),
            p->files.commit);

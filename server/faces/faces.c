@@ -254,9 +254,7 @@ static enum status check_room(const struct faces *faces, struct error *err)
     return faces_count(faces) < FACES_MAX
                ? STATUS_OK
                : error_set(err, STATUS_TOO_LARGE,
-                           "the registry has %d people, as many as it takes; delete "
-                           "some first",
-                           FACES_MAX);
+                           "the registry is full: it has %d people; delete some first", FACES_MAX);
 }
 
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,

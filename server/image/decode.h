@@ -49,7 +49,7 @@ const char *sniff_describe(const uint8_t *data, size_t size);
  * absent or malformed. Never reads outside tiff[0 … size). */
 int exif_orientation(const uint8_t *tiff, size_t size);
 
-/* Reads it from EXIF data (NULL: none), else from an XMP packet (NULL: none). */
+/* Reads the orientation from EXIF data (NULL: none), else from an XMP packet (NULL: none). */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
 /* Reads it from a whole file: the first APP1 segment with EXIF, or the first eXIf chunk. */

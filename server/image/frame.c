@@ -48,7 +48,7 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
         break;
     case RESIZE_BODY:
     case RESIZE_LETTERBOX: {
-        const double room = p->resize == RESIZE_BODY ? BODY_ROOM : 1;
+        const double room = p->resize == RESIZE_BODY ? BODY_PADDING : 1;
         const double ratio =
             fmin((double)p->resize_height / height, (double)p->resize_width / width) / room;
         to_width = (uint64_t)fmax(1, letterbox_side(p, width * ratio));

@@ -15,7 +15,7 @@ struct crop_frame {
     /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
      * Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
-    double map[6]; /* RESIZE_BODY: as of frame_body(), or the identity */
+    double map[6]; /* RESIZE_BODY: from frame_body(), or the identity */
 };
 
 /* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE if a resized side would exceed
@@ -24,16 +24,16 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
                      struct crop_frame *ret, struct error *err) MUST_USE;
 
 /* VitPose's padding_factor. */
-#define BODY_ROOM 1.25
+#define BODY_PADDING 1.25
 
-/* RESIZE_BODY: the map of warp_affine() from pixels of the model's input to those of a picture, or
- * of a box, of `width` x `height`. */
+/* For RESIZE_BODY: writes the map for warp_affine(). It takes pixels of the model's input to pixels
+ * of a picture or box of `width` x `height`. */
 static inline void frame_body(const struct preprocess *p, double width, double height,
                               double map[static 6])
 {
     const double aspect = (double)p->width / p->height;
-    const double across = fmax(width, height * aspect) * BODY_ROOM;
-    const double down = fmax(height, width / aspect) * BODY_ROOM;
+    const double across = fmax(width, height * aspect) * BODY_PADDING;
+    const double down = fmax(height, width / aspect) * BODY_PADDING;
     map[0] = across / fmax(1, p->width - 1);
     map[4] = down / fmax(1, p->height - 1);
     map[1] = map[3] = 0;

@@ -286,7 +286,7 @@ static uint32_t larger_side(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* RESIZE_BODY. `shrink`: how much smaller than the whole picture this one was decoded. */
+/* Does RESIZE_BODY. `shrink`: the factor by which the decoder has shrunk the picture. */
 static enum status warp_body(struct transform *transform, const struct image *image,
                              const struct preprocess *p, struct sink *sink, struct error *err)
 {

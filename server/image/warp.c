@@ -164,7 +164,7 @@ void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *
                    pixels + 3 * ((size_t)column * width + (width - 1 - row)), 3);
 }
 
-void warp_turn_over(const struct image *image, uint8_t *ret)
+void warp_rotate_180(const struct image *image, uint8_t *ret)
 {
     for (uint32_t y = image->height; y-- > 0;)
         for (uint32_t x = image->width; x-- > 0; ret += 3)

@@ -16,9 +16,8 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
 /* Fills `width` x `height` pixels (contiguous RGB); (x, y) gets the picture's pixel at (map[0] x +
  * map[1] y + map[2], map[3] x + map[4] y + map[5]), black outside. The pixels equal
  * cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP) of OpenCV 4 if
- * the edge `fades` into the black. If not, all beyond the middles of the outer pixels is black, as
- * scipy.ndimage.affine_transform(order=1) has it.
- * Any thread. */
+ * `fades`: pixels at the edge are blended with black. Otherwise all beyond the centres of the
+ * outermost pixels is black, as in scipy.ndimage.affine_transform(order=1). Any thread. */
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret);
 
@@ -26,4 +25,4 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);
 
 /* Turns the picture by 180 degrees; `ret` is contiguous RGB of the same size. */
-void warp_turn_over(const struct image *image, uint8_t *ret);
+void warp_rotate_180(const struct image *image, uint8_t *ret);

@@ -404,7 +404,7 @@ static enum status read_resource(struct trace_exporter *exporter, struct error *
     const char *service = getenv("OTEL_SERVICE_NAME");
     const size_t size = strlen(given ? given : "") + 1;
     exporter->environment = calloc(1, size + HOST_BYTES);
-    TRY(check_memory(exporter->environment, "attributes of traces", err));
+    TRY(check_memory(exporter->environment, "for attributes of traces", err));
     char *host = exporter->environment + size;
     memcpy(exporter->environment, given ? given : "", size);
     bool is_named = service && service[0];
@@ -428,7 +428,7 @@ static enum status read_resource(struct trace_exporter *exporter, struct error *
 static enum status add_header(struct trace_exporter *exporter, const char *line, struct error *err)
 {
     struct curl_list *longer = curl.append(exporter->headers, line);
-    TRY(check_memory(longer, "headers of traces", err));
+    TRY(check_memory(longer, "for headers of traces", err));
     exporter->headers = longer;
     return STATUS_OK;
 }
@@ -440,7 +440,7 @@ static enum status read_headers(struct trace_exporter *exporter, struct error *e
     TRY(add_header(exporter, "Content-Type: application/json", err));
     TRY(add_header(exporter, "Expect:", err)); /* no waiting for 100 Continue */
     char *copy = strdup(given ? given : "");
-    TRY(check_memory(copy, "headers of traces", err));
+    TRY(check_memory(copy, "for headers of traces", err));
     enum status status = STATUS_OK;
     for (char *rest = copy, *key, *value; rest && status == STATUS_OK;) {
         status = next_pair(&rest, variable, &key, &value, err);
@@ -470,7 +470,7 @@ static enum status set_up(struct trace_exporter *exporter,
         options->sample >= 1 ? UINT64_MAX : (uint64_t)(options->sample * 0x1p64);
     exporter->batch = alloc_array(BATCH, sizeof *exporter->batch);
     exporter->handle = curl.init();
-    TRY(check_memory(exporter->batch && exporter->handle, "traces", err));
+    TRY(check_memory(exporter->batch && exporter->handle, "for traces", err));
     TRY(read_resource(exporter, err));
     TRY(read_headers(exporter, err));
     curl.setopt(exporter->handle, OPT_URL, exporter->url);
@@ -515,7 +515,7 @@ enum status trace_exporter_create(const struct trace_exporter_options *options,
                                   struct trace_exporter **ret, struct error *err)
 {
     struct trace_exporter *exporter = calloc(1, sizeof *exporter);
-    TRY(check_memory(exporter, "traces", err));
+    TRY(check_memory(exporter, "for traces", err));
     condition_init(&exporter->changed);
     pthread_mutex_init(&exporter->lock, NULL);
     enum status status = set_up(exporter, options, err);

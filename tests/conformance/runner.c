@@ -35,7 +35,7 @@ enum status run_interpreted(struct graph *graph, struct tensor *const *inputs,
     return status;
 }
 
-/* `inputs`: those that are left. */
+/* `inputs`: those that freeze_inputs() has not made constants. */
 static enum status run_session(struct session *session, const struct graph *graph,
                                struct tensor *const *inputs, struct tensor **outputs,
                                struct error *err)
@@ -67,9 +67,9 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
     return STATUS_OK;
 }
 
-/* A session warms up with made-up contents, which shapes, axes and indices do not bear: all inputs
- * but the largest of floats and masks become constants, as they are in the models people serve.
- * Fills `left` with those that do not. */
+/* A session warms up with made-up inputs, which are invalid as shapes, axes or indices. So all
+ * inputs become constants, as in models that people serve, except the largest float input and the
+ * masks. Fills `left` with these. */
 static void freeze_inputs(struct graph *graph, struct tensor *const *inputs, struct tensor **left)
 {
     size_t kept = graph->input_count, count = 0;

@@ -95,7 +95,7 @@ static bool is_first(const char *name, atomic_flag *was_tried)
            !atomic_flag_test_and_set(was_tried);
 }
 
-/* It was answered, so the process was confined before: the first connections may come earlier. */
+/* A photo was decoded, so the process is confined. The first connections may arrive before that. */
 static atomic_bool has_photo;
 
 EXPORT boolean jpeg_start_decompress(j_decompress_ptr photo)

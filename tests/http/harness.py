@@ -139,8 +139,8 @@ class Answer:
 
 
 def exchange(client, method, path, body, headers):
-    """The answer to one request of an http.client. Who is refused and still sends is cut off after two seconds, which a
-    busy machine may take to send much: the answer is there all the same."""
+    """The answer to one request of an http.client. lensd cuts off a refused client that is still sending after two seconds. On a
+    busy machine a long body may take longer; the answer has arrived all the same."""
     with contextlib.closing(client):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             client.request(method, path, body, headers or {})
@@ -204,13 +204,14 @@ class Server:
             self.wait_for(is_complete, "batches")
 
     def log(self):
-        """All that it has written, after its end. Before that a line may come later than what it tells: wait_log()."""
+        """The whole log, after the server's end. Before, use wait_log(): the server writes a line later than it does what the line
+        says."""
         if self.process.poll() is None:
             raise AssertionError("lensd still writes its log: use wait_log(), wait_entries() or whole_log()")
         return self.log_so_far()
 
     def log_so_far(self):
-        """The lines that are whole by now, for conditions that are waited for."""
+        """The complete lines so far. Use it only in a condition that is waited for."""
         is_running = self.process.poll() is None
         text = read(self.log_path).decode(errors="replace")
         return text[:text.rfind("\n") + 1] if is_running else text
@@ -270,8 +271,8 @@ class Server:
         self.wait_for(lambda: self.metric(name) == wanted, f"{name} to be {wanted}")
 
     def wait_log(self, text, times=1):
-        """The lines with this text or regular expression, once there are so many: a line is written after what it tells
-        can be seen."""
+        """Waits for `times` lines with this text or regular expression, and returns them: the server writes a line later than it
+        does what the line says."""
         search = text.search if isinstance(text, re.Pattern) else lambda line: text in line
 
         def find():
@@ -280,7 +281,7 @@ class Server:
         return self.wait_for(find, f"{text!r} in {times} lines of the log")
 
     def wait_entries(self, times=1, **fields):
-        """The entries of a log in JSON that have these fields, once there are so many."""
+        """Waits for `times` entries of a log in JSON that have these fields, and returns them."""
         def find():
             entries = [json.loads(line) for line in self.log_so_far().splitlines() if line.startswith("{")]
             found = [entry for entry in entries if fields.items() <= entry.items()]
@@ -288,8 +289,8 @@ class Server:
         return self.wait_for(find, f"{fields} in {times} entries of the log")
 
     def whole_log(self):
-        """The log with all that was written to it before this call: lines keep their order, so a next one is waited for.
-        For what must not be there. The line of a request comes after its answer: wait for that as well."""
+        """The log with all lines that the server logged before this call. It waits for a line of its own, which comes after them.
+        For tests of what must not be in the log. Wait for the line of a request first: it comes after the answer."""
         def is_marked():
             mark = f"mark-{next(MARKS)}"
             self.request("GET", "/v2", headers={"X-Request-Id": mark})

@@ -157,7 +157,7 @@ def linear(path, classes, weight, side=16):
 
 
 def fails_when_light(path, side=16):
-    """The channels' means as indices of a table: beyond its end the whole pass fails."""
+    """Uses the channels' means as indices of a table. An index beyond its end makes the whole pass fail."""
     table = number(1, 2) + number(2, 1) + blob(8, "table") + blob(9, struct.pack("<2f", 1, 2))
     write(path, [node("GlobalAveragePool", ["image"], ["mean"]), node("Flatten", ["mean"], ["flat"]),
                  node("Cast", ["flat"], ["index"], integer("to", 7)),

@@ -498,7 +498,7 @@ class KeyCommand(unittest.TestCase):
         for arguments, words in ((("key",), ("one NAME",)), (("key", "a b"), ("'a b'", "letters")),
                                  (("key", "a", "b"), ("one NAME",)), (("key", "x" * 64), ("63",)),
                                  (("key", "a", "--burst", "3"), ("--rate",)), (("key", "a", "--rate", "0"), ("leave them out",)),
-                                 (("key", "a", "--rate", "5x"), ("0.1",)), (("key", "a", "--rate", "5", "--burst", ".5"), ("from 1",))):
+                                 (("key", "a", "--rate", "5x"), ("0.1",)), (("key", "a", "--rate", "5", "--burst", ".5"), ("at least 1",))):
             made = run_lensd(*arguments)
             self.assertEqual(made.returncode, 2)
             for word in words:

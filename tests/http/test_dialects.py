@@ -144,7 +144,7 @@ class Roboflow(Dialects):
                 self.assertIn(answer.status, (400, 415), answer.body)
                 self.assertIn(word, answer.json()["message"])
         self.assertIn("message", self.post("/infer/object_detection", b'{"image": ', {"Content-Type": "application/json"}, 400))
-        self.assertIn("does embedding", self.post("/infer/object_detection", {"model_id": "embed", "image": b64()}, status=400)["message"])
+        self.assertIn("is for embedding", self.post("/infer/object_detection", {"model_id": "embed", "image": b64()}, status=400)["message"])
 
 
 class DeepStack(Dialects):

@@ -186,8 +186,8 @@ class Refused(unittest.TestCase):
         self.assertEqual(self.delayed(), 0)
 
     def greedy(self, count):
-        """Connections whose requests wait, and up to 12 s of them to come. A busy server may look at all of them too late
-        for one to wait: then more are sent."""
+        """Connections whose requests wait for a penalty, over up to 12 s. A busy server may read all of them too late for one to
+        wait; then more are sent."""
         refused = 'lensd_http_requests_total{status="429"}'
         connections, delayed, sent = [self.connect() for _ in range(count)], self.delayed(), self.server.metric(refused)
 

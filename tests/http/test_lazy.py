@@ -269,7 +269,7 @@ class Memory(LazyCase):
         self.assertLessEqual(memory["used_by_lensd_bytes"], memory["limit_bytes"])
 
         def answer(i):
-            """Who finds all others in use comes again."""
+            """A request that finds all other models in use is sent again."""
             def ask():
                 said = self.ask(server, "abcdef"[i * 5 % 6])
                 return None if ", in use" in str(said) else said

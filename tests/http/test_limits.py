@@ -74,7 +74,7 @@ class Bodies(ServedCase):
                 self.assert_error(answer, 413, "too_large")
 
     def send_in_time(self, connection, pieces):
-        """Who is refused may send for two seconds more, which is enough unless the machine is busy."""
+        """A refused client may go on sending for two seconds. That suffices unless the machine is busy."""
         begun = time.monotonic()
         try:
             for piece in pieces:

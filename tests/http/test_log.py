@@ -128,7 +128,7 @@ class Levels(unittest.TestCase):
         self.server.wait_for(lambda: self.server.metric("lensd_http_connections") == 1, "only this connection")
 
     def assert_silence(self, request_id):
-        """Once a later request has its line, one without a line will never have it."""
+        """Lines keep their order: when a later request has its line, an earlier one without a line never gets one."""
         self.assertNotIn(f"id={request_id} ", self.server.log_so_far())
 
     def test_the_endpoint(self):

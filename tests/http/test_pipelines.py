@@ -229,7 +229,7 @@ class Aligned(Pipelines):
 
 
 class Turned(Pipelines):
-    """DIR/way sees whether the lower half is lighter (label 180); DIR/corners tells the light of the four quarters."""
+    """DIR/way classifies whether the lower half is lighter (label 180). DIR/corners returns the brightness of the four quarters."""
 
     boxes = [(8, 8, 24, 40, .1, .9), (40, 16, 56, 32, .8, .1), (2, 50, 12, 60, .05, .7), (20, 20, 20, 30, .6, 0)]
 
@@ -275,7 +275,7 @@ class Turned(Pipelines):
         self.assertEqual(first, self.crops(self.ask("model=turning", photo))[0])
         self.assertEqual(others, [None] * 3)
         shown = run_lensd("inspect", self.path("few")).stdout
-        self.assertIn("those of label 180 above 0.9 are turned", shown)
+        self.assertIn("those with label 180 above 0.9 are turned by 180 degrees", shown)
         told = json.loads(run_lensd("inspect", self.path("few"), "--json").stdout)
         self.assertEqual(told["stage_details"][1]["turn"], .9)
 

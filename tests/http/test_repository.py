@@ -94,7 +94,7 @@ class Repository(unittest.TestCase):
             return sorted(model["name"] for model in server.get("/health").json()["models"])
         server.wait_for(lambda: "z" * 120 + "…" in names(), "the new model")
         self.assertEqual(names(), sorted([most, "ü" * 60 + "…", "y" * 120 + "…", "z" * 120 + "…"]))
-        server.wait_log("the name has 200 bytes, and at most 127 are taken; rename the folder or file")
+        server.wait_log("the name has 200 bytes, and at most 127 are allowed; rename the folder or file")
 
     def put_digits(self, *names):
         for name in names:

@@ -179,7 +179,7 @@ class Late(TlsCase):
             self.assertIn(b"--body-timeout" if sent == body else b"--header-timeout", said)
 
     def test_a_handshake_is_no_request(self):
-        """Neither one that stops nor one that is over is a request whose headers are late."""
+        """A handshake that stops, or one that has ended, does not count as a request with late headers."""
         self.server.wait_metric("lensd_http_connections", 1)  # after which no line of another test comes
         timeouts = self.server.metric("lensd_http_timeouts_total")
         late = self.server.metric("lensd_tls_handshake_timeouts_total")

@@ -30,7 +30,7 @@ def small(folder, name, *arguments, make=small_onnx.always):
 
 
 def rows_of_data(path, side=8):
-    """[N, 3, side, side] -> the same numbers as rows of six, as YOLO's models with their own suppression end."""
+    """[N, 3, side, side] -> the same numbers as rows of six, the output of YOLO models that do their own suppression."""
     small_onnx.write(path, [small_onnx.node("Reshape", ["image", "shape"], ["boxes"])], [small_onnx.integers("shape", [-1, side * side // 2, 6])],
                      [small_onnx.tensor_info("image", "N", 3, side, side)], [small_onnx.tensor_info("boxes", "N", side * side // 2, 6)])
 
@@ -158,7 +158,7 @@ class Detector(ZmqCase):
         self.assert_rows(client.detect(pixels), wanted_of(pixels.transpose(0, 3, 1, 2) / 255))
 
     def test_layouts(self):
-        """Other models end in other forms, which lensd's decoders know; half a pixel is none here."""
+        """Models with other output layouts, which lensd's decoders know. Half a pixel of error is allowed."""
         image = numpy.zeros((1, 3, 64, 64), numpy.float32)
         self.assert_rows(self.client("yolox.onnx").detect(image)[:2], [(0, .9, 12 / 64, 12 / 64, 20 / 64, 20 / 64), (0,) * 6])
         self.assert_rows(self.client("yolov8.onnx").detect(image)[:3],
@@ -217,7 +217,7 @@ class Detector(ZmqCase):
         self.assertEqual(self.server.whole_log().count("zmq failure"), 1)
 
     def test_other_sockets(self):
-        """What is not a REQ socket's message gets no answer; a very long frame ends the connection."""
+        """A message that is not from a REQ socket gets no answer; a very long frame ends the connection."""
         dealer = self.client(kind="DEALER")
         dealer.socket.send_multipart([b"no delimiter", b"x"])
         self.server.wait_for(lambda: self.server.metric("lensd_zmq_dropped_total") >= 1, "it to be dropped")

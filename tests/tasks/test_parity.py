@@ -991,7 +991,7 @@ class RapidOCR(PaddleOCR):
         self.put("ocr", None, pipeline={"stages": stages})
 
     def error(self, found):
-        """Of the drawn characters, the share that is read otherwise: each line beside the nearest of those that are left."""
+        """The share of drawn characters that are misread. Each line is compared with the nearest of the lines not yet used."""
         found, wrong = list(found), 0
         for line in self.LINES:
             far = {other: edits(line, other) for other in found}

@@ -1,6 +1,7 @@
 /* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
- * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses, the rest of the hot
- * path lensd's own, everything else the reference kernel. compile.c has the table. */
+ * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Other operators of the
+ * hot path use lensd's own kernels, and all others the reference kernels. compile.c has the table.
+ */
 #pragma once
 
 #include "engine/backend/kernel_table.h"

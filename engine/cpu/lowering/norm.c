@@ -1,5 +1,6 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
- * float32 and bfloat16; ReduceMean over the last one, float32. The first three may store 8 bits. */
+ * float32 and bfloat16; ReduceMean over the last one, float32. The first three can write 8-bit
+ * results. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -21,7 +21,8 @@ struct pool_step {
     float *partial;
 };
 
-/* The taps of the window at `start` that lie inside the image, and how many the divisor counts. */
+/* Returns how many taps of the window at `start` lie inside the image. *ret_first is the first of
+ * them; *ret_counted is how many taps the divisor counts. */
 static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
                         int64_t *ret_counted)
 {

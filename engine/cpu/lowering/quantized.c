@@ -53,7 +53,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
-/* The epilogue of a product of 8-bit integers that makes float32. */
+/* Adds what a product of 8-bit integers with a float32 epilogue can do. */
 static void add_caps(const struct node *node, struct kernel_caps *ret)
 {
     ret->can |= KERNEL_FLOAT_EPILOGUE;
@@ -104,7 +104,7 @@ const struct cpu_kernel cpu_quantized_conv = {{"int8 conv", {OP_QLINEAR_CONV}, q
 
 /* ---- QLinearMatMul, QGemm ---- */
 
-/* The inputs that hold the result's scale and zero point. */
+/* Returns the index of the input with the result's scale. The next input is the zero point. */
 static size_t result_at(const struct node *node)
 {
     return node->op == OP_QGEMM ? 7 : 6;

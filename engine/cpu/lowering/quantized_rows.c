@@ -178,7 +178,7 @@ static enum status qrows_run(struct step *base, struct program *program, struct 
     return STATUS_OK;
 }
 
-/* Whether b is [N, 1 …, C] beside the image x, one number per channel. */
+/* Whether b is [N, 1 …, C] for the image x: one number per channel. */
 static bool is_gate(const struct shape *x, const struct shape *b)
 {
     if (x->rank < 3 || b->rank != x->rank || b->dims[0] != x->dims[0] ||

@@ -141,7 +141,8 @@ static bool is_inside(const struct product_axis *axis, int64_t o)
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Elements from the beginning of the source to the first tap of such a result. */
+/* Elements from the beginning of the source to the first tap of result o, whose taps are all
+ * inside. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;

@@ -16,9 +16,9 @@
 
 #include "engine/base/forkjoin.h"
 
-enum { PARALLEL_SHARES = 64 }; /* with more threads a loop is split evenly, for good */
+enum { PARALLEL_SHARES = 64 }; /* with more threads each thread gets one equal part */
 
-/* For measurements: splits this thread's loops evenly, as beyond PARALLEL_SHARES. */
+/* If true, each thread of this thread's loops gets one equal part. For measurements. */
 extern _Thread_local bool parallel_is_even;
 
 /* Calls body(context, begin, end) once on each of up to `threads` threads, for ranges that together

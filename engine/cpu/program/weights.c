@@ -69,7 +69,7 @@ static uint64_t hash_bytes(const void *data, size_t size)
     return hash;
 }
 
-/* The same numbers as [K, N] and as [N, K] pack into as many bytes, but in another order. */
+/* Also compares shapes: the same numbers as [K, N] and as [N, K] are packed in different orders. */
 static bool same_contents(const struct tensor *a, const struct tensor *b)
 {
     return shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&

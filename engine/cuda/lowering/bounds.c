@@ -82,7 +82,7 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
     return true;
 }
 
-/* Rules for the range of an operator's result, beside that of OP_MOVES. */
+/* Rules for the range of an operator's result. OP_MOVES has its own rule. */
 enum bounds_rule {
     OF_NOTHING,
     OF_INPUT,

@@ -61,7 +61,8 @@ enum status window_of_conv(const struct node *node, const struct window *window,
 /* A pool, whose kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
-/* The product y [rows, n] of [rows, k] as a convolution of 1-pixel images; all fit an int. */
+/* Describes the product y [rows, n] of x [rows, k] as a convolution of 1-pixel images. Each of
+ * rows, n and k fits an int. */
 struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */

@@ -195,7 +195,7 @@ static void adjust_number(const struct node *node, struct cuda_pointwise *n)
         n->op = CUDA_N_FMOD;
 }
 
-/* Reads the node alone; false when no kernel takes it. */
+/* Looks only at the node; returns false if no kernel takes it. */
 static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
     const struct pointwise_entry *entry = entry_of(node->op);

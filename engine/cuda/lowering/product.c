@@ -157,7 +157,8 @@ static cudaDataType_t data_type(enum dtype dtype)
     return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* Row-major [rows, columns] is column-major [columns, rows]; `row` numbers from row to row. */
+/* cuBLASLt reads row-major [rows, columns] as column-major [columns, rows]. `row`: elements between
+ * the starts of adjacent rows. */
 static enum status product_layout(const struct cuda_backend *backend, enum dtype dtype,
                                   int64_t rows, int64_t columns, int64_t row, int64_t batch,
                                   int64_t step, cublasLtMatrixLayout_t *ret, struct error *err)

@@ -47,7 +47,8 @@ static enum status row_norms_run(struct cuda_step *base, struct cuda_program *pr
     return cuda_launched(base, program, err);
 }
 
-/* The axes are neighbours: x is [outer, reduced, inner]. False otherwise, or if unknown. */
+/* Returns true if the reduced axes are adjacent, so that x is [outer, reduced, inner]. False if
+ * they are not, or if they are unknown. */
 static bool reduced_block(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;

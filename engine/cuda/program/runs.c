@@ -390,7 +390,8 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies rows of the image input; of rows in bytes only their bytes. */
+/* Copies rows of the image input. A row of bytes fills only a part of its place, and only that part
+ * is copied. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {

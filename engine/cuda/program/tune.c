@@ -59,7 +59,8 @@ static enum status time_round(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* Records short kernels, as a run does: launching them may take the host longer than the device. */
+/* Records launches of a short kernel, as a run does: the host may need longer to launch it than the
+ * device to run it. */
 static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
     struct tune_timing *timing = &m->timings[*m->chosen];

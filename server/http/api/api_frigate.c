@@ -22,7 +22,7 @@ struct frigate_work {
     int width, height; /* of the tensor */
 };
 
-static void fail_with(struct exchange *x, const char *text)
+static void set_failure_reply(struct exchange *x, const char *text)
 {
     struct zmq_frames *frames = zmq_frames_of(x);
     frames->failure = text;
@@ -43,7 +43,7 @@ static enum status check_detects(const struct deployment *deployment, struct err
                      model->name);
 }
 
-/* Whether the model is loaded. If not, it will be. */
+/* Succeeds if the model is loaded. If it is not, requests its load. */
 static enum status ask_model(struct exchange *x, const char *name, struct error *err)
 {
     struct model_host *model_host = x->server->options.model_host;
@@ -71,9 +71,9 @@ static void frigate_model_handle(struct exchange *x)
         status = error_set(&err, STATUS_INVALID, "the message has a header and no tensor");
     if (status == STATUS_OK) {
         status = ask_model(x, header.model, &err);
-        fail_with(x, status == STATUS_NOT_FOUND
-                         ? "{\"model_available\": false, \"model_loaded\": false}"
-                         : "{\"model_available\": true, \"model_loaded\": false}");
+        set_failure_reply(x, status == STATUS_NOT_FOUND
+                                 ? "{\"model_available\": false, \"model_loaded\": false}"
+                                 : "{\"model_available\": true, \"model_loaded\": false}");
     }
     if (status != STATUS_OK) {
         respond_error(x, &err);
@@ -111,13 +111,13 @@ static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work
     TRY(submission_choose_size(x, &header->shape, chosen, err));
     input = &(*chosen)->inputs[0];
     if (header->dtype != input->dtype || !shape_equal(&header->shape, &input->shape))
-        return error_set(err, STATUS_INVALID,
-                         "Frigate sends %s %s, model '%s' takes %s %s or uint8 [1, height, width, "
-                         "3]; change width, height, input_tensor and input_dtype in Frigate's "
-                         "model section",
-                         dtype_name(header->dtype), shape_text(&header->shape, given),
-                         (*chosen)->model->name, dtype_name(input->dtype),
-                         shape_text(&input->shape, wanted));
+        return error_set(
+            err, STATUS_INVALID,
+            "Frigate sends %s %s, but model '%s' takes %s %s or uint8 [1, height, width, "
+            "3]; change width, height, input_tensor and input_dtype in Frigate's "
+            "model section",
+            dtype_name(header->dtype), shape_text(&header->shape, given), (*chosen)->model->name,
+            dtype_name(input->dtype), shape_text(&input->shape, wanted));
     work->width = (int)dims[is_nhwc ? 2 : 3];
     work->height = (int)dims[is_nhwc ? 1 : 2];
     work->tensor = tensor;
@@ -176,21 +176,23 @@ static void frigate_detect_handle(struct exchange *x)
     enum status status =
         frigate_header_parse(frames->header, frames->header_size, &work->header, &err);
     if (status == STATUS_OK && work->header.kind == FRIGATE_SENDS_MODEL) {
-        fail_with(x, "{\"model_saved\": false, \"model_loaded\": false}");
+        set_failure_reply(x, "{\"model_saved\": false, \"model_loaded\": false}");
         status = error_set(&err, STATUS_INVALID,
                            "lensd takes no model files from Frigate; put %.100s into the folder of "
                            "--models and restart Frigate",
                            work->header.model);
     } else if (status == STATUS_OK && work->header.kind == FRIGATE_ASKS_MODEL) {
-        status = error_set(&err, STATUS_INVALID, "a tensor follows a question for a model");
+        status =
+            error_set(&err, STATUS_INVALID, "the message asks for a model, and also has a tensor");
     } else if (status == STATUS_OK && work->header.bytes != frames->tensor_size) {
         status = error_set(&err, STATUS_INVALID,
-                           "the tensor has %zu bytes, its shape and dtype make %zu",
+                           "the tensor has %zu bytes, but its shape and dtype need %zu",
                            frames->tensor_size, work->header.bytes);
     } else if (status == STATUS_OK && !frames->model[0]) {
-        fail_with(x, NULL);
-        status = error_set(&err, STATUS_NOT_FOUND,
-                           "the client has named no model; without an answer Frigate does so");
+        set_failure_reply(x, NULL);
+        status =
+            error_set(&err, STATUS_NOT_FOUND,
+                      "the client has not named its model; Frigate does so when it gets no answer");
     }
     if (status != STATUS_OK) {
         respond_error(x, &err);

@@ -85,7 +85,7 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
     if (shape_check(&input.shape, input.dtype, &input.count, &bytes, err) != STATUS_OK ||
         input.count > input.json_size)
         return error_set(err, STATUS_INVALID,
-                         "%zu instances with too few numbers: each has %zu of them", rows,
+                         "the %zu instances have too few numbers: each must have %zu", rows,
                          wanted->count);
     TRY(upload_charge(&x->body, bytes, err));
     work->numbers = malloc(bytes ? bytes : 1);

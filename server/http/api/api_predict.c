@@ -416,9 +416,10 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     return take_text(work, text, used, err);
 }
 
-/* Whether bytes that are no image are a text for the path's model or its other half. A client that
- * does not say so (`is_sure`) may have sent a broken image. */
-static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_sure)
+/* Whether these bytes, which are no image, are a text for the path's model or its text half. If the
+ * client has not declared a text (`is_declared`), they must also be UTF-8, and the path must name
+ * the text model itself: they might be a damaged image. */
+static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
     const struct dialect *dialect = predict_dialect(x);
     char model[128];
@@ -426,7 +427,8 @@ static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, 
     return dialect && dialect->text && size > 0 && image_sniff(data, size) == IMAGE_UNKNOWN &&
            model_host_find_text(x->server->options.model_host, x->match.model, model, &ignored) ==
                STATUS_OK &&
-           (is_sure || (!strcmp(model, x->match.model) && utf8_valid((const char *)data, size)));
+           (is_declared ||
+            (!strcmp(model, x->match.model) && utf8_valid((const char *)data, size)));
 }
 
 /* Reads a form of Immich's server; `entries` is its part of that name. */
@@ -738,7 +740,7 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
         finish_picture(x, &request->images[0]);
     } else if (!(dialect->kinds & 1u << describe_kind(request))) {
         error_set(&err, STATUS_INVALID,
-                  "model '%s' does %s, but %s takes %s; POST /predict answers any model",
+                  "model '%s' is for %s, but %s needs %s; POST /predict serves any model",
                   request->used_model->name, task_name(request->used_model->task.kind),
                   dialect->name, dialect->takes);
         respond_error(x, &err);

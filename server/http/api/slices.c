@@ -63,7 +63,7 @@ static enum status slices_add(struct sliced_photo *slices, struct request_part *
                          model->name, task_name(model->task.kind));
     *ret = parts_add(&slices->parts, whole->model, slices->count + 1);
     if (!*ret)
-        return error_no_memory(err, "slices");
+        return error_no_memory(err, "for slices");
     slices->places[slices->count] = (struct photo_slice){0, 0, photo.width, photo.height};
     for (size_t i = 0; i <= slices->count; i++) {
         const struct photo_slice *place = &slices->places[i];
@@ -81,7 +81,7 @@ static enum status merge(const struct sliced_photo *slices, struct detections *r
     const size_t most =
         asked && asked->max_detections ? (size_t)asked->max_detections : TASK_MAX_DETECTIONS;
     const struct detections **found = alloc_array(request->image_count, sizeof *found);
-    TRY(check_memory(found, "slices", err));
+    TRY(check_memory(found, "for slices", err));
     for (size_t i = 0; i < request->image_count; i++)
         found[i] = &request->images[i].answer.detections;
     const enum status status = slices_merge(found, slices->places, request->image_count,
@@ -161,7 +161,7 @@ enum status slices_begin(struct predict_request *request, size_t max_images,
                          "%zu images (--max-images); ask for larger slices or less overlap",
                          count, max_images);
     slices->places = alloc_array(count + 1, sizeof *slices->places);
-    TRY(check_memory(slices->places, "slices", err));
+    TRY(check_memory(slices->places, "for slices", err));
     slices->count =
         slices_plan(info.width, info.height, slices->side, overlap, slices->places, count);
     slices->parts.next = slices_next;

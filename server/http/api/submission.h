@@ -80,8 +80,8 @@ void submission_when_loaded(struct exchange *exchange, const char *model, const 
 void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
 
 /* Replaces *deployment, which the caller has acquired, by the model compiled for the height and
- * width of a tensor of this shape; leaves it where that cannot be, which the check of the shape
- * reports. Errors of model_host_acquire_size(). */
+ * width of a tensor of this shape. If the model has no such size, *deployment stays, and the later
+ * check of the shape reports the error. Errors of model_host_acquire_size(). */
 enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
                                    struct deployment **deployment, struct error *err) MUST_USE;
 

@@ -22,7 +22,7 @@ struct http_daemon {
     struct daemon_loop *loops;
     size_t loop_count;                     /* started so far */
     struct listener listener, admin, grpc; /* fd -1: not open */
-    struct grpc_server *grpc_server;       /* NULL: none, as of the next */
+    struct grpc_server *grpc_server;       /* NULL: none; so is zmq_server */
     struct zmq_server *zmq_server;
     bool is_quiesced; /* no thread accepts from the listener */
     struct tls *tls;  /* NULL: plain */

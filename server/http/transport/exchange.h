@@ -1,5 +1,5 @@
-/* One request and its answer, as handlers see it. It hides its carrier, libmicrohttpd, a gRPC call
- * or ZeroMQ, so that tests can call handlers with made-up requests.
+/* One request and its answer, as handlers see it. It hides its carrier (libmicrohttpd, a gRPC call
+ * or ZeroMQ), so that tests can call handlers with made-up requests.
  *
  * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
  * thread may own it (exchange_offload); otherwise the model host and the watcher use it only
@@ -211,8 +211,8 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
                                  const char *target);
 void exchange_free(struct exchange *exchange); /* accepts NULL */
 
-/* Names the client of an exchange whose `connection` is NULL, because its carrier has none; the
- * budget is charged for it from here on. */
+/* Sets the client's address of an exchange without a `connection`. From now on the body is charged
+ * to that client's share of the budget. */
 void exchange_set_client(struct exchange *exchange, const char *address);
 
 /* Finds the client that a trusted proxy names. `forwarded_for`: X-Forwarded-For's last, or NULL. */

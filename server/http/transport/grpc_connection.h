@@ -148,7 +148,7 @@ void grpc_call_end(struct grpc_call *call);
 void grpc_call_closed(struct grpc_call *call, bool is_whole);
 /* Its exchange has been resumed. */
 void grpc_call_resumed(struct grpc_call *call);
-/* Continues with the held input. */
+/* Continues with input that the call has held back. */
 void grpc_call_feed(struct grpc_call *call);
 void grpc_call_tick(struct grpc_call *call, int64_t now);
 /* Whether the client is waiting for an answer. */

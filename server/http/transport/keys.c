@@ -379,8 +379,8 @@ enum status key_make(const char *name, const char *rate, const char *burst, stru
     if ((rate && !read_amount(rate, &per_second)) ||
         (burst && !(read_amount(burst, &at_once) && at_once >= 1)))
         return error_set(err, STATUS_CONFIG,
-                         "--rate is a number above 0, such as 5 or 0.1, and --burst one from 1, "
-                         "both at most %g; leave them out for no limit",
+                         "--rate must be a number above 0, such as 5 or 0.1, and --burst a number "
+                         "of at least 1, both at most %g; leave them out for no limit",
                          (double)RATE_MAX);
     if (burst && !rate)
         return error_set(err, STATUS_CONFIG, "a burst needs a rate; add --rate N");

@@ -142,8 +142,8 @@ static void write_request_line(const struct exchange *x, const char *outcome, do
         fields[n++] = LOG_REAL("forward_ms", rounded_ms(x->phases.forward_ms));
     }
     fields[n++] = LOG_REAL("ms", rounded_ms(milliseconds));
-    /* Probes and scrapes come every few seconds. V2's answer 400 for "not ready", and 404 for a
-     * model that may come yet. */
+    /* Probes and scrapes come every few seconds. V2 answers 400 for "not ready", and 404 for a
+     * model that may be added later. */
     const bool is_routine = x->route && x->route->access == ROUTE_OPEN &&
                             (x->answer.status <= 404 || x->answer.status == 503);
     log_fields(is_routine ? LOG_DEBUG : LOG_INFO, fields);

@@ -53,7 +53,7 @@ struct http_options {
     int admin_port;         /* 0: none */
     int grpc_port;          /* 0: none */
     const char *zmq_port;   /* "5555", "ADDRESS:PORT" or an endpoint of ZeroMQ; NULL: none */
-    int64_t zmq_timeout_ms; /* within which Frigate gets its answer */
+    int64_t zmq_timeout_ms; /* time limit of an answer to Frigate; 0: none */
     const char *unix_path;  /* not NULL: a socket of this name instead of host and port */
     unsigned unix_mode;     /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */

@@ -25,13 +25,13 @@
 
 #define MILLION        INT64_C(1000000)
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
-#define PEERS          256 /* clients whose model is remembered, those that asked last */
-#define CALLS          256 /* messages without an answer; more get their failure at once */
+#define PEERS          256 /* the server remembers the models of the clients that asked last */
+#define CALLS          256 /* messages that wait for an answer; further ones fail at once */
 #define READS_PER_RUN  64
-#define MODEL_LIMIT_MS 25000 /* of a message without a tensor: Frigate waits 30 s */
-#define AGAIN_MS       250   /* how often it is tried while the model is being loaded */
-#define COMPLAINT_MS   60000
-#define LINGER_MS      200 /* for answers that are being sent when the server ends */
+#define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
+#define AGAIN_MS       250   /* interval of new tries while the model is being loaded */
+#define FAILURE_LOG_MS 60000
+#define LINGER_MS      200 /* how long the end of the server waits for answers that are being sent */
 
 struct zmq_message { /* zmq_msg_t */
     alignas(void *) unsigned char bytes[64];
@@ -86,7 +86,7 @@ struct zmq_call {
     struct exchange *exchange; /* NULL: it is to be tried again */
     int64_t started, deadline, again;
     char timeout[24]; /* in milliseconds, as text */
-    bool is_late;     /* its failure has been sent, and the exchange still works */
+    bool is_late;     /* its failure has been sent, but the exchange still runs */
 
     struct predict_request *watched; /* guarded by the server's lock, as the next two */
     struct zmq_call *next_resumed;
@@ -112,8 +112,8 @@ struct zmq_server {
     struct zmq_call *calls, *spare;
     _Atomic size_t call_count;
     struct metric *dropped;
-    int64_t complaint; /* when the next line about failures may be written */
-    uint64_t failures; /* since the last such line */
+    int64_t next_failure_log; /* when the next line about failures may be written */
+    uint64_t failures;        /* since the last such line */
 
     pthread_mutex_t lock;
     bool stop, is_ending;     /* guarded by lock, as the next */
@@ -224,7 +224,7 @@ static void call_end(struct zmq_call *call)
     call_close(call);
 }
 
-/* To a client that has gone, libzmq drops it. */
+/* libzmq drops the reply to a client that has gone. */
 static void send_reply(struct zmq_call *call, const void *data, size_t size)
 {
     struct zmq_message *id = &call->frames[FRAME_ID];
@@ -241,15 +241,15 @@ static void send_failure(struct zmq_call *call, const char *why)
     if (call->seen.failure)
         send_reply(call, call->seen.failure, call->seen.failure_size);
     server->failures++;
-    if (now < server->complaint)
+    if (now < server->next_failure_log)
         return;
     log_event(LOG_WARN, "zmq failure", LOG_STR("client", exchange_address(call->exchange)),
               LOG_INT("requests", (int64_t)server->failures), LOG_STR("text", why));
     server->failures = 0;
-    server->complaint = now + COMPLAINT_MS * MILLION;
+    server->next_failure_log = now + FAILURE_LOG_MS * MILLION;
 }
 
-/* Its model is being loaded. */
+/* Whether the model may still be loaded before the deadline. */
 static bool call_may_try_again(const struct zmq_call *call)
 {
     return !call->seen.has_tensor && call->exchange->answer.status == 503 &&
@@ -284,20 +284,19 @@ static void call_answer(struct zmq_call *call)
     call_end(call);
 }
 
-/* Answers a call whose exchange still works, and lets that end. */
-static void call_give_up(struct zmq_call *call)
+/* Answers a call whose exchange still runs, and cancels its request. */
+static void call_time_out(struct zmq_call *call)
 {
     struct zmq_server *server = call->server;
     struct predict_request *pinned = NULL;
     char why[100];
-    snprintf(why, sizeof why, "the answer was not there after %s ms (--zmq-timeout)",
-             call->timeout);
+    snprintf(why, sizeof why, "there was no answer after %s ms (--zmq-timeout)", call->timeout);
     call->is_late = true;
     send_failure(call, why);
     pthread_mutex_lock(&server->lock);
     call->is_cancelled = true;
     if (call->watched) {
-        /* First: a request that cannot be pinned yet reads it once it can be. */
+        /* Set before pinning: a request that cannot be pinned yet reads the flag later. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }
@@ -306,7 +305,7 @@ static void call_give_up(struct zmq_call *call)
         model_host_cancel(server->http->options.model_host, pinned);
 }
 
-static bool call_fill(struct zmq_call *call)
+static bool call_create_exchange(struct zmq_call *call)
 {
     struct zmq_server *server = call->server;
     const char *path = call->seen.has_tensor ? "/zmq/detect" : "/zmq/model";
@@ -330,7 +329,7 @@ static bool call_fill(struct zmq_call *call)
 static void call_work(struct zmq_call *call)
 {
     struct error err;
-    if (!call_fill(call)) {
+    if (!call_create_exchange(call)) {
         call_end(call);
         return;
     }
@@ -388,7 +387,7 @@ static bool read_message(struct zmq_server *server)
         zmq.init(frame);
         if (zmq.receive(frame, server->socket, ZMQ_DONTWAIT) < 0) {
             zmq.drop(frame);
-            break; /* the first: the parts of a message come together */
+            break; /* only the first can be missing: libzmq delivers all parts together */
         }
         more = zmq.more(frame);
         if (frame == &rest)
@@ -408,8 +407,9 @@ static bool read_message(struct zmq_server *server)
     return true;
 }
 
-/* Gives up what is late, and tries again what is due. Returns milliseconds to the next time. */
-static long look_at_calls(struct zmq_server *server)
+/* Ends the calls that are late and retries those that are due. Returns the milliseconds until the
+ * next one. */
+static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();
     int64_t next = now + 1000 * MILLION;
@@ -420,14 +420,14 @@ static long look_at_calls(struct zmq_server *server)
         if (due > now)
             next = due < next ? due : next;
         else if (waits)
-            call_give_up(call);
+            call_time_out(call);
         else
             call_work(call);
     }
     return (long)((next - now + MILLION - 1) / MILLION);
 }
 
-/* False: the thread is to end, once it has answered what it was given here. */
+/* Returns false when the thread must end after it has answered *ret_resumed. */
 static bool zmq_begin_run(struct zmq_server *server, struct zmq_call **ret_resumed,
                           bool *ret_is_ending)
 {
@@ -457,7 +457,7 @@ static void *zmq_run(void *context)
             ;
         struct zmq_item items[] = {{.fd = server->wake_fd, .events = 1},
                                    {.socket = server->socket, .events = 1}};
-        const long wait_ms = look_at_calls(server);
+        const long wait_ms = check_call_times(server);
         if (goes_on)
             (void)zmq.poll(items, is_ending ? 1 : 2, wait_ms);
     }
@@ -485,7 +485,7 @@ static enum status zmq_load(struct error *err)
                      "libzmq.so.5");
 }
 
-/* A port alone is one of this machine. *ret_is_local: other machines cannot connect. */
+/* A port without an address is on 127.0.0.1. *ret_is_local: other machines cannot connect. */
 static void zmq_endpoint(const char *given, char *ret, size_t size, bool *ret_is_local)
 {
     static const char *const local[] = {"ipc://", "tcp://127.", "tcp://localhost:", "tcp://[::1]:"};
@@ -553,9 +553,9 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
     server->log = request_log_create(options->metrics, options->zmq_routes);
     if (!server->log)
         return error_no_memory(err, "for --zmq-port");
-    server->dropped =
-        metrics_get(options->metrics, METRIC_COUNTER, "lensd_zmq_dropped_total",
-                    "Messages on --zmq-port that were not of a REQ socket.", "", NULL, 0);
+    server->dropped = metrics_get(
+        options->metrics, METRIC_COUNTER, "lensd_zmq_dropped_total",
+        "Messages on --zmq-port that were dropped because no REQ socket sent them.", "", NULL, 0);
     server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (server->wake_fd < 0)
         return error_set(err, STATUS_IO, "--zmq-port: no file is left; raise ulimit -n");
@@ -583,7 +583,7 @@ enum status zmq_start(struct http_server *http, struct zmq_server **ret, struct 
     return status;
 }
 
-static void zmq_tell(struct zmq_server *server, bool *flag)
+static void zmq_set_flag(struct zmq_server *server, bool *flag)
 {
     LOCK(&server->lock);
     *flag = true;
@@ -592,7 +592,7 @@ static void zmq_tell(struct zmq_server *server, bool *flag)
 
 void zmq_begin_end(struct zmq_server *server)
 {
-    zmq_tell(server, &server->is_ending);
+    zmq_set_flag(server, &server->is_ending);
 }
 
 bool zmq_is_busy(const struct zmq_server *server)
@@ -604,8 +604,8 @@ void zmq_stop(struct zmq_server *server)
 {
     if (!server)
         return;
-    zmq_tell(server, &server->is_ending);
-    zmq_tell(server, &server->stop);
+    zmq_set_flag(server, &server->is_ending);
+    zmq_set_flag(server, &server->stop);
     if (server->has_thread)
         pthread_join(server->thread, NULL);
     while (server->calls) /* they wait to be tried again */

@@ -1,12 +1,12 @@
 /* ZeroMQ on an endpoint of its own (--zmq-port), for Frigate's detector of type zmq.
  *
  * libzmq, loaded only then, reads the sockets on its thread. A thread of lensd's owns a ROUTER
- * socket: it takes a client's message of one or two frames behind an empty one (REQ), makes it an
+ * socket: it reads a client's message, one or two frames after an empty one (REQ), makes it an
  * exchange, and sends the answer to the same client. So limits of memory, the log, metrics and
  * draining are those of HTTP. ZeroMQ carries no API key.
  *
- * A client never waits beyond its time limit: where the exchange fails or is late, the handler's
- * `failure` goes out instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
+ * A client never waits beyond its time limit: if the exchange fails or is late, the client gets the
+ * handler's `failure` instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
 #pragma once
 
 #include <stdbool.h>
@@ -24,14 +24,14 @@ struct zmq_frames {
     const void *header, *tensor; /* borrowed; they live as long as the exchange */
     size_t header_size, tensor_size;
     bool has_tensor;     /* there are two frames */
-    char model[128];     /* that this client has named; "": none. The handler of a message without
-                            a tensor sets it; it is kept if the answer is 200 */
-    const char *failure; /* a constant: what is sent if the answer is not 200; NULL: nothing, so
-                            that the client begins anew. At first: zeros */
+    char model[128];     /* the one that this client has named; "": none. The handler of a message
+                            without a tensor sets it; it is kept if the answer is 200 */
+    const char *failure; /* constant to send if the answer is not 200; zeros by default. NULL: send
+                            nothing, so that the client starts again */
     size_t failure_size;
 };
 
-/* Of an exchange whose carrier this is. */
+/* Returns the message of an exchange that came over ZeroMQ. */
 struct zmq_frames *zmq_frames_of(struct exchange *exchange);
 
 /* Loads libzmq and checks the endpoint without binding it. STATUS_CONFIG. */

@@ -44,7 +44,8 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
  * to each. Called by the thread that loads. */
 void budget_expect(struct device_budgets *budget, int loads);
 
-/* As budget_share, but of what batches beyond the first size may bring a lane to. */
+/* Like budget_share, but leaves a part for each load of budget_expect(). Limits the batch sizes
+ * after the first. */
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Books, and unbooks, bytes of a device. */

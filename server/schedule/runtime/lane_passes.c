@@ -159,7 +159,7 @@ static struct memory_budget *run_memory(const struct lane *lane)
     return lane->budget ? budget_run_memory(lane->budget) : NULL;
 }
 
-/* The client's part of a run: row `row`. */
+/* Makes the image's answer, or copies its raw outputs, from row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     if (!image->request->raw_outputs)

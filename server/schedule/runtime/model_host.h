@@ -315,7 +315,7 @@ bool model_host_hold(struct model_host *host, struct predict_request *request);
 enum status model_host_await(struct model_host *host, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
-/* Ends the waits whose deadlines are over. From any thread, every now and then. */
+/* Ends the waits whose deadlines have passed. Call it regularly, from any thread. */
 void model_host_end_waits(struct model_host *host);
 
 /* Writes name and version of the next model to load for a request; false: there is none. */
@@ -340,9 +340,10 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
                                     struct deployment **ret, int *ret_retry_after_s,
                                     struct error *err) MUST_USE;
 
-/* The same version as `deployment`, which takes texts and which the caller has acquired, compiled
- * for shorter rows that have room for `tokens`; to be released. NULL: there is none (yet: the
- * length of text_input_row_length() is compiled, once). Any thread. */
+/* Returns the version of `deployment` compiled for shorter rows that hold `tokens` tokens; the
+ * caller releases it. NULL: there is none. If the length of text_input_row_length() is not compiled
+ * yet, its compilation is requested. The caller has acquired `deployment`, a model for texts. Any
+ * thread. */
 struct deployment *model_host_acquire_length(struct model_host *host,
                                              const struct deployment *deployment, size_t tokens);
 

@@ -160,8 +160,8 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
     enum status status = STATUS_OK;
     if (height < 1 || width < 1 || height > MODEL_SIDE_MAX || width > MODEL_SIDE_MAX)
         return error_set(err, STATUS_INVALID,
-                         "a size of %d x %d pixels; sides of 1 to %d are possible", width, height,
-                         MODEL_SIDE_MAX);
+                         "the size %d x %d is not possible; a side must have 1 to %d pixels", width,
+                         height, MODEL_SIDE_MAX);
     pthread_mutex_lock(&host->lock);
     /* The caller's may have been replaced meanwhile, or have left. */
     struct model_entry *entry =
@@ -232,7 +232,7 @@ struct deployment *model_host_acquire_length(struct model_host *host,
     const struct model *model = deployment->model;
     const struct deployment_size size = {1, (int)text_input_row_length(&model->text, tokens)};
     struct deployment *found = NULL;
-    if (!model->text.has_lengths)
+    if (!model->text.allows_short_rows)
         return NULL;
     pthread_mutex_lock(&host->lock);
     struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
@@ -491,7 +491,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         *place = deployment;
         if (is_same_size(entry->wanted, size))
             entry->wanted = (struct deployment_size){0};
-    } else if (table_is_shortage(status) && !base->model->text.has_lengths &&
+    } else if (table_is_shortage(status) && !base->model->text.allows_short_rows &&
                (place = spare_place_locked(host, entry, false)) != NULL) {
         table_leave_locked(host, place, &leaving);
     } else if (status != STATUS_CANCELLED) {
@@ -504,7 +504,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
         log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),
                   LOG_STR("error", failure.message),
-                  LOG_STR("text", base->model->text.has_lengths ? "texts get longer rows"
+                  LOG_STR("text", base->model->text.allows_short_rows ? "texts get longer rows"
                                   : table_is_shortage(status)
                                       ? "pipelines use the nearest size that is compiled"
                                       : "requests for it are refused"));

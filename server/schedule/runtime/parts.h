@@ -39,7 +39,7 @@ struct request_part *parts_add(struct request_parts *parts, const char *model, s
 struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
                         uint32_t height);
 
-/* A decoded photo of the whole request. */
+/* Returns the pixels of a decoded photo of the whole request. */
 struct image parts_photo(const struct predict_image *photo);
 
 /* Records that the model which answered `part` answers the whole request. */

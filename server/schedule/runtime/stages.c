@@ -20,7 +20,7 @@ struct stage_crop {
     size_t box;                    /* index of that box in the parent */
     const struct stage_size *size; /* NULL: what the request says, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* the answer is moved by `map` into `whole` */
+    bool is_body;                  /* `map` takes the answer's pixels to those of `whole` */
     double map[6];
     struct image whole; /* the picture that the box is in */
 };
@@ -63,7 +63,7 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     return STATUS_OK;
 }
 
-/* Whether the label says that a crop stands upside down: PaddleOCR's are 180 and 180_degree. */
+/* Whether the label says that a crop is upside down: PaddleOCR's are 180 and 180_degree. */
 static bool label_is_turned(const struct labels *labels, size_t index)
 {
     const char *name = labels_name(labels, index);
@@ -78,8 +78,8 @@ static enum status check_turning(const struct model *model, struct error *err)
     return has_label && model->task.kind == TASK_CLASSIFICATION
                ? STATUS_OK
                : error_set(err, STATUS_CONFIG,
-                           "\"turn\" needs a classifier that has a label with 180, and model '%s' "
-                           "has none; write its labels, such as 0 and 180, into its labels.txt",
+                           "\"turn\" needs a classifier that has a label with 180, but model '%s' "
+                           "is not one; write its labels, such as 0 and 180, into its labels.txt",
                            model->name);
 }
 
@@ -100,7 +100,7 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
     if (!task_has_boxes(deployment->model->task.kind))
         return error_set(err, STATUS_CONFIG,
                          "model '%s' is for %s, and the next stage needs boxes; only the last "
-                         "stage, or one with \"turn\", may be something else than a detector",
+                         "stage, or a stage with \"turn\", may have another kind of model",
                          stage->model, task_name(deployment->model->task.kind));
     const struct pipeline_stage *next = &config->stages[at + 1];
     const size_t points = task_point_count(&deployment->model->task);
@@ -119,7 +119,7 @@ static enum status check_stage(struct staged_request *staged, size_t at, int *re
     TRY(model_host_acquire(staged->host, name, NULL, &deployment, ret_retry_after_s, err));
     const struct preprocess *p = &deployment->model->preprocess;
     staged->keep_aspect[at] = p->resize != RESIZE_EXACT;
-    staged->bodies[at] = p->resize == RESIZE_BODY ? *p : (struct preprocess){.width = 0};
+    staged->body_preprocess[at] = p->resize == RESIZE_BODY ? *p : (struct preprocess){.width = 0};
     const size_t part = deployment->max_rows / ADMISSION_CROPS_DIVISOR;
     staged->rooms[at] = part > 1 ? part : 1;
     const enum status status = check_model(staged->config, at, deployment, err);
@@ -208,9 +208,10 @@ static void answer_photos(struct staged_request *staged)
         parts_answered_by(&staged->parts, staged->parts.last);
 }
 
-/* Gives a crop memory for `width` x `height` pixels, in *ret_bytes. */
-static enum status take_pixels(const struct staged_request *staged, uint32_t width, uint32_t height,
-                               struct stage_crop *ret, size_t *ret_bytes, struct error *err)
+/* Allocates `width` x `height` pixels, *ret_bytes, for a crop. */
+static enum status allocate_pixels(const struct staged_request *staged, uint32_t width,
+                                   uint32_t height, struct stage_crop *ret, size_t *ret_bytes,
+                                   struct error *err)
 {
     TRY(check_memory(size_mul((size_t)width * height, 3, ret_bytes), "for a crop", err));
     if (staged->take)
@@ -225,9 +226,9 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
-/* The answers of bodies are in pixels of the picture, like the boxes that these were found in. The
- * next stage's crops are cut from that picture, too. */
-static void move_bodies(struct staged_request *staged)
+/* Maps the answers of bodies from pixels of their crops to pixels of the picture, in which their
+ * boxes are. The next stage's crops are cut from that picture, too. */
+static void map_bodies(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
         struct stage_crop *crop = &staged->crops[staged->stage][i];
@@ -258,7 +259,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
 {
     uint32_t width = place->width, height = place->height;
     size_t bytes;
-    TRY(take_pixels(staged, width, height, ret, &bytes, err));
+    TRY(allocate_pixels(staged, width, height, ret, &bytes, err));
     uint8_t *turned = place->is_turned ? malloc(bytes) : NULL;
     TRY(check_memory(turned || !place->is_turned, "for a crop", err));
     if (place->is_aligned)
@@ -276,13 +277,14 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* A body that fills 1.25 times its box, as the model has learnt it, with what is around the box. */
+/* Cuts 1.25 times the box out of the picture, as the model was trained: the box and its
+ * surroundings. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
     const double width = (double)(box->x2 - box->x1), height = (double)(box->y2 - box->y1);
     if (!(width > 0 && height > 0))
-        return error_set(err, STATUS_INVALID, "the box has no pixel to crop");
+        return error_set(err, STATUS_INVALID, "the box has no pixels to crop");
     *ret = (struct crop){.is_warped = true,
                          .is_aligned = true,
                          .width = (uint32_t)p->width,
@@ -293,7 +295,7 @@ static enum status crop_body(const struct detection *box, double margin, const s
     return STATUS_OK;
 }
 
-/* A failure is the crop's. */
+/* Cuts a box out of the picture. A failure is stored in the crop. */
 static void cut_box(const struct staged_request *staged, const struct stage_crop *from, size_t box,
                     struct stage_crop *ret)
 {
@@ -302,7 +304,7 @@ static void cut_box(const struct staged_request *staged, const struct stage_crop
     struct crop place;
     *ret = (struct stage_crop){.parent = from->result, .box = box, .whole = *picture};
     const struct detections *found = &from->result->answer.detections;
-    const struct preprocess *body = &staged->bodies[staged->stage + 1];
+    const struct preprocess *body = &staged->body_preprocess[staged->stage + 1];
     ret->is_body = body->width > 0 && !stage->align.count;
     enum status status =
         ret->is_body ? crop_body(&found->items[box], stage->margin, body, &place, &ret->failure)
@@ -416,7 +418,7 @@ static enum status cut_picture(struct staged_request *staged, const struct stage
     return status;
 }
 
-/* A failure is the crop's. */
+/* Turns a crop if its class says so. A failure is stored in the crop. */
 static void turn_crop(const struct staged_request *staged, const struct stage_crop *from,
                       struct stage_crop *ret)
 {
@@ -431,9 +433,9 @@ static void turn_crop(const struct staged_request *staged, const struct stage_cr
     } else if (result->prediction_count &&
                (double)best->probability > staged->config->stages[at].turn &&
                label_is_turned(&result->request->used_model->labels, best->index) &&
-               take_pixels(staged, picture->width, picture->height, ret, &ignored, &ret->failure) ==
-                   STATUS_OK) {
-        warp_turn_over(picture, ret->pixels);
+               allocate_pixels(staged, picture->width, picture->height, ret, &ignored,
+                               &ret->failure) == STATUS_OK) {
+        warp_rotate_180(picture, ret->pixels);
         view_pixels(ret, picture->width, picture->height);
     }
     if (ret->failure.status == STATUS_OK)
@@ -442,7 +444,7 @@ static void turn_crop(const struct staged_request *staged, const struct stage_cr
                                 picture->width, picture->height);
 }
 
-/* The next stage gets the crops of this one. */
+/* Passes the crops of this stage on to the next one, turned where needed. */
 static enum status turn_crops(struct staged_request *staged, struct error *err)
 {
     const size_t at = staged->stage, count = staged->counts[at];
@@ -535,7 +537,7 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
         if (staged->stage == 0)
             answer_photos(staged);
         else
-            move_bodies(staged);
+            map_bodies(staged);
         if (staged->stage + 1 == staged->config->stage_count)
             return STATUS_OK;
         TRY(staged->config->stages[staged->stage].turn > 0 ? turn_crops(staged, err)

@@ -24,8 +24,8 @@ struct staged_request {
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
     bool keep_aspect[PIPELINE_STAGES_MAX]; /* the resize of the stage's model keeps the aspect */
     struct preprocess
-        bodies[PIPELINE_STAGES_MAX];   /* of a stage's model; width 0 unless RESIZE_BODY */
-    size_t rooms[PIPELINE_STAGES_MAX]; /* images of a part that leave room in its queue */
+        body_preprocess[PIPELINE_STAGES_MAX]; /* of a stage's model; width 0 unless RESIZE_BODY */
+    size_t rooms[PIPELINE_STAGES_MAX];        /* images of a part that leave room in its queue */
 };
 
 /* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the

@@ -135,7 +135,7 @@ static enum status worker_keep_photo(struct predict_image *image, const struct i
 {
     const size_t row = (size_t)pixels->width * 3;
     image->photo = alloc_array(pixels->height, row);
-    TRY(check_memory(image->photo, "the pixels of a photo", &image->error));
+    TRY(check_memory(image->photo, "for the pixels of a photo", &image->error));
     for (size_t y = 0; y < pixels->height; y++)
         memcpy(image->photo + y * row, pixels->pixels + y * pixels->stride, row);
     return STATUS_OK;

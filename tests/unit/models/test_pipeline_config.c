@@ -100,7 +100,8 @@ Test(pipeline_config, what_is_wrong)
         {SECOND("\"turn\": 0.9"), "\"turn\" is in the last stage"},
         {SECOND("\"turn\": 1.1"), "\"turn\" is not a number from 0 to 1"},
         {SECOND("\"turn\": 0.9}, {\"model\": \"c\", \"margin\": 0.1"),
-         "stage 3: \"margin\" chooses crops, and this stage gets all that the stage before has"},
+         "stage 3: \"margin\" chooses crops, and this stage gets every crop of the stage before "
+         "it"},
         {SECOND("\"max\": 0"), "\"max\" is not a whole number from 1 to 1000"},
         {SECOND("\"max\": 1001"), "\"max\" is not a whole number from 1 to 1000"},
         {SECOND("\"max\": 2.5"), "\"max\" is not a whole number from 1 to 1000"},

@@ -467,7 +467,8 @@ Test(task, options)
     cr_expect_eq(asked.agnostic, 0);
 }
 
-/* Their answers would not be the framework's, so they need a word from the folder. */
+/* Their answers would differ from the framework's, so lensd.json must name the layout or the task.
+ */
 Test(task, inexact_architectures)
 {
     const struct task_output masks[] = {OUTPUT("masks_queries_logits", 1, 20, 16, 16),

@@ -103,7 +103,7 @@ Test(warp, turns)
     cr_expect_arr_eq(found, wanted, sizeof wanted);
     const uint8_t over[] = {4, 4, 4, 2, 2, 2};
     const struct image column = {.width = 1, .height = 2, .stride = 6, .pixels = two_by_three + 6};
-    warp_turn_over(&column, found);
+    warp_rotate_180(&column, found);
     cr_expect_arr_eq(found, over, sizeof over);
 }
 

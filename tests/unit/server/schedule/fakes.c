@@ -214,7 +214,7 @@ void model_set_size(struct model *model, int height, int width)
 {
     model->preprocess.height = height;
     model->preprocess.width = width;
-    if (model->text.has_lengths)
+    if (model->text.allows_short_rows)
         model->text.length = (size_t)width;
 }
 
@@ -308,7 +308,7 @@ void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *
     abort(); /* no fake finds lines of text */
 }
 
-void warp_turn_over(const struct image *image, uint8_t *ret)
+void warp_rotate_180(const struct image *image, uint8_t *ret)
 {
     (void)image, (void)ret;
     abort(); /* nor classes of lines */

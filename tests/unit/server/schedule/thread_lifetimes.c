@@ -571,7 +571,7 @@ static void test_sizes_make_room_for_each_other(void)
 static struct model *fake_text_model(const char *name, int length)
 {
     struct model *model = fake_model(name, 1);
-    model->free_width = model->text.has_lengths = true;
+    model->free_width = model->text.allows_short_rows = true;
     model->text.length = 128;
     model_set_size(model, 1, length);
     return model;
@@ -626,7 +626,8 @@ static void test_short_texts_have_short_rows(void)
     CHECK(row_length(host, 33, 16) == 128);
     model_host_add_size(host, fake_text_model("a", 128), 1, 16, NULL);
     CHECK(row_length(host, 16, 0) == 16 && row_length(host, 17, 0) == 32);
-    /* Where memory is short none ends for another one: that would go on for ever. */
+    /* If memory is short, no length replaces another one: they would replace each other for ever.
+     */
     const int alive = fake_sessions_alive();
     fake_plan((struct fake_session_plan){.most_alive = alive});
     CHECK(row_length(host, 64, 64) == 128);
