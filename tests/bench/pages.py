@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Memory and CPU time of a pipeline that reads pages (docs/tasks.md, "Reading text"), in turns with another build.
+"""Memory and CPU time of a pipeline that reads pages (docs/tasks.md, "Reading text"); --against: alternating with another build.
 
     pages.py [--build build] [--against BUILD] [--precision fp32] [--rounds 6] REPOSITORY [PHOTO ...]
     pages.py [--build build] [--precision fp32,auto] --minutes 28 REPOSITORY [PHOTO ...]
 
 REPOSITORY has a pipeline `ocr`. The servers run at once, and each reads all photos in turn; without photos, six drawn pages. Megabytes
-are those of /proc/PID/status: when ready and settled, at the end, and the most there were. The first round does not count.
---minutes: for so long, and a row a minute of how much memory each server holds.
+are those of /proc/PID/status: when ready and settled, at the end, and the peak. The first round does not count.
+--minutes: runs that long and writes the memory of each server every minute.
 """
 
 import argparse

@@ -33,7 +33,7 @@ class OwnRows(torch.nn.Module):
 
 
 class NextRows(torch.nn.Module):
-    """The rows after the best. Nothing proves that a traced exporter's numbers of rows, which a Mod makes, are below 64."""
+    """The rows after the best ones. A Mod makes the row numbers, and lensd does not prove that they are below 64."""
 
     def forward(self, image):
         f = image.flatten(2).transpose(1, 2)
@@ -42,14 +42,14 @@ class NextRows(torch.nn.Module):
 
 
 class Bins(torch.nn.Module):
-    """As D-FINE's distances: the mean of bins by their probabilities, with one vector for all images."""
+    """As D-FINE's distances: the mean of the bins, weighted by their probabilities. One vector of bins for all images."""
 
     def forward(self, image):
         return image.flatten(2).reshape(-1, 64).softmax(1).matmul(torch.linspace(0, 1, 64)).reshape(-1, 3)
 
 
 class Queries(torch.nn.Module):
-    """As Mask2Former's first masks: queries that are the same for all images, repeated, beside each image's pixels."""
+    """As Mask2Former's first masks: the product of each image's pixels with queries that are the same for all images and repeated."""
 
     def __init__(self):
         super().__init__()

@@ -343,8 +343,8 @@ def write_table(path, rows):
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(f"""{before}{TITLE}
 `./dev test free_batch --table docs/measurements/exports.md` wrote this section: files with a free batch of small, seeded
-configurations (tests/exports/free_batch.py). Three rows asked for together are compared with the same asked for one by one: "yes" means
-equal to the bit, else the greatest difference over the greatest magnitude is shown. "no export": PyTorch's exporter failed, or ONNX
+configurations (tests/exports/free_batch.py). Three rows in one request are compared with the same rows in three requests: "yes" means equal to the bit; a
+number is the greatest difference over the greatest magnitude. "no export": PyTorch's exporter failed, or ONNX
 Runtime refuses its file or a batch that it was not traced with.
 
 {len(listed)} of the script's {len(all_files())} files tried, {len(exported)} exported, {sum(row[2] == 'yes' for row in exported)} load,
