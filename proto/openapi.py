@@ -178,8 +178,8 @@ def short(document, schema, depth=0):
     return html.escape(" ".join(words))
 
 
-def trial(path, method, body):
-    """A link, or a form for a photo, that sends the request from the page, without a script; "" if it needs more."""
+def trial(path, method, body, parameters):
+    """A link, or forms for a photo, that send the request from the page, without a script; "" if it needs more."""
     where = html.escape(path.lstrip("/") or ".")
     if "{" in path:
         return ""
@@ -187,8 +187,10 @@ def trial(path, method, body):
         return f'<p><a href="{where}">Try it</a></p>'
     if not body or "multipart/form-data" not in body["content"]:
         return ""
-    return (f'<form method="post" enctype="multipart/form-data" action="{where}"><label>Try it with a photo '
-            '<input type="file" name="image" required></label> <button>Send</button></form>')
+    # An empty field would be sent, too, so a model has a form of its own.
+    fields = [""] + ['<label>and the model <input name="model" required></label> '] * ("model" in parameters)
+    return "".join(f'<form method="post" enctype="multipart/form-data" action="{where}"><label>Try it with a photo '
+                   f'<input type="file" name="image" required></label> {field}<button>Send</button></form>' for field in fields)
 
 
 def operation(document, path, item, method):
@@ -212,7 +214,7 @@ def operation(document, path, item, method):
         kinds = "; ".join(f"<code>{kind}</code> {short(document, media['schema'])}"
                           for kind, media in answer.get("content", {}).items())
         out.append(f"<tr><td>{status}</td><td>{html.escape(answer['description'])}</td><td>{kinds}</td></tr>")
-    out.append("</table>" + trial(path, method, body) + "</section>")
+    out.append("</table>" + trial(path, method, body, [p["name"] for p in rows]) + "</section>")
     return "\n".join(out)
 
 

@@ -573,6 +573,15 @@ class Beside(Console):
         self.assertEqual(self.first_label(), "1")
         self.assertEqual(self.texts("#answer .found"), [])
 
+    def test_docs_try_a_model(self):
+        self.driver.get(self.url() + "docs")
+        form = 'form[action="predict"]:has(input[name="model"])'
+        self.find(f'{form} input[name="image"]').send_keys(SEVEN)
+        self.find(f'{form} input[name="model"]').send_keys("digits")
+        self.find(f"{form} button").click()
+        self.wait(lambda: '"model":"digits"' in self.find("body").text, "an answer")
+        self.driver.get(self.url())  # for tearDown
+
     def test_the_table_follows_the_models(self):
         self.view("models")
         more = os.path.join(self.folder, "more")
