@@ -68,7 +68,13 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     const char *labels = strstr(member->string, "labels"); /* any text; others have no commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
-        is_value = !cJSON_IsBool(entry) && put_parameter(out, entry, labels ? ",\\" : "");
+        /* Points may be lists of their numbers. */
+        const cJSON *within = cJSON_IsArray(entry) ? entry->child : entry;
+        for (; within && is_value; within = cJSON_IsArray(entry) ? within->next : NULL) {
+            is_value = !cJSON_IsBool(within) && put_parameter(out, within, labels ? ",\\" : "");
+            if (cJSON_IsArray(entry) && within->next)
+                fputc(',', out);
+        }
         if (entry->next)
             fputc(',', out);
     }

@@ -14,18 +14,23 @@
 enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
+    ZEROS = 3,      /* a count: 0 for each number */
     ROWS_MAX = 4096 /* images of a batch that a file fixes, as a session takes them */
 };
 
-/* Hugging Face's mask of a padded batch (1 is a pixel); RT-DETR's and D-FINE's own exports;
- * PaddleDetection's (scale_factor: of the photo, which is that of the input here); thresholds of
- * suppression as Ultralytics has them. */
+/* Hugging Face's mask of a padded batch (1 is a pixel); SAM's earlier mask, and a size for an
+ * output that is not used (0 everywhere); RT-DETR's and D-FINE's own exports; PaddleDetection's
+ * (scale_factor: of the photo, which is that of the input here); thresholds of suppression as
+ * Ultralytics has them. */
 static const struct known_input {
     const char *name;
     size_t count; /* numbers per image, or 1: a threshold, or 0: one for each pixel */
     float numbers[2];
 } known_inputs[] = {
     {"pixel_mask", 0, {1}},
+    {"mask_input", ZEROS, {0}},
+    {"has_mask_input", ZEROS, {0}},
+    {"orig_im_size", ZEROS, {0}},
     {"orig_target_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
     {"orig_sizes", 2, {SIDE_WIDTH, SIDE_HEIGHT}},
     {"im_shape", 2, {SIDE_HEIGHT, SIDE_WIDTH}},
@@ -54,9 +59,10 @@ static const struct known_input *find_known(const struct value *input)
         const struct known_input *known = &known_inputs[i];
         const int64_t last = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
         if (strcmp(input->name, known->name) == 0 && shape.rank != SHAPE_UNKNOWN &&
-            (known->count == 0   ? shape.rank == 3
-             : known->count == 2 ? shape.rank == 2 && last == 2 && shape.dims[0] <= ROWS_MAX
-                                 : shape_count(&shape) == 1))
+            (known->count == ZEROS ? input->dtype == DTYPE_F32
+             : known->count == 0   ? shape.rank == 3
+             : known->count == 2   ? shape.rank == 2 && last == 2 && shape.dims[0] <= ROWS_MAX
+                                   : shape_count(&shape) == 1))
             return known;
     }
     return NULL;
@@ -126,8 +132,10 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
     } else {
         filled = edit_constant(edit, DTYPE_F32, &shape, NULL);
         for (size_t i = 0; filled && i < shape_count(&shape); i++)
-            ((float *)filled->known->data)[i] =
-                named ? named->numbers[i] : known->numbers[i % known->count];
+            ((float *)filled->known->data)[i] = named ? named->numbers[i]
+                                                : known->count == ZEROS
+                                                    ? 0
+                                                    : known->numbers[i % known->count];
     }
     if (filled)
         filled = edit_insert_cast(edit, at, "filled input", filled, input->dtype);
@@ -180,6 +188,8 @@ static void drop_input(struct model *model, size_t i)
             (graph->input_count - i) * sizeof(struct value *));
     if (model->image_input != SIZE_MAX)
         model->image_input -= model->image_input > i;
+    model->prompt.points -= model->prompt.points > i;
+    model->prompt.labels -= model->prompt.labels > i;
 }
 
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
@@ -207,7 +217,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
         const struct input_constant *named = find_named(constants, count, input->name);
         /* Clients that send tensors keep sending all inputs that are not named. */
         if (i == model->image_input || word_input_is(model, input) ||
-            (!named && (stranger || model->image_input == SIZE_MAX)))
+            (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
+            (model->prompt.is_set && !find_known(input)))
             continue;
         if (!fill_input(&edit, model, input, find_known(input), named))
             return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;

@@ -443,6 +443,8 @@ static enum status fill(struct model *model, const struct model_place *place, co
     bool is_half = place->is_half;
     if (model_has_tokenizer(place))
         TRY(model_split(model, place->wants_texts, &is_half, err));
+    if (place->makes_masks)
+        TRY(mask_prompt_prepare(model, err));
     word_input_find(model, is_half);
     TRY(read_text(place, model, err));
     if (!model->text.tokenizer && model->words.form == WORDS_TOKENS)
@@ -466,6 +468,9 @@ static enum status fill(struct model *model, const struct model_place *place, co
     facts.words = model->words.form;
     facts.takes_texts = model->text.tokenizer != NULL && facts.words == WORDS_NONE;
     facts.is_half = is_half;
+    facts.is_encoder = place->is_encoder;
+    facts.makes_masks = model->prompt.is_set;
+    facts.mask_side = model->prompt.is_padded;
     enum status status = model_describe(model, model->is_configured, &config, &facts, err);
     model->task.unclip_ratio = config.unclip_ratio;
     model->task.dilates = config.use_dilation;

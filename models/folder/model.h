@@ -34,6 +34,20 @@ struct word_input {
     size_t count, size; /* of that input: the most words, numbers of a vector */
 };
 
+/* A decoder of masks (SAM): how it takes points. `is_set` false: the model is none. */
+struct mask_prompt {
+    bool is_set;
+    size_t points, labels; /* inputs of the graph, float32: [1, …, PROMPT_POINTS_MAX, 2] and [1, …,
+                              PROMPT_POINTS_MAX] */
+    bool takes_boxes;      /* as two corners, labels 2 and 3 */
+    bool adds_point;       /* without a box, (0, 0) with the label -1 follows the points */
+    bool is_padded;        /* SAM, not SAM 2: photos are padded on the right and below */
+};
+
+/* Rows of both inputs. The first ones have the points; the others' label is the least. */
+#define PROMPT_POINTS_MAX 32
+#define PROMPT_NO_POINT   (-100)
+
 #define MODEL_WORDS 64 /* the most words, if the file leaves their number free */
 
 /* When the server loads a model, as lensd.json says. */
@@ -76,6 +90,7 @@ struct model {
     char *input_name, *output_name; /* input_name: NULL without an image input */
     struct text_input text;         /* of a model for texts, or a detector with WORDS_TOKENS */
     struct word_input words;
+    struct mask_prompt prompt;
     size_t class_count;            /* 0: unknown before a run */
     bool has_probabilities;        /* the graph ends in Softmax: do not apply it again */
     struct zero_shot texts;        /* TASK_ZERO_SHOT: the labels' vectors */
@@ -106,13 +121,15 @@ enum status model_load_version(const char *path, const char *version, const char
                                struct error *err) MUST_USE;
 
 /* A folder may have the two halves of a model, each served as a model: the half for photos has the
- * folder's name, the half for texts also this ending. */
-#define MODEL_TEXT_ENDING ".text"
+ * folder's name, the half for texts or the decoder of masks also one of these endings. */
+#define MODEL_TEXT_ENDING    ".text"
+#define MODEL_DECODER_ENDING ".decoder"
 
-/* Finds the half for texts of the model in a folder. *ret is a path for model_load(), malloc'ed:
- * that of an .onnx file or, if one file has both halves, that of the file with MODEL_TEXT_ENDING
- * added. NULL: there is none. STATUS_NO_MEMORY. */
-enum status model_find_text(const char *folder, char **ret, struct error *err) MUST_USE;
+/* Finds the second half of the model in a folder, and the ending of its name. *ret is a path for
+ * model_load(), malloc'ed: that of an .onnx file or, if one file has halves for photos and texts,
+ * that of the file with MODEL_TEXT_ENDING added. NULL: there is none. STATUS_NO_MEMORY. */
+enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
+                            struct error *err) MUST_USE;
 
 /* Where model_load(path) would find the .onnx file, and the name the model would get, without
  * reading it: to say early that there is none, and to name what is loading. Both are malloc'ed, the

@@ -55,11 +55,11 @@ static enum status find_image_input(struct model *model, struct described_image 
 {
     const struct graph *graph = model->graph;
     size_t i = 0;
-    while (i < graph->input_count && !read_image(graph->inputs[i], ret))
+    while (i < graph->input_count && (model->prompt.is_set || !read_image(graph->inputs[i], ret)))
         i++;
     if (i == graph->input_count) {
         model->image_input = SIZE_MAX;
-        if (model->text.tokenizer)
+        if (model->text.tokenizer || model->prompt.is_set)
             return STATUS_OK;
         model_warn(model, "no input looks like an image ([N, C, H, W] or [N, H, W, C] with 1 or 3 "
                           "channels): photos cannot be sent to this model, tensors can");
@@ -356,6 +356,23 @@ static void fit_text(struct model *model)
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
 }
 
+/* SAM's: the longest side as long as the input, zeros on the right and below after normalising. SAM
+ * 2 stretches photos; its encoder has further outputs, of more points. */
+static void fit_encoder(struct model *model)
+{
+    struct preprocess *p = &model->preprocess;
+    const struct graph *graph = model->graph;
+    bool is_sam2 = false;
+    for (size_t i = 0; i < graph->output_count; i++)
+        is_sam2 = is_sam2 || !strncmp(graph->outputs[i]->name, "high_res_feats", 14);
+    set_open_sides(model, 1024, 1024);
+    p->resize = is_sam2 ? RESIZE_EXACT : RESIZE_LETTERBOX;
+    p->resize_width = p->width;
+    p->resize_height = p->height;
+    p->pads_corner = p->pads_normalised = !is_sam2;
+    snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
+}
+
 /* Sets the preprocessing of the layout's framework; used if no file sets it. */
 static void fit_task(struct model *model, bool configured)
 {
@@ -372,6 +389,10 @@ static void fit_task(struct model *model, bool configured)
         return;
     if (model->task.kind == TASK_TEXT_BOXES || model->task.kind == TASK_TEXT) {
         fit_text(model);
+        return;
+    }
+    if (model->task.kind == TASK_MASKS) {
+        fit_encoder(model);
         return;
     }
     const bool is_anomaly = model->task.kind == TASK_ANOMALY;

@@ -202,12 +202,17 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* The places of a photo-and-text model's halves in its folder. */
+/* Where the halves of a model lie in its folder: that for photos, and that for texts, or the
+ * decoder of masks (SAM). */
 static const struct {
-    const char *photos, *texts;
-} halves[] = {{"visual/model.onnx", "textual/model.onnx"},
-              {"onnx/vision_model.onnx", "onnx/text_model.onnx"},
-              {"vision_model.onnx", "text_model.onnx"}};
+    const char *photos, *second, *ending; /* of the second's name */
+} halves[] = {
+    {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
+    {"onnx/vision_model.onnx", "onnx/text_model.onnx", MODEL_TEXT_ENDING},
+    {"vision_model.onnx", "text_model.onnx", MODEL_TEXT_ENDING},
+    {"encoder.onnx", "decoder.onnx", MODEL_DECODER_ENDING},
+    {"vision_encoder.onnx", "prompt_encoder_mask_decoder.onnx", MODEL_DECODER_ENDING},
+    {"onnx/vision_encoder.onnx", "onnx/prompt_encoder_mask_decoder.onnx", MODEL_DECODER_ENDING}};
 
 struct halves_found {
     bool tokens, photos, vectors;
@@ -255,21 +260,50 @@ static enum status find_text_within(const char *path, char **ret, struct error *
     return is_there && !*ret ? error_no_memory(err, "while looking for a model") : STATUS_OK;
 }
 
-enum status model_find_text(const char *folder, char **ret, struct error *err)
+static void note_points(void *context, bool is_output, const char *name, size_t size)
 {
-    *ret = NULL;
-    for (size_t i = 0; i < COUNT_OF(halves) && !*ret; i++) {
+    bool *takes_points = context;
+    if (!is_output && mask_prompt_input(name, size) == PROMPT_POINTS)
+        *takes_points = true;
+}
+
+/* Finds the halves that lie in a folder as files, malloc'ed; NULL: there are none. */
+static enum status find_pair(const char *folder, char **ret_photos, char **ret_second,
+                             const char **ret_ending, struct error *err)
+{
+    *ret_photos = *ret_second = NULL;
+    for (size_t i = 0; i < COUNT_OF(halves) && !*ret_second; i++) {
         char *photos = folder_join(folder, halves[i].photos);
-        char *texts = folder_join(folder, halves[i].texts);
-        const bool is_there = is_file(photos) && is_file(texts);
-        free(photos);
-        TRY(check_memory(texts, "while looking for a model", err));
-        if (is_there)
-            *ret = texts;
-        else
-            free(texts);
+        char *second = folder_join(folder, halves[i].second);
+        const bool has_memory = photos && second;
+        bool is_pair = is_file(photos) && is_file(second);
+        if (is_pair && !strcmp(halves[i].ending, MODEL_DECODER_ENDING)) {
+            is_pair = false; /* other models have encoders and decoders, too */
+            onnx_visit_names(second, note_points, &is_pair);
+        }
+        *ret_ending = halves[i].ending;
+        *ret_photos = is_pair ? photos : NULL;
+        *ret_second = is_pair ? second : NULL;
+        if (!is_pair) {
+            free(photos);
+            free(second);
+        }
+        if (!has_memory)
+            return error_no_memory(err, "while looking for a model");
     }
-    return *ret ? STATUS_OK : find_text_within(folder, ret, err);
+    return STATUS_OK;
+}
+
+enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
+                            struct error *err)
+{
+    char *photos;
+    TRY(find_pair(folder, &photos, ret, ret_ending, err));
+    free(photos);
+    if (*ret)
+        return STATUS_OK;
+    *ret_ending = MODEL_TEXT_ENDING;
+    return find_text_within(folder, ret, err);
 }
 
 /* Sets `file`, half of the model in `folder`. Looks for other files beside it, then in `folder`. */
@@ -294,19 +328,17 @@ static enum status set_half(struct model_place *place, const char *file, const c
 /* Chooses the half for photos, if the folder has two. */
 static enum status find_half(struct model_place *place, struct error *err)
 {
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < COUNT_OF(halves) && !place->is_half && status == STATUS_OK; i++) {
-        char *folder = strdup(place->folders[0]);
-        char *photos = folder_join(folder, halves[i].photos);
-        char *texts = folder_join(folder, halves[i].texts);
-        if (!folder || !photos || !texts)
-            status = error_no_memory(err, "while looking for a model");
-        else if (is_file(photos) && is_file(texts))
-            status = set_half(place, photos, folder, err);
-        free(folder);
-        free(photos);
-        free(texts);
+    char *folder = strdup(place->folders[0]), *photos = NULL, *second = NULL;
+    const char *ending;
+    enum status status = folder ? find_pair(folder, &photos, &second, &ending, err)
+                                : error_no_memory(err, "while looking for a model");
+    if (photos) {
+        status = set_half(place, photos, folder, err);
+        place->is_encoder = !strcmp(ending, MODEL_DECODER_ENDING);
     }
+    free(folder);
+    free(photos);
+    free(second);
     return status;
 }
 
@@ -321,22 +353,24 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* Names a file that is the half for texts after its folder, with MODEL_TEXT_ENDING. */
-static enum status name_text_half(struct model_place *place, const char *path, struct error *err)
+/* Names a file that is a second half after its folder, with its ending. */
+static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
         char *folder, *found = NULL;
-        if (!is_half_at(path, halves[i].texts, &folder))
+        const char *ending;
+        if (!is_half_at(path, halves[i].second, &folder))
             continue;
-        enum status status = folder ? model_find_text(folder, &found, err)
+        enum status status = folder ? model_find_half(folder, &found, &ending, err)
                                     : error_no_memory(err, "while looking for a model");
         if (found && !strcmp(found, path)) {
             char *name = name_of_path(folder);
             free(place->name);
-            if (!name || asprintf(&place->name, "%s" MODEL_TEXT_ENDING, name) < 0)
+            if (!name || asprintf(&place->name, "%s%s", name, ending) < 0)
                 place->name = NULL;
             free(name);
             status = set_half(place, path, folder, err);
+            place->makes_masks = !strcmp(ending, MODEL_DECODER_ENDING);
         }
         free(found);
         free(folder);
@@ -427,7 +461,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
         free(place->name);
         place->name = name_of_path(place->folders[0]);
     }
-    TRY(name_text_half(place, path, err));
+    TRY(name_second_half(place, path, err));
     return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
 }
 

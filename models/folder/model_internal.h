@@ -14,7 +14,9 @@ struct model_place {
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
-    bool is_half;     /* of a model for photos and texts; its folder may have the other one */
+    bool is_half;     /* of a model in two halves; its folder may have the other one */
+    bool is_encoder;  /* a half for photos, of which the other one makes masks */
+    bool makes_masks; /* that other one */
     bool wants_texts; /* the half for texts, of a file that has both halves */
     bool is_immich;   /* immich_file() has the files that are not there; the caller sets it */
 };
@@ -160,6 +162,20 @@ bool word_input_is(const struct model *model, const struct value *input);
 /* Sets the indices of the inputs for words; call it when the graph has its final inputs. Sets
  * WORDS_NONE for a model that is no detector, or has inputs that lensd cannot fill. */
 void word_input_place(struct model *model);
+
+enum prompt_input {
+    PROMPT_NONE,
+    PROMPT_POINTS,
+    PROMPT_LABELS,
+};
+
+/* What an input of a decoder of masks is, by its name, which need not be terminated. */
+enum prompt_input mask_prompt_input(const char *name, size_t size);
+
+/* Makes the graph of a decoder of masks take up to PROMPT_POINTS_MAX points, and sets model->prompt
+ * (models/folder/mask_prompt.c). Keeps two outputs: masks, then scores. STATUS_MODEL says what the
+ * file lacks; STATUS_NO_MEMORY. */
+enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE;
 
 /* The task settings in a model's files. Texts are owned; NULL: not set. */
 struct task_config {

@@ -302,19 +302,20 @@ static enum status add_model(struct repository *repository, const char *path, co
     return add_model_of(repository, path, name, NULL, err);
 }
 
-/* Adds the model in a folder, and its half for texts if it has two. */
+/* Adds the model in a folder, and its second half if it has two. */
 static enum status add_halves(struct repository *repository, const char *path, const char *name,
                               struct error *err)
 {
-    char *texts = NULL, *text_name = NULL;
+    char *second = NULL, *second_name = NULL;
+    const char *ending;
     TRY(add_model(repository, path, name, err));
-    enum status status = model_find_text(path, &texts, err);
-    if (status == STATUS_OK && texts && asprintf(&text_name, "%s" MODEL_TEXT_ENDING, name) < 0)
+    enum status status = model_find_half(path, &second, &ending, err);
+    if (status == STATUS_OK && second && asprintf(&second_name, "%s%s", name, ending) < 0)
         status = error_no_memory(err, "while looking through a repository");
-    else if (status == STATUS_OK && texts)
-        status = add_model(repository, texts, text_name, err);
-    free(texts);
-    free(text_name);
+    else if (status == STATUS_OK && second)
+        status = add_model(repository, second, second_name, err);
+    free(second);
+    free(second_name);
     return status;
 }
 

@@ -6,6 +6,7 @@
  *     DIR/mobilenet.onnx                  a file alone
  *     DIR/plates/pipeline.json            a pipeline of models beside it (pipeline_config.h)
  *     DIR/clip/visual/ DIR/clip/textual/  two models, clip and clip.text (MODEL_TEXT_ENDING)
+ *     DIR/sam/encoder.onnx  decoder.onnx  two models, sam and sam.decoder (MODEL_DECODER_ENDING)
  *
  * Of numbered versions the newest is served, unless config.pbtxt has a version_policy (all, latest,
  * specific). This library only looks; it loads nothing and watches nothing. */

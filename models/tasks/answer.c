@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "models/tasks/decoders.h"
+
 void task_answer_done(struct task_answer *answer)
 {
     detections_done(&answer->detections);
@@ -47,6 +49,8 @@ enum status task_answer_of(const struct task *task, const struct tensor *const *
     case TASK_INSTANCES:
     case TASK_TEXT_BOXES:
         return detect_decode(task, rows, options, geometry, &ret->detections, err);
+    case TASK_MASKS:
+        return prompted_decode(task, rows, options, geometry, &ret->detections, err);
     case TASK_EMBEDDING:
     case TASK_ZERO_SHOT:
         return embed_decode(&rows[0], options, &ret->embedding, err);

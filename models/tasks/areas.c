@@ -141,3 +141,61 @@ char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces)
         text[used] = '\0';
     return text;
 }
+
+void area_interpolate(const float *src, size_t width, const struct area_place *columns,
+                      int32_t column_count, const struct area_place *rows, int32_t row_count,
+                      float *dst)
+{
+    for (int32_t y = 0; y < row_count; y++) {
+        const struct area_place *row = &rows[y];
+        const float *upper = src + (size_t)row->first * width;
+        const float *lower = src + (size_t)row->second * width;
+        for (int32_t x = 0; x < column_count; x++) {
+            const struct area_place *at = &columns[x];
+            const float above = (1 - at->share) * upper[at->first] + at->share * upper[at->second];
+            const float below = (1 - at->share) * lower[at->first] + at->share * lower[at->second];
+            *dst++ = (1 - row->share) * above + row->share * below;
+        }
+    }
+}
+
+/* Sets the box around the pixels of class `index`; empty if there are none. */
+static void bound_area(const struct area_runs *runs, uint16_t index, uint64_t height,
+                       struct detection *box)
+{
+    uint64_t at = 0, left = UINT64_MAX, top = UINT64_MAX, right = 0, bottom = 0;
+    for (size_t i = 0; i < runs->count; at += runs->items[i++].length) {
+        const struct area_run *run = &runs->items[i];
+        if (run->index != index || run->length == 0)
+            continue;
+        const uint64_t last = at + run->length - 1;
+        const bool is_one = at / height == last / height; /* column */
+        const uint64_t first_row = is_one ? at % height : 0;
+        const uint64_t last_row = is_one ? last % height : height - 1;
+        left = at / height < left ? at / height : left;
+        right = last / height + 1 > right ? last / height + 1 : right;
+        top = first_row < top ? first_row : top;
+        bottom = last_row + 1 > bottom ? last_row + 1 : bottom;
+    }
+    box->x1 = right ? (float)left : 0;
+    box->y1 = right ? (float)top : 0;
+    box->x2 = (float)right;
+    box->y2 = (float)bottom;
+}
+
+bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
+               struct segment *ret)
+{
+    size_t pieces = 0;
+    uint64_t area = 0;
+    for (size_t i = 0; i < runs->count; i++) {
+        if (runs->items[i].index != index)
+            continue;
+        area += runs->items[i].length;
+        pieces++;
+    }
+    bound_area(runs, index, height, box);
+    char *counts = area_counts(runs, index, pieces);
+    *ret = (struct segment){box->index, area, counts};
+    return counts != NULL;
+}

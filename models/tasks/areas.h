@@ -48,5 +48,16 @@ bool area_column(const struct area_map *map, const struct area_place *x,
                  const struct area_place *rows, uint32_t top, uint32_t bottom,
                  struct area_runs *runs);
 
+/* Interpolates a map of `width` columns at these positions, all of which lie in it. `dst`:
+ * row_count * column_count floats. */
+void area_interpolate(const float *src, size_t width, const struct area_place *columns,
+                      int32_t column_count, const struct area_place *rows, int32_t row_count,
+                      float *dst);
+
+/* Takes the mask of class `index`, and sets the sides of the box around it. `height`: the photo's.
+ * The caller frees ret->counts. */
+bool area_take(const struct area_runs *runs, uint16_t index, uint32_t height, struct detection *box,
+               struct segment *ret);
+
 /* COCO's compressed text of a class that `pieces` runs have; free() it. */
 char *area_counts(const struct area_runs *runs, uint16_t index, size_t pieces);

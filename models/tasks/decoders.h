@@ -83,6 +83,14 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
 
+/* LAYOUT_SAM: the masks of a prompt, with the boxes around them, best first. An error frees what
+ * `found`, which is zeroed before, has. STATUS_INVALID; STATUS_NUMERIC: a score is not finite;
+ * STATUS_NO_MEMORY; STATUS_TOO_LARGE. */
+enum status prompted_decode(const struct task *task, const struct task_rows *outputs,
+                            const struct task_options *options,
+                            const struct task_geometry *geometry, struct detections *found,
+                            struct error *err) MUST_USE;
+
 /* Pixels of all masks of a photo: about three seconds of work on one core, and 20 masks of 50
  * megapixels. A client who lowers the thresholds gets as many boxes as max_detections allows. */
 #define MAX_MASK_PIXELS 1e9

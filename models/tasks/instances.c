@@ -106,9 +106,10 @@ static bool add_outside(struct instance_maps *maps, uint32_t columns)
     return true;
 }
 
-/* The pixels of `part` whose score is above the threshold. */
+/* Takes the pixels of `part` whose score is above the threshold, and sets the sides of their box.
+ */
 static enum status take_mask(struct instance_maps *maps, const struct instance_part *part,
-                             struct segment *ret, struct error *err)
+                             struct detection *box, struct segment *ret, struct error *err)
 {
     struct area_runs *runs = &maps->runs;
     runs->count = 0;
@@ -119,16 +120,19 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
             area_column(&maps->map, &maps->columns[x], maps->rows, part->top, part->bottom, runs) &&
             area_add(runs, AREA_NONE, maps->height - part->bottom);
     is_done = is_done && add_outside(maps, maps->width - part->right);
-    size_t pieces = 0;
-    for (size_t i = 0; is_done && i < runs->count; i++) {
-        if (runs->items[i].index != 0)
-            continue;
-        ret->area += runs->items[i].length;
-        pieces++;
-    }
-    ret->counts = is_done ? area_counts(runs, 0, pieces) : NULL;
-    return ret->counts ? STATUS_OK
-                       : error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
+    if (is_done && area_take(runs, 0, maps->height, box, ret))
+        return STATUS_OK;
+    return error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
+}
+
+/* Does the same of the whole map. */
+static enum status take_whole(struct instance_maps *maps, struct detection *box,
+                              struct segment *ret, struct error *err)
+{
+    const struct instance_part all = {0, 0, maps->width, maps->height};
+    for (size_t k = 0; k < maps->map.plane; k++)
+        maps->map.best[k] = area_best(&maps->map, maps->map.scores + k, 1);
+    return take_mask(maps, &all, box, ret, err);
 }
 
 enum status instances_check_work(size_t count, double pixels, struct error *err)
@@ -172,10 +176,10 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         /* The corners of a box may be in the wrong order; it is then empty. */
         const bool is_empty = part.right < part.left || part.bottom < part.top;
         const struct instance_part none = {0};
-        found->masks[i].index = box->index;
+        struct detection own = *box; /* of its pixels */
         mix_prototypes(&maps, prototypes->data, task->prototypes,
                        detect_extras(task, &outputs[0], box->place), is_empty ? &none : &part);
-        status = take_mask(&maps, is_empty ? &none : &part, &found->masks[i], err);
+        status = take_mask(&maps, is_empty ? &none : &part, &own, &found->masks[i], err);
     }
     maps_done(&maps);
     return status;
@@ -205,12 +209,9 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     /* A DETR's candidate is a pair of query and class. */
     const size_t classes = is_torchvision ? 1 : (size_t)outputs[0].shape.dims[1];
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
-        const struct instance_part all = {0, 0, maps.width, maps.height};
-        found->masks[i].index = found->items[i].index;
-        maps.map.scores = masks->data + found->items[i].place / classes * maps.map.plane;
-        for (size_t k = 0; k < maps.map.plane; k++)
-            maps.map.best[k] = area_best(&maps.map, maps.map.scores + k, 1);
-        status = take_mask(&maps, &all, &found->masks[i], err);
+        struct detection own = found->items[i]; /* of its pixels */
+        maps.map.scores = masks->data + own.place / classes * maps.map.plane;
+        status = take_whole(&maps, &own, &found->masks[i], err);
     }
     maps_done(&maps);
     return status;
@@ -245,4 +246,128 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
                          : add_own(task, outputs, geometry, found, err));
     drop_empty(found);
     return STATUS_OK;
+}
+
+/* ---- LAYOUT_SAM ---- */
+
+/* Most masks of a prompt: SAM's decoder makes up to four. */
+#define PROMPTED_MAX 64
+
+/* The part of the model's input that the photo fills, and the masks of a prompt in it. */
+struct prompted {
+    size_t width, plane; /* of a mask in the output */
+    int32_t part_width, part_height;
+    struct area_place *columns, *rows; /* of the part's pixels in a mask */
+    float *part;                       /* NULL: masks are read as they are */
+};
+
+static void prompted_done(struct prompted *prompted)
+{
+    free(prompted->columns);
+    free(prompted->rows);
+    free(prompted->part);
+}
+
+static int32_t part_side(float photo, float input)
+{
+    return (int32_t)fminf(fmaxf(roundf(photo), 1), input);
+}
+
+/* SAM interpolates masks to the input's size, cuts off the padding, and interpolates the rest to
+ * the photo's size; SAM 2 interpolates to the photo's size (postprocess_masks in both). *own: where
+ * the photo lies in what is interpolated last. */
+static enum status prompted_init(const struct task *task, const struct shape *shape,
+                                 struct task_geometry *own, struct prompted *ret, struct error *err)
+{
+    const int64_t height = shape->dims[shape->rank - 2], width = shape->dims[shape->rank - 1];
+    *ret = (struct prompted){.width = (size_t)width, .plane = (size_t)height * (size_t)width};
+    const bool is_padded = task->mask_side && own->left == 0 && own->top == 0;
+    ret->part_width = (int32_t)width;
+    ret->part_height = (int32_t)height;
+    if (!is_padded)
+        return STATUS_OK;
+    ret->part_width = part_side(own->gain_x * own->photo_width, own->input_width);
+    ret->part_height = part_side(own->gain_y * own->photo_height, own->input_height);
+    const size_t columns = (size_t)ret->part_width, rows = (size_t)ret->part_height;
+    ret->columns = area_places(columns, 1, 0, own->input_width, (int32_t)width);
+    ret->rows = area_places(rows, 1, 0, own->input_height, (int32_t)height);
+    ret->part = alloc_array(columns * rows, sizeof *ret->part);
+    own->input_width = (float)ret->part_width;
+    own->input_height = (float)ret->part_height;
+    if (ret->columns && ret->rows && ret->part)
+        return STATUS_OK;
+    prompted_done(ret);
+    return error_no_memory(err, "for the masks of a prompt");
+}
+
+/* Lists the scores, best first, that the options keep. */
+static enum status list_scores(const struct task_rows *scores, const struct task_options *options,
+                               struct detections *found, struct error *err)
+{
+    found->items = alloc_array(scores->count, sizeof *found->items);
+    found->masks = alloc_array(scores->count, sizeof *found->masks);
+    if (!found->items || !found->masks)
+        return error_no_memory(err, "for the masks of a prompt");
+    for (size_t i = 0; i < scores->count; i++) {
+        const float score = scores->data[i];
+        if (!isfinite(score))
+            return error_set(err, STATUS_NUMERIC,
+                             "the score of a mask is NaN or infinite for this photo");
+        if (options->confidence > 0 && !(score > options->confidence))
+            continue;
+        size_t at = found->count++;
+        for (; at > 0 && found->items[at - 1].score < score; at--)
+            found->items[at] = found->items[at - 1];
+        found->items[at] = (struct detection){.score = score, .place = (uint32_t)i};
+    }
+    if (found->count > (size_t)options->max_detections)
+        found->count = (size_t)options->max_detections;
+    return STATUS_OK;
+}
+
+static enum status add_prompted(const struct task *task, const struct task_rows *masks,
+                                const struct task_geometry *g, struct detections *found,
+                                struct error *err)
+{
+    struct task_geometry own = *g;
+    struct prompted prompted;
+    struct instance_maps maps;
+    TRY(prompted_init(task, &masks->shape, &own, &prompted, err));
+    enum status status = maps_init(prompted.part_height, prompted.part_width, 0, &own, &maps, err);
+    const bool has_maps = status == STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < found->count; i++) {
+        const float *mask = masks->data + found->items[i].place * prompted.plane;
+        if (prompted.part)
+            area_interpolate(mask, prompted.width, prompted.columns, prompted.part_width,
+                             prompted.rows, prompted.part_height, prompted.part);
+        maps.map.scores = prompted.part ? prompted.part : mask;
+        status = take_whole(&maps, &found->items[i], &found->masks[i], err);
+    }
+    if (has_maps)
+        maps_done(&maps);
+    prompted_done(&prompted);
+    return status;
+}
+
+enum status prompted_decode(const struct task *task, const struct task_rows *outputs,
+                            const struct task_options *options,
+                            const struct task_geometry *geometry, struct detections *found,
+                            struct error *err)
+{
+    const struct task_rows *masks = &outputs[0], *scores = &outputs[1];
+    const struct shape *shape = &masks->shape;
+    if (shape->rank < 3 || !masks->count || masks->count > INT32_MAX || !scores->count ||
+        scores->count > PROMPTED_MAX ||
+        masks->count != scores->count * (size_t)shape->dims[shape->rank - 1] *
+                            (size_t)shape->dims[shape->rank - 2])
+        return task_rows_wrong(masks, "a mask for each score, [1, masks, height, width]", err);
+    enum status status = list_scores(scores, options, found, err);
+    const double photo = (double)geometry->photo_width * (double)geometry->photo_height;
+    if (status == STATUS_OK)
+        status = instances_check_work(found->count, (double)found->count * photo, err);
+    if (status == STATUS_OK && found->count)
+        status = add_prompted(task, masks, geometry, found, err);
+    if (status != STATUS_OK)
+        detections_done(found);
+    return status;
 }

@@ -38,6 +38,7 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_OWL] = {"owl", 2, 0.1f, 1, 300, true},
     [LAYOUT_GROUNDING] = {"grounding-dino", 2, 0.25f, 1, 300, true},
     [LAYOUT_HEATMAPS] = {"heatmaps", 1, 0, 1, 1, true},
+    [LAYOUT_SAM] = {"sam", 2, 0, 1, 300, false},
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);
 
@@ -55,6 +56,7 @@ static const char *const task_names[] = {
     [TASK_TEXT_BOXES] = "text-detection",
     [TASK_TEXT] = "text-recognition",
     [TASK_ANOMALY] = "anomaly",
+    [TASK_MASKS] = "mask-generation",
 };
 
 const char *task_name(enum task_kind kind)
@@ -65,7 +67,7 @@ const char *task_name(enum task_kind kind)
 bool task_has_boxes(enum task_kind kind)
 {
     return kind == TASK_DETECTION || kind == TASK_POSE || kind == TASK_ORIENTED ||
-           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES;
+           kind == TASK_INSTANCES || kind == TASK_TEXT_BOXES || kind == TASK_MASKS;
 }
 
 bool task_layout_has_rows(enum task_layout layout)

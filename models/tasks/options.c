@@ -100,22 +100,22 @@ static bool is_asked(const struct task_options *asked, enum task_option option)
 
 static bool has_option(const struct task *task, enum task_option option)
 {
-    const bool is_text = task->kind == TASK_TEXT_BOXES;
+    const bool has_classes = task->kind != TASK_TEXT_BOXES && task->kind != TASK_MASKS;
     switch (option) {
     case OPTION_CONFIDENCE:
     case OPTION_MAX_DETECTIONS:
         return task_has_boxes(task->kind);
     case OPTION_IOU:
     case OPTION_AGNOSTIC: /* overlaps of masks are the layout's matter */
-        return task_has_boxes(task->kind) && !is_text && !task_layout_is_masks(task->layout);
+        return task_has_boxes(task->kind) && has_classes && !task_layout_is_masks(task->layout);
     case OPTION_CLASSES:
-        return (task_has_boxes(task->kind) && !is_text) || task->kind == TASK_SEGMENTATION;
+        return (task_has_boxes(task->kind) && has_classes) || task->kind == TASK_SEGMENTATION;
     case OPTION_NORMALIZE:
     case OPTION_DIMENSIONS:
         return task->kind == TASK_EMBEDDING;
     case OPTION_MASKS:
         return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION ||
-               task->kind == TASK_ANOMALY;
+               task->kind == TASK_ANOMALY || task->kind == TASK_MASKS;
     case OPTION_TOP_K:
         return task->kind == TASK_CLASSIFICATION || task->kind == TASK_ZERO_SHOT;
     }

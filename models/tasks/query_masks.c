@@ -115,17 +115,7 @@ static void mask_logits(const struct query_masks *masks, uint32_t place, float *
         memcpy(dst, src, masks->plane * sizeof *dst);
         return;
     }
-    for (int32_t y = 0; y < masks->height; y++) {
-        const struct area_place *row = &masks->rows[y];
-        const float *upper = src + (size_t)row->first * width;
-        const float *lower = src + (size_t)row->second * width;
-        for (int32_t x = 0; x < masks->width; x++) {
-            const struct area_place *at = &masks->columns[x];
-            const float above = (1 - at->share) * upper[at->first] + at->share * upper[at->second];
-            const float below = (1 - at->share) * lower[at->first] + at->share * lower[at->second];
-            *dst++ = (1 - row->share) * above + row->share * below;
-        }
-    }
+    area_interpolate(src, width, masks->columns, masks->width, masks->rows, masks->height, dst);
 }
 
 static float sigmoid_of(float logit)
@@ -136,48 +126,6 @@ static float sigmoid_of(float logit)
 static enum status no_memory_for_masks(struct error *err)
 {
     return error_no_memory(err, "for the masks of an image");
-}
-
-/* The box around the pixels of class `index` in the runs; empty if there are none. */
-static void bound_mask(const struct query_masks *masks, uint16_t index, struct detection *box)
-{
-    const uint64_t height = masks->photo_height;
-    uint64_t at = 0, left = UINT64_MAX, top = UINT64_MAX, right = 0, bottom = 0;
-    for (size_t i = 0; i < masks->runs.count; at += masks->runs.items[i++].length) {
-        const struct area_run *run = &masks->runs.items[i];
-        if (run->index != index || run->length == 0)
-            continue;
-        const uint64_t last = at + run->length - 1;
-        const bool is_one = at / height == last / height; /* column */
-        const uint64_t first_row = is_one ? at % height : 0;
-        const uint64_t last_row = is_one ? last % height : height - 1;
-        left = at / height < left ? at / height : left;
-        right = last / height + 1 > right ? last / height + 1 : right;
-        top = first_row < top ? first_row : top;
-        bottom = last_row + 1 > bottom ? last_row + 1 : bottom;
-    }
-    box->x1 = right ? (float)left : 0;
-    box->y1 = right ? (float)top : 0;
-    box->x2 = (float)right;
-    box->y2 = (float)bottom;
-}
-
-/* Takes the mask of class `index` from the runs. False: out of memory. */
-static bool take_area(const struct query_masks *masks, uint16_t index, struct detection *box,
-                      struct segment *ret)
-{
-    size_t pieces = 0;
-    uint64_t area = 0;
-    for (size_t i = 0; i < masks->runs.count; i++) {
-        if (masks->runs.items[i].index != index)
-            continue;
-        area += masks->runs.items[i].length;
-        pieces++;
-    }
-    bound_mask(masks, index, box);
-    char *counts = area_counts(&masks->runs, index, pieces);
-    *ret = (struct segment){box->index, area, counts};
-    return counts != NULL;
 }
 
 /* ---- LAYOUT_PANOPTIC ---- */
@@ -235,7 +183,8 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
     if (!run_columns(masks, &map))
         return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++)
-        if (!take_area(masks, (uint16_t)i, &found->items[i], &found->masks[i]))
+        if (!area_take(&masks->runs, (uint16_t)i, masks->photo_height, &found->items[i],
+                       &found->masks[i]))
             return no_memory_for_masks(err);
     for (size_t i = 0; i < found->count; i++) {
         struct segment *mask = &found->masks[i];
@@ -287,7 +236,8 @@ static enum status find_overlapping(struct query_masks *masks, float confidence,
         found->masks[i].index = box->index;
         if (!(box->score > confidence))
             continue;
-        if (!run_nearest(masks) || !take_area(masks, 0, box, &found->masks[i]))
+        if (!run_nearest(masks) ||
+            !area_take(&masks->runs, 0, masks->photo_height, box, &found->masks[i]))
             return no_memory_for_masks(err);
     }
     return STATUS_OK;

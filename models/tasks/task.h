@@ -24,9 +24,10 @@ enum task_kind {
     TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
     TASK_TEXT,         /* a line of text */
     TASK_ANOMALY,      /* how unusual the photo is, with a map and a mask */
+    TASK_MASKS,        /* masks of what points and a box show in the photo */
 };
 
-#define TASK_KINDS (TASK_ANOMALY + 1)
+#define TASK_KINDS (TASK_MASKS + 1)
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
  * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of
@@ -64,6 +65,7 @@ enum task_layout {
     LAYOUT_OWL, /* logits [Q, words] under a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
     LAYOUT_GROUNDING, /* the same, where logits are of the tokens of all words; Grounding DINO */
     LAYOUT_HEATMAPS,  /* a map for each key point of one body: [K, height, width]; VitPose */
+    LAYOUT_SAM,       /* masks [.., M, height, width], logits, and their scores [.., M] */
 };
 
 /* Most outputs that a layout has. */
@@ -143,7 +145,8 @@ struct task {
      * does. */
     float unclip_ratio;
     bool dilates;         /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
-    int mask_side;        /* Mask2Former: masks are first interpolated to this side; else 0 */
+    int mask_side;        /* Mask2Former: masks are first interpolated to this side; SAM: not 0 if
+                             to the input's; else 0 */
     bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
     struct task_options options; /* complete */
     bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
@@ -190,8 +193,11 @@ struct task_facts {
     bool are_characters;      /* labels are the characters of a text */
     bool takes_texts;         /* its inputs are tokens of texts */
     enum word_form words;     /* it takes words beside a photo */
-    bool is_half;             /* it has the photos of a model whose texts another file has, or the
-                                 texts */
+    bool is_encoder;          /* of photos whose masks another file makes */
+    bool makes_masks;         /* that file; then mask_side is that of struct task */
+    int mask_side;
+    bool is_half; /* it has the photos of a model whose texts another file has, or the
+                     texts */
 };
 
 /* Decides the task. STATUS_MODEL if lensd.json asks for a task that the outputs do not fit. */

@@ -529,6 +529,24 @@ static void decide_half(const struct task_facts *facts, struct task *task)
             facts->takes_texts ? "texts" : "photos", facts->outputs[at].name);
 }
 
+/* Decides the task of SAM's halves. */
+static void decide_prompted(const struct task_facts *facts, struct task *task)
+{
+    if (facts->is_encoder) {
+        take_output(0, task);
+        decided(task, TASK_MASKS, "its other half, the decoder, makes masks of points and a box");
+    }
+    if (!facts->makes_masks)
+        return;
+    task->layout = LAYOUT_SAM;
+    task->mask_side = facts->mask_side;
+    task->output_count = 2;
+    task->outputs[0] = 0;
+    task->outputs[1] = 1;
+    decided(task, TASK_MASKS, "inputs for points, outputs '%.60s' and '%.60s'",
+            facts->outputs[0].name, facts->outputs[1].name);
+}
+
 /* Refuses vectors of texts that cannot be compared with the output. */
 static enum status check_text_size(const struct task_facts *facts, const struct task_output *output,
                                    struct error *err)
@@ -918,6 +936,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         decide_embedding,  detect_by_shape, decide_classification};
     decide_text(facts, &task);
     decide_half(facts, &task);
+    decide_prompted(facts, &task);
     if (facts->metadata_task)
         decide_by_metadata(facts, &task);
     for (size_t i = 0; i < COUNT_OF(rules) && !facts->metadata_task && !facts->are_characters; i++)
@@ -925,7 +944,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
             rules[i](facts, &task);
     refuse_inexact(facts, &task);
     /* lensd.json beside both halves of a detector is about the photos' half. */
-    const bool is_about_photos = !facts->takes_texts || !facts->is_half;
+    const bool is_about_photos = (!facts->takes_texts || !facts->is_half) && !facts->makes_masks;
     if (facts->configured_layout && is_about_photos)
         TRY(configured_layout(facts, &task, err));
     if (facts->configured_task && is_about_photos)

@@ -234,6 +234,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
     case TASK_ORIENTED:
     case TASK_INSTANCES:
     case TASK_TEXT_BOXES:
+    case TASK_MASKS:
         draw_boxes(a, image);
         return STATUS_OK;
     case TASK_SEGMENTATION:

@@ -28,7 +28,8 @@ struct inspection {
     size_t use_count;
     char transform[400];
     char tokenizer[200]; /* "": the model takes no texts */
-    char *text_half;     /* file of the half that takes texts; NULL: none */
+    char *second_half;   /* file of the half that takes texts, or makes masks; NULL: none */
+    const char *second_ending;
     const char *formats[IMAGE_FORMATS];
     size_t format_count;
 };
@@ -38,7 +39,7 @@ static void inspection_done(struct inspection *in)
     model_free(in->model);
     free(in->file);
     free(in->name);
-    free(in->text_half);
+    free(in->second_half);
     free(in->uses);
 }
 
@@ -143,7 +144,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (in->model->text.tokenizer)
         tokenizer_describe(in->model->text.tokenizer, in->tokenizer, sizeof in->tokenizer);
     if (in->file && in->model->image_input != SIZE_MAX)
-        TRY(model_find_text(config->model, &in->text_half, err));
+        TRY(model_find_half(config->model, &in->second_half, &in->second_ending, err));
     in->format_count = image_formats(in->formats);
     in->compiles = inspect_compile(in->model, in->note, sizeof in->note, &in->problem) == STATUS_OK;
     return STATUS_OK;
@@ -199,7 +200,9 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
             write_text(w, inputs, NULL, model->inputs[i].name);
         write_members(w, root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
     }
-    write_members(w, root, "text_half=%s", in->text_half);
+    const bool is_text = in->second_half && !strcmp(in->second_ending, MODEL_TEXT_ENDING);
+    write_members(w, root, "text_half=%s decoder?=%s", is_text ? in->second_half : NULL,
+                  is_text ? NULL : in->second_half);
     if (model)
         write_members(w, root, "task=%s task_evidence=%s", task_name(model->task.kind),
                       model->task.evidence);
@@ -317,8 +320,10 @@ static void print_model(const struct inspection *in, const struct model *model)
                model->words.size);
     if (model->words.form == WORDS_TOKENS)
         printf("%-12slabels of a request: %zu tokens\n", "words", model->text.length);
-    if (in->text_half)
-        printf("%-12sin the half %s\n", "texts", SHOWN(in->text_half));
+    if (in->second_half)
+        printf("%-12sin the half %s\n",
+               strcmp(in->second_ending, MODEL_TEXT_ENDING) ? "masks" : "texts",
+               SHOWN(in->second_half));
     inspect_print_wrapped("task", task_name(model->task.kind));
     inspect_print_wrapped("", model->task.evidence);
     if (model->class_count)

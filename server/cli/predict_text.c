@@ -21,8 +21,9 @@ static enum status open_text_model(const struct config *config, struct model **r
                                    struct error *err)
 {
     char *half = NULL;
+    const char *ending;
     if (!model_is_embedded(config->model))
-        TRY(model_find_text(config->model, &half, err));
+        TRY(model_find_half(config->model, &half, &ending, err));
     enum status status = model_open(half ? half : config->model, NULL, ret, err);
     free(half);
     if (status == STATUS_OK && !deployment_takes_texts(*ret)) {

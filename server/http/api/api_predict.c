@@ -20,6 +20,7 @@
 #include "server/answers/describe.h"
 #include "server/http/api/faces.h"
 #include "server/http/api/labels.h"
+#include "server/http/api/prompts.h"
 #include "server/http/api/request_limits.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/slices.h"
@@ -43,6 +44,7 @@ struct predict_work {
     struct staged_request *staged; /* NULL: the model is no pipeline */
     struct request_texts texts;    /* instead of images */
     struct request_labels labels;  /* of the images */
+    struct request_prompt prompt;  /* for the only image */
     int form;                      /* enum describe_form that `format` names; -1: Accept decides */
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
@@ -61,6 +63,7 @@ static void predict_free_work(struct exchange *x)
     struct staged_request *staged = work->staged;
     struct request_texts texts = work->texts;
     request_labels_done(&work->labels);
+    request_prompt_done(&work->prompt);
     submission_free(x); /* first: its images lie in the others */
     texts_done(&texts);
     multipart_done(&multipart);
@@ -259,7 +262,8 @@ static bool predict_has_parameter(const char *name)
     for (size_t i = 0; i < COUNT_OF(parameters); i++)
         if (!strcmp(name, parameters[i].name))
             return true;
-    return slices_is_parameter(name) || task_option_is(name) || !strcmp(name, "labels");
+    return slices_is_parameter(name) || request_prompt_is(name) || task_option_is(name) ||
+           !strcmp(name, "labels");
 }
 
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
@@ -272,7 +276,8 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
             "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
             "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
             "slices, overlap and merge; for segmenters classes and masks; for embedding models "
-            "normalize and dimensions; for models of photos and texts labels, prompt and truncate",
+            "normalize and dimensions; for models of photos and texts labels, prompt and truncate; "
+            "for SAM points and box",
             name);
     if (!strcmp(name, "labels"))
         return request_labels_read(&work->labels, text, size, err);
@@ -285,6 +290,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
         if (!strcmp(name, parameters[i].name))
             return parameters[i].set(work, value, err);
     return slices_is_parameter(name) ? slices_set(&work->slices, name, value, err)
+           : request_prompt_is(name) ? request_prompt_set(&work->prompt, name, value, err)
                                      : set_task_option(work, name, value, err);
 }
 
@@ -785,7 +791,10 @@ static void predict_answer(struct exchange *x)
     enum describe_form form = http == 200 ? (enum describe_form)x->answer_form : DESCRIBE_JSON;
     const struct describe_how how = {.form = form,
                                      .as_list = work->as_list,
-                                     .model = work->staged ? work->staged->name : NULL,
+                                     .model = work->staged ? work->staged->name
+                                              : request_prompt_is_set(&work->prompt)
+                                                  ? work->prompt.model
+                                                  : NULL,
                                      .total_ms = clock_ms(clock_now() - request->started)};
     char *text = describe_predictions_as(request, &how, &size);
     if (http == 503)
@@ -808,7 +817,8 @@ static void predict_finish(struct exchange *x)
     else
         predict_answer(x);
     /* A stage's model can be loaded anew without the pipeline. */
-    if (!work->staged && !work->labels.count && (!dialect || !dialect->has_id))
+    if (!work->staged && !work->labels.count && !request_prompt_is_set(&work->prompt) &&
+        (!dialect || !dialect->has_id))
         store_in_cache(x);
 }
 
@@ -860,6 +870,13 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
         work->request.model = x->match.model;
         work->request.version = x->match.version[0] ? x->match.version : NULL;
     }
+    if (request_prompt_is_set(&work->prompt) &&
+        (work->texts.count || work->labels.count || work->slices.side))
+        return error_set(err, STATUS_INVALID,
+                         "points and box go with a photo, without %s; leave it out",
+                         work->texts.count    ? "texts"
+                         : work->labels.count ? "labels"
+                                              : "slices");
     if (work->texts.count) {
         TRY(model_host_find_text(x->server->options.model_host, work->request.model,
                                  work->texts.model, err));
@@ -890,11 +907,15 @@ static void predict_submit_photos(struct exchange *x)
     submit_or_refuse(x, status, &err);
 }
 
-/* On an offload thread: to encode texts takes long. */
+/* On an offload thread: to encode texts or photos takes long. */
 static void predict_submit_texts(struct exchange *x)
 {
     struct predict_work *work = x->work;
     struct error err;
+    if (request_prompt_is_set(&work->prompt)) {
+        request_prompt_begin(x, &work->prompt, submit_work);
+        return;
+    }
     if (work->texts.count) {
         const enum status status = texts_submit(x, &work->texts, &work->request, &err);
         if (status != STATUS_OK)
@@ -908,7 +929,7 @@ static void predict_submit_texts(struct exchange *x)
 static void predict_submit(struct exchange *x)
 {
     const struct predict_work *work = x->work;
-    if (!work->texts.count && !work->labels.count) {
+    if (!work->texts.count && !work->labels.count && !request_prompt_is_set(&work->prompt)) {
         predict_submit_photos(x);
         return;
     }

@@ -161,6 +161,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
         [TASK_TEXT_BOXES] = {"confidence=0.5", "boxes of lines of text in pixels of the photo"},
         [TASK_TEXT] = {"", "the text in the photo"},
         [TASK_ANOMALY] = {"", "how unusual the photo is, a map and a mask"},
+        [TASK_MASKS] = {"points=120,80,1", "masks of what the points show, best first"},
     };
     fputs("<pre tabindex=\"0\">curl --data-binary @photo.jpg '", out);
     put_predict(out, x, model, "");

@@ -332,7 +332,7 @@ static void take_vectors(struct exchange *x)
         memcpy(labels->scores.vectors + labels->missing[i] * size, found->values,
                size * sizeof *found->values);
         text_cache_keep(request->deployment->text_cache, labels->texts.items[i].text, found->values,
-                        size);
+                        size, NULL);
     }
     labels_are_ready(x);
 }
@@ -386,7 +386,6 @@ static void texts_loaded(struct predict_request *request)
 void request_labels_begin(struct exchange *x, struct request_labels *labels,
                           struct predict_request *request, void (*run)(struct exchange *exchange))
 {
-    struct model_host *host = x->server->options.model_host;
     struct error err;
     labels->run = run;
     labels->options = TASK_OPTIONS_NONE;
@@ -415,16 +414,7 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
         labels_are_ready(x);
         return;
     }
-    if (model_host_hold(host, &labels->request)) {
-        encode_labels(x);
-        return;
-    }
-    exchange_wait(x, &labels->request, x->finish);
-    int retry_after_s = 0;
-    if (model_host_await(host, &labels->request, &retry_after_s, &err) == STATUS_OK)
-        return;
-    x->answer.retry_after_s = retry_after_s;
-    labels_failed(x, &err);
+    submission_await(x, &labels->request, encode_labels);
 }
 
 void request_labels_done(struct request_labels *labels)

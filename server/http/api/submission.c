@@ -409,6 +409,23 @@ void submission_when_loaded(struct exchange *x, const char *model, const char *v
     exchange_resume(x);
 }
 
+void submission_await(struct exchange *x, struct predict_request *request,
+                      void (*run)(struct exchange *exchange))
+{
+    struct model_host *host = x->server->options.model_host;
+    struct error err;
+    int retry_after_s = 0;
+    if (model_host_hold(host, request)) {
+        run(x);
+        return;
+    }
+    exchange_wait(x, request, x->finish);
+    if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
+        return;
+    x->answer.retry_after_s = retry_after_s;
+    submit_or_refuse(x, err.status, &err);
+}
+
 void submit_or_refuse(struct exchange *x, enum status status, const struct error *err)
 {
     if (status == STATUS_OK) {

@@ -64,6 +64,12 @@ void submission_submit(struct exchange *exchange, struct predict_request *reques
 /* Submits, or answers with the error. Every `start` ends with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
+/* Calls `run` once the model that `request` names, another half of a model, is loaded: now, or
+ * request->on_done is called. Answers with the error if it will not be in time. From an offload
+ * thread; the exchange must not be touched afterwards. */
+void submission_await(struct exchange *exchange, struct predict_request *request,
+                      void (*run)(struct exchange *exchange));
+
 /* Refuses a pipeline.json: only /predict's own JSON can show crops. STATUS_INVALID if this model of
  * a request (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
 enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,

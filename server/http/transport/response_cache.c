@@ -3,6 +3,7 @@
 
 #include <gnutls/crypto.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,20 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *x, 
     gnutls_hash_deinit(hash, x->cache_key.hash);
     x->cache_key.is_set = is_good;
     x->cache_key.headers = x->answer.header_count;
+    return is_good;
+}
+
+bool response_photo_hash(const struct exchange *x, const uint8_t *data, size_t size,
+                         char ret[static 2 * RESPONSE_KEY_BYTES + 1])
+{
+    uint8_t bytes[RESPONSE_KEY_BYTES];
+    gnutls_hash_hd_t hash;
+    if (gnutls_hash_init(&hash, GNUTLS_DIG_SHA256) != 0)
+        return false;
+    const bool is_good = hash_text(hash, x->key_name) && hash_field(hash, data, size);
+    gnutls_hash_deinit(hash, bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
     return is_good;
 }
 

@@ -70,6 +70,11 @@ void response_cache_free(struct response_cache *cache); /* accepts NULL */
 bool response_cache_key(const struct response_cache *cache, struct exchange *exchange,
                         bool reads_forms);
 
+/* The SHA-256 of a photo and of the name of the API key, for the same reasons, as hexadecimal
+ * digits. False: there is no SHA-256. */
+bool response_photo_hash(const struct exchange *exchange, const uint8_t *data, size_t size,
+                         char ret[static 2 * RESPONSE_KEY_BYTES + 1]);
+
 /* Returns the answer cached under exchange->cache_key, for the caller to release; NULL if there is
  * none. */
 struct cached_answer *response_cache_find(struct response_cache *cache,

@@ -177,7 +177,9 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
     }
     find_answer(deployment, session);
     if (deployment_takes_texts(deployment->model))
-        deployment->text_cache = text_cache_create();
+        deployment->text_cache = text_cache_create(TEXT_CACHE_BYTES);
+    if (deployment->model->task.kind == TASK_MASKS && deployment->takes_images)
+        deployment->text_cache = text_cache_create(PHOTO_CACHE_BYTES);
     deployment->max_batch = info->batched ? info->batches[info->batch_count - 1].size : 1;
     return STATUS_OK;
 }

@@ -72,7 +72,8 @@ struct deployment {
     size_t output;                 /* index of the class scores, or of the task's first output */
     size_t class_count;            /* of a classifier; 0: not known before a run */
     char no_answer[320];           /* a sentence: why photos get no answer; "" if they do */
-    struct text_cache *text_cache; /* of a model that takes texts, owned; NULL keeps nothing */
+    struct text_cache *text_cache; /* of a model that takes texts, or of photos for a decoder of
+                                      masks; owned; NULL keeps nothing */
     struct deployment_stats stats;
     struct meters meters; /* its scheduler's, for requests that outlive that */
 

@@ -3,9 +3,8 @@
 
 #include "server/image/frame.h"
 
-/* The photo's position in the model's input. */
-static enum status place_photo(const struct preprocess *p, const struct predict_image *image,
-                               struct task_geometry *ret, struct error *err)
+enum status image_place(const struct preprocess *p, const struct predict_image *image,
+                        struct task_geometry *ret, struct error *err)
 {
     const struct source_frame source = frame_source(p, image->width, image->height);
     struct crop_frame frame;
@@ -40,8 +39,10 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
     const struct preprocess *p = &model->preprocess;
     struct task_geometry geometry = {
         1, 1, 0, 0, (float)p->width, (float)p->height, (float)p->width, (float)p->height};
-    if (!image->request->tensors) /* which are the model's input itself */
-        TRY(place_photo(&model->preprocess, image, &geometry, &image->error));
+    if (image->request->place)
+        geometry = *image->request->place;
+    else if (!image->request->tensors) /* which are the model's input itself */
+        TRY(image_place(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);
 }

@@ -11,6 +11,10 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
                             int batch, int row, struct task_buffer *buffers,
                             struct predict_image *image) MUST_USE;
 
+/* Where a photo of image->width x height pixels lies in the model's input. STATUS_INVALID. */
+enum status image_place(const struct preprocess *p, const struct predict_image *image,
+                        struct task_geometry *ret, struct error *err) MUST_USE;
+
 /* The name of a class of a request's answers: a text of the request, or the model's label; NULL: it
  * has none. */
 const char *predict_class_name(const struct predict_request *request, size_t index);

@@ -180,7 +180,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
 {
     const enum task_kind kind = lane->model->task.kind;
     if (image->request->raw_outputs || !image->entry.is_large ||
-        (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES) ||
+        (kind != TASK_SEGMENTATION && kind != TASK_INSTANCES && kind != TASK_MASKS) ||
         tensor_copy_out(lane->outputs, lane->deployment->output_count, NULL, batch, row,
                         run_memory(lane), &image->outputs, &image->error) != STATUS_OK)
         return false;

@@ -320,6 +320,12 @@ static enum status check_fits(const struct deployment *deployment,
             err, STATUS_INVALID,
             "model '%s' has no answer to a photo: %s; send tensors to POST /v2/models/%s/infer",
             name, deployment->no_answer, name);
+    if (!request->raw_outputs && !request->tensors && deployment->model->task.kind == TASK_MASKS &&
+        deployment->takes_images)
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' makes masks of what a prompt shows in a photo; add "
+                         "points=x,y,1 or box=left,top,right,bottom to /predict",
+                         name);
     if (!request->tensors && deployment->takes_images)
         TRY(check_words(deployment, request, err));
     if (!request->tensors && !deployment->takes_images)
@@ -634,6 +640,11 @@ size_t model_host_models(struct model_host *host, struct model_status *ret, size
         ret[count].queued = images.queued;
         ret[count].in_flight = images.admitted - images.queued;
     }
+}
+
+struct memory_budget *model_host_run_memory(struct model_host *host)
+{
+    return budget_run_memory(host->budget);
 }
 
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit)

@@ -178,6 +178,9 @@ struct predict_request {
      * its order, to image_count rows as deployment->inputs[i] says, packed: images[r] is row r.
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
+    /* With tensors that were made of a photo: its place in the input of the model that made them,
+     * whose width and height the image has. Borrowed until on_done. NULL: they were not. */
+    const struct task_geometry *place;
     /* Texts that are the classes, instead of the model's: a photo's vector is compared with theirs.
      * Borrowed until predict_request_free_results; must be filled before submit. NULL: none. */
     struct zero_shot *texts;
@@ -404,6 +407,9 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
                                struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
 void model_host_release(struct model_host *host, struct deployment *deployment);
+
+/* What the tensors of all runs are charged to; lives as long as the host. */
+struct memory_budget *model_host_run_memory(struct model_host *host);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health can show
  * it and the model host is not ready before it is. `required_total`: how many models have to be

@@ -105,7 +105,7 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this one, or its half for texts. */
+/* True if every other name of the table is a stage of this one, or its second half. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry)
 {
     const size_t stages = entry->stages ? entry->stages->stage_count : 0;
@@ -113,7 +113,8 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
         const char *name = host->entries[i]->name;
         const size_t length = strlen(entry->name);
         bool is_in = !strncmp(name, entry->name, length) &&
-                     (!name[length] || !strcmp(name + length, MODEL_TEXT_ENDING));
+                     (!name[length] || !strcmp(name + length, MODEL_TEXT_ENDING) ||
+                      !strcmp(name + length, MODEL_DECODER_ENDING));
         for (size_t s = 0; s < stages && !is_in; s++)
             is_in = !strcmp(name, entry->stages->stages[s].model);
         if (!is_in)

@@ -5,29 +5,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/base/thread.h"
+#include "engine/tensor/tensor.h"
 
 struct kept_text {
     char *text; /* NULL: the place is empty */
     float *vector;
     size_t size;
+    uint64_t used; /* number of its last use */
 };
 
 struct text_cache {
     pthread_mutex_t lock;
     struct kept_text places[TEXT_CACHE_PLACES];
+    struct memory_budget *budget; /* of the vectors */
+    size_t bytes, most;           /* of them */
+    uint64_t uses;
 };
 
-struct text_cache *text_cache_create(void)
+struct text_cache *text_cache_create(size_t most)
 {
     struct text_cache *cache = calloc(1, sizeof *cache);
-    if (cache)
-        pthread_mutex_init(&cache->lock, NULL);
+    if (!cache)
+        return NULL;
+    pthread_mutex_init(&cache->lock, NULL);
+    cache->most = most;
     return cache;
 }
 
-static void place_empty(struct kept_text *place)
+static void place_empty(struct text_cache *cache, struct kept_text *place)
 {
+    const size_t bytes = place->size * sizeof *place->vector;
+    memory_uncharge(cache->budget, bytes);
+    cache->bytes -= bytes;
     free(place->text);
     free(place->vector);
     *place = (struct kept_text){0};
@@ -38,7 +49,7 @@ void text_cache_free(struct text_cache *cache)
     if (!cache)
         return;
     for (size_t i = 0; i < TEXT_CACHE_PLACES; i++)
-        place_empty(&cache->places[i]);
+        place_empty(cache, &cache->places[i]);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
 }
@@ -56,25 +67,67 @@ bool text_cache_find(struct text_cache *cache, const char *text, float *ret, siz
     if (!cache)
         return false;
     LOCK(&cache->lock);
-    const struct kept_text *place = place_of(cache, text);
+    struct kept_text *place = place_of(cache, text);
     if (!place->text || place->size != size || strcmp(place->text, text) != 0)
         return false;
+    place->used = ++cache->uses;
     memcpy(ret, place->vector, size * sizeof *ret);
     return true;
 }
 
-void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size)
+float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size)
 {
-    if (!cache || size > TEXT_CACHE_VECTOR_MAX || strlen(text) > TEXT_CACHE_TEXT_MAX)
-        return;
-    struct kept_text kept = {strdup(text), malloc(size * sizeof *vector), size};
-    if (!kept.text || !kept.vector) {
-        place_empty(&kept);
-        return;
-    }
-    memcpy(kept.vector, vector, size * sizeof *vector);
+    if (!cache)
+        return NULL;
     LOCK(&cache->lock);
     struct kept_text *place = place_of(cache, text);
-    place_empty(place);
-    *place = kept;
+    if (!place->text || strcmp(place->text, text) != 0)
+        return NULL;
+    place->used = ++cache->uses;
+    float *copy = malloc(place->size * sizeof *copy);
+    if (copy)
+        memcpy(copy, place->vector, place->size * sizeof *copy);
+    *ret_size = place->size;
+    return copy;
+}
+
+/* Empties places until `bytes` fit; false: they never do. */
+static bool make_room(struct text_cache *cache, size_t bytes)
+{
+    while (bytes > cache->most - cache->bytes ||
+           memory_charge(cache->budget, bytes, NULL) != STATUS_OK) {
+        struct kept_text *oldest = NULL;
+        for (size_t i = 0; i < TEXT_CACHE_PLACES; i++)
+            if (cache->places[i].text && (!oldest || cache->places[i].used < oldest->used))
+                oldest = &cache->places[i];
+        if (!oldest)
+            return false;
+        place_empty(cache, oldest);
+    }
+    cache->bytes += bytes;
+    return true;
+}
+
+void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size,
+                     struct memory_budget *budget)
+{
+    size_t bytes;
+    if (!cache || !size_mul(size, sizeof *vector, &bytes) || bytes > cache->most ||
+        strlen(text) > TEXT_CACHE_TEXT_MAX)
+        return;
+    struct kept_text kept = {strdup(text), malloc(bytes), size, 0};
+    if (kept.text && kept.vector) {
+        memcpy(kept.vector, vector, bytes);
+        LOCK(&cache->lock);
+        struct kept_text *place = place_of(cache, text);
+        cache->budget = budget;
+        place_empty(cache, place);
+        kept.used = ++cache->uses;
+        if (make_room(cache, bytes)) {
+            *place = kept;
+            return;
+        }
+    }
+    free(kept.text);
+    free(kept.vector);
 }

@@ -1,0 +1,167 @@
+/* Prepares SAM's decoder of masks: two outputs, and any number of points.
+ *
+ *     points [1, 32, 2], labels [1, 32] ──▶ those that are used ──▶ the graph as the file has it
+ *
+ * Points that are left over cannot be padding: attention would see it. So they are cut off in the
+ * graph, where their shapes depend on data from there on. */
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "engine/passes/edit.h"
+#include "models/folder/model_internal.h"
+
+/* segment-anything's and samexporter's export (also of MobileSAM and SAM 2); Hugging Face's. */
+enum prompt_input mask_prompt_input(const char *name, size_t size)
+{
+    static const struct {
+        const char *name;
+        enum prompt_input input;
+    } names[] = {{"point_coords", PROMPT_POINTS},
+                 {"input_points", PROMPT_POINTS},
+                 {"point_labels", PROMPT_LABELS},
+                 {"input_labels", PROMPT_LABELS}};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strlen(names[i].name) == size && !memcmp(names[i].name, name, size))
+            return names[i].input;
+    return PROMPT_NONE;
+}
+
+static enum prompt_input prompt_input_of(const struct value *input)
+{
+    return mask_prompt_input(input->name, strlen(input->name));
+}
+
+/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. False: it cannot be what
+ * its name says. */
+static bool fix_shape(struct value *input)
+{
+    const enum prompt_input kind = prompt_input_of(input);
+    struct shape *shape = &input->shape;
+    const int axis = shape->rank - (kind == PROMPT_POINTS ? 2 : 1);
+    const bool is_prompt = kind == PROMPT_POINTS || kind == PROMPT_LABELS;
+    if (shape->rank == SHAPE_UNKNOWN ||
+        (is_prompt && (axis < 1 || shape->dims[axis] != DIM_UNKNOWN)) ||
+        (kind == PROMPT_POINTS && shape->dims[axis + 1] != 2))
+        return false;
+    for (int d = 0; d < shape->rank; d++)
+        if (shape->dims[d] == DIM_UNKNOWN)
+            shape->dims[d] = is_prompt && d == axis ? PROMPT_POINTS_MAX : 1;
+    return true;
+}
+
+/* Replaces an input by one of float32. The file's nodes read what `used` (int64, [n]) picks of it.
+ */
+static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
+{
+    struct graph *graph = edit->graph;
+    struct value *old = graph->inputs[i];
+    const size_t at = edit_position(graph, used->producer) + 1;
+    struct value *typed = edit_insert_cast(edit, at, "points", all, old->dtype);
+    struct node *node = typed ? edit_insert_node(edit, at + 1, OP_GATHER, 13, "used points",
+                                                 (struct value *[]){typed, used}, 2)
+                              : NULL;
+    if (!node || !node_set_int(graph, node, "axis", axis))
+        return edit_no_memory(edit);
+    node_set_output(node, 0, old);
+    old->shape = SHAPE_NONE;
+    old->name = "";
+    graph->inputs[i] = all;
+    return true;
+}
+
+static struct value *add_input(struct graph *graph, const struct value *like)
+{
+    return graph_add_value(graph, like->name, DTYPE_F32, &like->shape);
+}
+
+/* Cuts off the points whose labels are PROMPT_NO_POINT. */
+static bool cut_points(struct edit *edit, struct mask_prompt *prompt)
+{
+    struct graph *graph = edit->graph;
+    struct value *points = add_input(graph, graph->inputs[prompt->points]);
+    struct value *labels = add_input(graph, graph->inputs[prompt->labels]);
+    const int64_t flat = -1;
+    const float least = PROMPT_NO_POINT;
+    struct value *bound = edit_constant(edit, DTYPE_F32, &SHAPE(1), &least);
+    struct value *list = edit_constant(edit, DTYPE_I64, &SHAPE(1), &flat), *value = NULL;
+    if (points && labels && bound && list)
+        value = edit_insert_value(edit, 0, OP_GREATER, 13, "used labels",
+                                  (struct value *[]){labels, bound}, 2, DTYPE_BOOL, &labels->shape);
+    if (value)
+        value = edit_insert_value(edit, 1, OP_RESHAPE, 13, "used labels, flat",
+                                  (struct value *[]){value, list}, 2, DTYPE_BOOL,
+                                  &SHAPE(PROMPT_POINTS_MAX));
+    if (value)
+        value = edit_insert_value(edit, 2, OP_NON_ZERO, 13, "places of points", &value, 1,
+                                  DTYPE_I64, NULL);
+    if (value)
+        value = edit_insert_value(edit, 3, OP_RESHAPE, 13, "places of points, flat",
+                                  (struct value *[]){value, list}, 2, DTYPE_I64, NULL);
+    return value && pick_used(edit, prompt->points, points, points->shape.rank - 2, value) &&
+           pick_used(edit, prompt->labels, labels, labels->shape.rank - 1, value);
+}
+
+/* The first output with one of these names; NULL: there is none. */
+static struct value *output_of(const struct graph *graph, const char *const *names, size_t count)
+{
+    for (size_t k = 0; k < count; k++)
+        for (size_t i = 0; i < graph->output_count; i++)
+            if (!strcmp(graph->outputs[i]->name, names[k]))
+                return graph->outputs[i];
+    return NULL;
+}
+
+/* Reads what the decoder is by the names of its inputs, and fixes their shapes. */
+static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, struct error *err)
+{
+    bool has_points = false, has_labels = false, is_sam2 = false;
+    for (size_t i = 0; i < graph->input_count; i++) {
+        struct value *input = graph->inputs[i];
+        const enum prompt_input kind = prompt_input_of(input);
+        char text[SHAPE_TEXT];
+        if (!fix_shape(input))
+            return error_set(err, STATUS_MODEL,
+                             "input '%.60s' of the decoder of masks has the shape %s; lensd takes "
+                             "decoders with a free number of points, [1, points, 2], and labels, "
+                             "[1, points]: export it with dynamic axes",
+                             input->name, shape_text(&input->shape, text));
+        if (kind == PROMPT_POINTS)
+            ret->takes_boxes = !strcmp(input->name, "point_coords");
+        ret->points = kind == PROMPT_POINTS ? i : ret->points;
+        ret->labels = kind == PROMPT_LABELS ? i : ret->labels;
+        has_points = has_points || kind == PROMPT_POINTS;
+        has_labels = has_labels || kind == PROMPT_LABELS;
+        is_sam2 = is_sam2 || !strncmp(input->name, "high_res_feats", 14);
+    }
+    if (!has_points || !has_labels)
+        return error_set(err, STATUS_MODEL,
+                         "the decoder of masks has no input of %s; lensd takes point_coords with "
+                         "point_labels, or input_points with input_labels",
+                         has_points ? "labels" : "points");
+    ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds it itself */
+    ret->is_padded = !is_sam2;
+    ret->is_set = true;
+    return STATUS_OK;
+}
+
+enum status mask_prompt_prepare(struct model *model, struct error *err)
+{
+    static const char *const masks[] = {"low_res_masks", "pred_masks", "masks"};
+    static const char *const scores[] = {"iou_predictions", "iou_scores"};
+    struct graph *graph = model->graph;
+    struct edit edit = {.graph = graph, .err = err};
+    TRY(read_inputs(graph, &model->prompt, err));
+    struct value *outputs[] = {output_of(graph, masks, COUNT_OF(masks)),
+                               output_of(graph, scores, COUNT_OF(scores))};
+    if (!outputs[0] || !outputs[1])
+        return error_set(err, STATUS_MODEL,
+                         "the decoder of masks has no output of %s; lensd takes low_res_masks, "
+                         "pred_masks or masks, with iou_predictions or iou_scores",
+                         outputs[0] ? "scores" : "masks");
+    if (!cut_points(&edit, &model->prompt))
+        return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
+    graph->output_count = COUNT_OF(outputs); /* of at least as many */
+    memcpy(graph->outputs, outputs, sizeof outputs);
+    edit_sweep(&edit);
+    return edit_end(&edit);
+}

@@ -1,0 +1,339 @@
+/* Runs the halves of a model for a prompt.
+ *
+ *     photo ─▶ cached? ─ no ─▶ encoder ─▶ its outputs ─┐
+ *                 └───────────────── yes ──────────────┴─▶ decoder, with points ─▶ masks */
+#include "server/http/api/prompts.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/size.h"
+#include "server/http/api/submission.h"
+#include "server/schedule/runtime/image_answer.h"
+#include "server/schedule/runtime/text_cache.h"
+
+/* Points that a client may send: a box takes two places. */
+#define POINTS_MOST (PROMPT_POINTS_MAX - 2)
+
+/* Of the encoder: a float counts the numbers exactly. */
+#define OUTPUT_BYTES_MOST ((size_t)64 << 20)
+
+/* ---- parameters ---- */
+
+bool request_prompt_is(const char *name)
+{
+    return !strcmp(name, "points") || !strcmp(name, "box");
+}
+
+/* Reads at most `most` numbers with commas or semicolons between them; 0: the text is something
+ * else. */
+static size_t read_numbers(const char *text, float *ret, size_t most)
+{
+    for (size_t count = 0; count < most; text++) {
+        char *end = NULL;
+        const float number = strspn(text, "0123456789.-") ? strtof(text, &end) : NAN;
+        if (!end || end == text || !isfinite(number))
+            return 0;
+        ret[count++] = number;
+        text = end;
+        if (!*text)
+            return count;
+        if (*text != ',' && *text != ';')
+            return 0;
+    }
+    return 0;
+}
+
+enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
+                               struct error *err)
+{
+    float n[3 * POINTS_MOST];
+    const size_t count = read_numbers(text, n, COUNT_OF(n));
+    if (!strcmp(name, "box")) {
+        prompt->has_box = count == 4 && n[0] < n[2] && n[1] < n[3];
+        prompt->box[0] = (struct prompt_point){n[0], n[1], 2};
+        prompt->box[1] = (struct prompt_point){n[2], n[3], 3};
+        return prompt->has_box ? STATUS_OK
+                               : error_set(err, STATUS_INVALID,
+                                           "box is '%.60s'; it must be left, top, right and bottom "
+                                           "in pixels of the photo: box=10,10,200,150",
+                                           text);
+    }
+    prompt->count = count % 3 ? 0 : count / 3;
+    for (size_t i = 0; i < prompt->count; i++) {
+        prompt->points[i] = (struct prompt_point){n[3 * i], n[3 * i + 1], n[3 * i + 2]};
+        if (prompt->points[i].label != 0 && prompt->points[i].label != 1)
+            prompt->count = 0;
+    }
+    return prompt->count ? STATUS_OK
+                         : error_set(err, STATUS_INVALID,
+                                     "points is '%.60s'; it must be x, y and 1 (inside) or 0 "
+                                     "(outside) for each of at most %d points: "
+                                     "points=120,80,1;30,40,0",
+                                     text, POINTS_MOST);
+}
+
+/* ---- the decoder ---- */
+
+static struct request_prompt *prompt_of(const struct exchange *x)
+{
+    const struct predict_request *request = x->work;
+    return (struct request_prompt *)((char *)(uintptr_t)request->place -
+                                     offsetof(struct request_prompt, place));
+}
+
+static void prompt_failed(struct exchange *x, const struct error *err)
+{
+    submit_or_refuse(x, err->status, err);
+}
+
+/* Writes the points in pixels of the encoder's input, and their labels. */
+static enum status write_points(struct request_prompt *prompt, const struct deployment *decoder,
+                                const struct predict_image *photo, struct error *err)
+{
+    const struct mask_prompt *form = &decoder->model->prompt;
+    const struct task_geometry *g = &prompt->place;
+    const struct prompt_point none = {0, 0, -1};
+    struct prompt_point *points = prompt->points;
+    size_t count = prompt->count;
+    for (size_t i = 0; prompt->has_box && i < 2; i++)
+        points[count++] = prompt->box[i];
+    if (!prompt->has_box && form->adds_point)
+        points[count++] = none;
+    for (size_t i = 0; i < PROMPT_POINTS_MAX; i++) {
+        const float x = points[i].x, y = points[i].y;
+        const float label = i < count ? points[i].label : PROMPT_NO_POINT;
+        if (!(x >= 0 && y >= 0 && x <= (float)photo->width && y <= (float)photo->height))
+            return error_set(err, STATUS_INVALID,
+                             "%g,%g is outside the photo of %u x %u pixels; points and box are in "
+                             "pixels of the upright photo",
+                             (double)x, (double)y, photo->width, photo->height);
+        prompt->coordinates[2 * i] = label < 0 ? 0 : x * g->gain_x + g->left;
+        prompt->coordinates[2 * i + 1] = label < 0 ? 0 : y * g->gain_y + g->top;
+        prompt->labels[i] = label;
+    }
+    return STATUS_OK;
+}
+
+/* The numbers of the encoder's output that has the name of the decoder's input; NULL: there is
+ * none. */
+static const float *output_for(const struct request_prompt *prompt,
+                               const struct deployment *encoder, const struct served_tensor *input)
+{
+    const float *counts = prompt->embeddings + 2, *at = counts + encoder->output_count;
+    for (size_t i = 0; i < encoder->output_count; at += (size_t)counts[i++])
+        if (!strcmp(encoder->outputs[i].name, input->name) && input->dtype == DTYPE_F32 &&
+            (size_t)counts[i] == input->count)
+            return at;
+    return NULL;
+}
+
+static enum status fill_inputs(struct request_prompt *prompt, const struct deployment *encoder,
+                               const struct deployment *decoder, struct error *err)
+{
+    const struct mask_prompt *form = &decoder->model->prompt;
+    if (!form->is_set || decoder->input_count > COUNT_OF(prompt->rows))
+        return error_set(err, STATUS_MODEL, "model '%s' is no decoder of masks that lensd knows",
+                         prompt->decoder);
+    if (prompt->has_box && !form->takes_boxes)
+        return error_set(err, STATUS_INVALID,
+                         "the decoder of model '%s' takes points, but no box; send points",
+                         prompt->model);
+    for (size_t i = 0; i < decoder->input_count; i++) {
+        prompt->rows[i] = i == form->points   ? prompt->coordinates
+                          : i == form->labels ? prompt->labels
+                                              : output_for(prompt, encoder, &decoder->inputs[i]);
+        if (!prompt->rows[i])
+            return error_set(err, STATUS_MODEL,
+                             "input '%.60s' of the decoder of model '%s' is no output of its "
+                             "encoder, by name and size; export both halves from one model",
+                             decoder->inputs[i].name, prompt->model);
+    }
+    return STATUS_OK;
+}
+
+/* Submits the prompt to the decoder. */
+static enum status submit_prompt(struct exchange *x, const struct deployment *encoder,
+                                 struct error *err)
+{
+    struct request_prompt *prompt = prompt_of(x);
+    struct predict_request *request = x->work;
+    struct predict_image *photo = &request->images[0];
+    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct deployment *decoder;
+    photo->width = (uint32_t)prompt->embeddings[0];
+    photo->height = (uint32_t)prompt->embeddings[1];
+    TRY(image_place(&encoder->model->preprocess, photo, &prompt->place, err));
+    TRY(model_host_acquire(host, prompt->decoder, NULL, &decoder, &x->answer.retry_after_s, err));
+    enum status status = fill_inputs(prompt, encoder, decoder, err);
+    if (status == STATUS_OK)
+        status = write_points(prompt, decoder, photo, err);
+    if (status == STATUS_OK) {
+        request->tensors = prompt->rows;
+        request->target = decoder;
+        prompt->run(x);
+    }
+    model_host_release(host, decoder);
+    return status;
+}
+
+/* ---- the encoder ---- */
+
+/* Copies what the encoder made. */
+static enum status take_outputs(struct exchange *x, struct request_prompt *prompt,
+                                struct error *err)
+{
+    const struct predict_image *image = &prompt->image;
+    const size_t outputs = prompt->encoding.deployment->output_count;
+    size_t count = 2 + outputs, bytes;
+    for (size_t i = 0; i < outputs; i++)
+        if (image->outputs[i]->dtype != DTYPE_F32 || image->outputs[i]->bytes > OUTPUT_BYTES_MOST ||
+            !size_add(count, image->outputs[i]->bytes / sizeof(float), &count))
+            return error_set(err, STATUS_MODEL,
+                             "output %zu of the encoder of model '%s' is not float32, or has more "
+                             "than %zu bytes",
+                             i, prompt->model, OUTPUT_BYTES_MOST);
+    if (!size_mul(count, sizeof(float), &bytes))
+        return error_no_memory(err, "for a photo's embeddings");
+    TRY(upload_charge(&x->body, bytes, err));
+    float *at = prompt->embeddings = malloc(bytes);
+    if (!at)
+        return error_no_memory(err, "for a photo's embeddings");
+    prompt->count_all = count;
+    *at++ = (float)image->width;
+    *at++ = (float)image->height;
+    for (size_t i = 0; i < outputs; i++)
+        *at++ = (float)(image->outputs[i]->bytes / sizeof(float));
+    for (size_t i = 0; i < outputs; at += image->outputs[i++]->bytes / sizeof(float))
+        memcpy(at, image->outputs[i]->data, image->outputs[i]->bytes);
+    return STATUS_OK;
+}
+
+/* Keeps what the encoder made. Runs on an offload thread. */
+static void take_photo(struct exchange *x)
+{
+    struct request_prompt *prompt = prompt_of(x);
+    const struct predict_image *image = &prompt->image;
+    const struct deployment *encoder = prompt->encoding.deployment;
+    struct error err = image->error;
+    if (image->status == STATUS_OK && take_outputs(x, prompt, &err) == STATUS_OK) {
+        if (prompt->hash[0])
+            text_cache_keep(encoder->text_cache, prompt->hash, prompt->embeddings,
+                            prompt->count_all,
+                            model_host_run_memory(x->server->options.model_host));
+        if (submit_prompt(x, encoder, &err) == STATUS_OK)
+            return;
+    }
+    prompt_failed(x, &err);
+}
+
+static void photo_encoded(struct predict_request *request)
+{
+    exchange_offload(request->context, SIZE_MAX, take_photo);
+}
+
+static enum status find_or_encode(struct exchange *x, struct deployment *encoder, struct error *err)
+{
+    struct request_prompt *prompt = prompt_of(x);
+    struct predict_request *request = &prompt->encoding;
+    const struct predict_image *photo = &((const struct predict_request *)x->work)->images[0];
+    if (photo->preset.status != STATUS_OK) {
+        *err = photo->preset;
+        return err->status;
+    }
+    if (!response_photo_hash(x, photo->data, photo->size, prompt->hash))
+        prompt->hash[0] = '\0';
+    prompt->embeddings = text_cache_copy(encoder->text_cache, prompt->hash, &prompt->count_all);
+    if (prompt->embeddings) {
+        TRY(upload_charge(&x->body, prompt->count_all * sizeof(float), err));
+        return submit_prompt(x, encoder, err);
+    }
+    prompt->image = (struct predict_image){.data = photo->data, .size = photo->size};
+    request->images = &prompt->image;
+    request->image_count = 1;
+    request->target = encoder;
+    request->raw_outputs = true;
+    request->on_done = photo_encoded;
+    submission_submit(x, request);
+    return STATUS_OK;
+}
+
+/* Both halves are loaded. Runs on an offload thread. */
+static void encode_photo(struct exchange *x)
+{
+    struct request_prompt *prompt = prompt_of(x);
+    const struct predict_request *request = x->work;
+    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct deployment *encoder;
+    struct error err;
+    enum status status = model_host_acquire(host, prompt->model, request->version, &encoder,
+                                            &x->answer.retry_after_s, &err);
+    if (status == STATUS_OK) {
+        status = find_or_encode(x, encoder, &err);
+        model_host_release(host, encoder);
+    }
+    if (status != STATUS_OK)
+        prompt_failed(x, &err);
+}
+
+static void decoder_loaded(struct predict_request *request)
+{
+    exchange_offload(request->context, SIZE_MAX, encode_photo);
+}
+
+/* Names the halves, and refuses what has no decoder. */
+static enum status find_halves(struct exchange *x, struct request_prompt *prompt, struct error *err)
+{
+    const struct predict_request *request = x->work;
+    struct model_host *host = x->server->options.model_host;
+    struct deployment *encoder;
+    if (request->image_count != 1)
+        return error_set(err, STATUS_INVALID,
+                         "points and box are for one photo, and the request has %zu; send them one "
+                         "by one",
+                         request->image_count);
+    TRY(refuse_pipeline(x, request->model, request->version, err));
+    TRY(model_host_acquire(host, request->model, request->version, &encoder,
+                           &x->answer.retry_after_s, err));
+    const struct task *task = &encoder->model->task;
+    const bool is_encoder = task->kind == TASK_MASKS && encoder->takes_images;
+    snprintf(prompt->model, sizeof prompt->model, "%s", encoder->model->name);
+    snprintf(prompt->decoder, sizeof prompt->decoder, "%s" MODEL_DECODER_ENDING, prompt->model);
+    const char *does = task_name(task->kind);
+    model_host_release(host, encoder);
+    return is_encoder ? STATUS_OK
+                      : error_set(err, STATUS_INVALID,
+                                  "points and box need a model with an encoder and a decoder of "
+                                  "masks, such as SAM; model '%s' is for %s",
+                                  prompt->model, does);
+}
+
+void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
+                          void (*run)(struct exchange *exchange))
+{
+    struct predict_request *request = x->work;
+    struct error err;
+    prompt->run = run;
+    request->place = &prompt->place;
+    prompt->encoding = (struct predict_request){.model = prompt->decoder,
+                                                .top_k = 1,
+                                                .started = request->started,
+                                                .deadline = request->deadline,
+                                                .priority = request->priority,
+                                                .client = request->client,
+                                                .on_done = decoder_loaded,
+                                                .context = x};
+    if (find_halves(x, prompt, &err) != STATUS_OK)
+        prompt_failed(x, &err);
+    else
+        submission_await(x, &prompt->encoding, encode_photo);
+}
+
+void request_prompt_done(struct request_prompt *prompt)
+{
+    predict_request_free_results(&prompt->encoding);
+    free(prompt->embeddings);
+}

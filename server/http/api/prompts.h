@@ -1,0 +1,47 @@
+/* Points and a box that show what to cut out of a photo (?points=120,80,1&box=10,10,200,150): a
+ * model's encoder sees the photo, once, and its decoder makes masks of the prompt. */
+#pragma once
+
+#include "server/http/transport/exchange.h"
+#include "server/http/transport/response_cache.h"
+#include "server/schedule/runtime/model_host.h"
+
+/* Zeroed: the request has none. Free with request_prompt_done. */
+struct request_prompt {
+    struct prompt_point {
+        float x, y;  /* pixels of the photo */
+        float label; /* 1: a part of what is wanted, 0: not; 2, 3: corners of the box; -1: none */
+    } points[PROMPT_POINTS_MAX], box[2];
+    size_t count;
+    bool has_box;
+
+    char model[128], decoder[128 + sizeof(MODEL_DECODER_ENDING)]; /* names of the halves */
+    struct task_geometry place;                                   /* request->place */
+    struct predict_request encoding; /* loads the decoder, then encodes the photo */
+    struct predict_image image;
+    char hash[2 * RESPONSE_KEY_BYTES + 1]; /* of the photo; "": it has none */
+    float *embeddings; /* owned: width and height of the photo, how many numbers each output of the
+                          encoder has, then these numbers */
+    size_t count_all;
+    float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
+    const void *rows[REQUEST_WORD_INPUTS]; /* of the decoder's inputs */
+    void (*run)(struct exchange *exchange);
+};
+
+bool request_prompt_is(const char *name);
+/* Sets one of the parameters "points" and "box". STATUS_INVALID says what is expected. */
+enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
+                               struct error *err) MUST_USE;
+
+static inline bool request_prompt_is_set(const struct request_prompt *prompt)
+{
+    return prompt->count || prompt->has_box;
+}
+
+/* Encodes the photo of exchange->work, unless it is cached, fills that request with the decoder's
+ * inputs and then calls `run`, which submits it; or answers with the error. Call it on an offload
+ * thread while the exchange waits. The exchange must not be touched afterwards. */
+void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
+                          void (*run)(struct exchange *exchange));
+
+void request_prompt_done(struct request_prompt *prompt);
