@@ -18,10 +18,10 @@ enum {
     ROWS_MAX = 4096 /* images of a batch that a file fixes, as a session takes them */
 };
 
-/* Hugging Face's mask of a padded batch (1 is a pixel); SAM's earlier mask, and a size for an
- * output that is not used (0 everywhere); RT-DETR's and D-FINE's own exports; PaddleDetection's
- * (scale_factor: of the photo, which is that of the input here); thresholds of suppression as
- * Ultralytics has them. */
+/* Hugging Face's mask of a padded batch (1 is a pixel); the earlier mask of SAM's decoder, and a
+ * size for an output that is not used (0 everywhere); RT-DETR's and D-FINE's own exports;
+ * PaddleDetection's (scale_factor: of the photo, which is that of the input here); thresholds of
+ * suppression as Ultralytics has them. */
 static const struct known_input {
     const char *name;
     size_t count; /* numbers per image, or 1: a threshold, or 0: one for each pixel */
@@ -52,14 +52,14 @@ static struct shape fill_shape(const struct value *input)
     return shape;
 }
 
-static const struct known_input *find_known(const struct value *input)
+static const struct known_input *find_known(const struct model *model, const struct value *input)
 {
     const struct shape shape = fill_shape(input);
     for (size_t i = 0; i < COUNT_OF(known_inputs); i++) {
         const struct known_input *known = &known_inputs[i];
         const int64_t last = shape.rank > 0 ? shape.dims[shape.rank - 1] : 1;
         if (strcmp(input->name, known->name) == 0 && shape.rank != SHAPE_UNKNOWN &&
-            (known->count == ZEROS ? input->dtype == DTYPE_F32
+            (known->count == ZEROS ? model->prompt.is_set && input->dtype == DTYPE_F32
              : known->count == 0   ? shape.rank == 3
              : known->count == 2   ? shape.rank == 2 && last == 2 && shape.dims[0] <= ROWS_MAX
                                    : shape_count(&shape) == 1))
@@ -205,7 +205,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
                          "none; remove it");
     for (size_t i = 0; i < graph->input_count; i++)
         if (i != model->image_input && !word_input_is(model, graph->inputs[i]) &&
-            !find_known(graph->inputs[i]) && !find_named(constants, count, graph->inputs[i]->name))
+            !find_known(model, graph->inputs[i]) &&
+            !find_named(constants, count, graph->inputs[i]->name))
             stranger = graph->inputs[i];
     if (stranger && model->image_input != SIZE_MAX)
         model_warn(model,
@@ -218,9 +219,9 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
         /* Clients that send tensors keep sending all inputs that are not named. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
-            (model->prompt.is_set && !find_known(input)))
+            (model->prompt.is_set && !find_known(model, input)))
             continue;
-        if (!fill_input(&edit, model, input, find_known(input), named))
+        if (!fill_input(&edit, model, input, find_known(model, input), named))
             return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
         note_filled(model, input->name);
         drop_input(model, i);

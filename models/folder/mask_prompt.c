@@ -32,7 +32,7 @@ static enum prompt_input prompt_input_of(const struct value *input)
 }
 
 /* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. False: it cannot be what
- * its name says. */
+ * its name says. A prompt is one list of points: the server fills no more numbers than that. */
 static bool fix_shape(struct value *input)
 {
     const enum prompt_input kind = prompt_input_of(input);
@@ -43,9 +43,12 @@ static bool fix_shape(struct value *input)
         (is_prompt && (axis < 1 || shape->dims[axis] != DIM_UNKNOWN)) ||
         (kind == PROMPT_POINTS && shape->dims[axis + 1] != 2))
         return false;
-    for (int d = 0; d < shape->rank; d++)
+    for (int d = 0; d < shape->rank; d++) {
         if (shape->dims[d] == DIM_UNKNOWN)
             shape->dims[d] = is_prompt && d == axis ? PROMPT_POINTS_MAX : 1;
+        if (is_prompt && d < axis && shape->dims[d] != 1)
+            return false;
+    }
     return true;
 }
 

@@ -9,6 +9,7 @@ import struct
 import tempfile
 import unittest
 
+import small_onnx
 from harness import ROOT, ServedCase, Server, multipart, png, png_chunk, read, run_lensd
 
 DATA = os.path.join(ROOT, "tests", "data", "sam")
@@ -218,6 +219,37 @@ class SamFolders(unittest.TestCase):
         answer = server.request("POST", "/predict?points=60,50,1", photo((200, 150)))
         self.assertEqual(answer.status, 500, answer.body)
         self.assertIn("is no output of its encoder", answer.json()["error"])
+
+    def inspect(self, path):
+        shown = run_lensd("inspect", path)
+        return shown.returncode, shown.stdout + shown.stderr
+
+    def test_a_decoder_of_several_lists_of_points(self):
+        """A request has one: the decoder's input would be read beyond its end."""
+        path = os.path.join(self.folder, "decoder.onnx")
+        for points, labels, wrong in (((1, "n", 2), (1, "n"), None), ((1, 9000, "n", 2), (1, "n"), "point_coords"),
+                                      ((3, "n", 2), (1, "n"), "point_coords"), ((1, "n", 2), (3, "n"), "point_labels")):
+            info = small_onnx.tensor_info
+            nodes = [small_onnx.node("ReduceMean", ["point_coords"], ["p"], small_onnx.integer("keepdims", 0)),
+                     small_onnx.node("ReduceMean", ["point_labels"], ["l"], small_onnx.integer("keepdims", 0)),
+                     small_onnx.node("Mul", ["ones", "p"], ["low_res_masks"]), small_onnx.node("Mul", ["one", "l"], ["iou_predictions"])]
+            small_onnx.write(path, nodes, [small_onnx.constant("ones", 1, 1, 1, 8, 8), small_onnx.constant("one", 1, 1, 1)],
+                             [info("point_coords", *points), info("point_labels", *labels)],
+                             [info("low_res_masks", 1, 1, 8, 8), info("iou_predictions", 1, 1)])
+            failed, shown = self.inspect(path)
+            with self.subTest(points=points, labels=labels):
+                self.assertEqual(bool(failed), wrong is not None, shown)
+                if wrong:
+                    self.assertIn(f"input '{wrong}' of the decoder of masks has the shape", shown)
+
+    def test_only_a_decoder_gets_zeros(self):
+        """A detector may want the photo's size under the name that SAM's decoder has for it."""
+        path = os.path.join(self.root, "other.onnx")
+        nodes = [small_onnx.node("GlobalAveragePool", ["image"], ["mean"]), small_onnx.node("Flatten", ["mean"], ["flat"]),
+                 small_onnx.node("Mul", ["flat", "orig_im_size"], ["scores"])]
+        small_onnx.write(path, nodes, [], [small_onnx.tensor_info("image", 1, 3, 8, 8), small_onnx.tensor_info("orig_im_size", 1, 3)],
+                         [small_onnx.tensor_info("scores", 1, 3)])
+        self.assertIn("input 'orig_im_size' is no photo", self.inspect(path)[1])
 
     def test_without_a_decoder(self):
         os.remove(os.path.join(self.folder, "decoder.onnx"))
