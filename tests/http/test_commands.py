@@ -203,7 +203,9 @@ class Inspect(Commands):
         text = self.run_ok("inspect", path)
         for word in ("\\x1b[2Jred", "\\xc2\\x9b31m", "\u00fc\\x7f\\xe2\\x80\\xae", "[\\x1b[31mN, 3, 8, 8]"):
             self.assertIn(word, text)
-        text += self.run_ok("predict", path, THREE)
+        answered = run_lensd("predict", path, THREE)
+        self.assertEqual(answered.returncode, 0, answered.stderr)
+        text += answered.stdout + answered.stderr
         text += run_lensd("inspect", "/none/\x1b[2J\u202e\u009b").stderr
         self.assertIn("/none/?[2J", text)
         self.assertEqual([c for c in text if c < " " and c != "\n" or "\x7f" <= c < "\xa0" or c == "\u202e"], [])
