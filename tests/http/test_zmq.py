@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import tempfile
 import unittest
 
@@ -227,6 +228,15 @@ class Detector(ZmqCase):
             self.client().socket.send_multipart([bytes(65 << 20)])
         self.client("rows.onnx").detect(tensor_of())
 
+    def test_a_client_that_sends_is_remembered(self):
+        """The models of 256 clients are kept: those that sent last, however long ago they named one."""
+        client = self.client("rows.onnx")
+        for count in range(300):
+            self.client("rows.onnx").close()
+            if count % 100 == 0:
+                client.detect(tensor_of())
+        client.detect(tensor_of())
+
     def test_many_clients(self):
         """Each gets its own boxes."""
         clients = [self.client("rows.onnx") for _ in range(8)]
@@ -331,6 +341,27 @@ class Start(ZmqCase):
             self.assert_rows(client.detect(tensor), wanted_of(tensor))
             self.server.wait_for(lambda: self.server.get("/health").json()["models"][0]["state"] == "unloaded", "the model to be unloaded")
 
+    def test_a_path_in_use(self):
+        """Another file stays, and so does a socket with a listener; one that a crash has left is replaced."""
+        path = os.path.join(self.folder, "other")
+        with open(path, "w", encoding="ascii") as file:
+            file.write("precious")
+        taken = self.endpoint
+        for endpoint, words in (("ipc://" + path, "exists and is not a socket"), (taken, "another program listens on")):
+            made = run_lensd("serve", "--models", self.folder, "--port", "0", "--zmq-port", endpoint)
+            self.assertNotEqual(made.returncode, 0)
+            self.assertIn(words, made.stderr)
+            self.assertIn("--zmq-port", made.stderr)
+        with open(path, encoding="ascii") as file:
+            self.assertEqual(file.read(), "precious")
+        os.unlink(path)
+        self.client("rows.onnx")
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(path)
+        server = Server("--models", self.folder, "--precision", "fp32", "--zmq-port", "ipc://" + path)
+        self.addCleanup(server.stop)
+        self.client("rows.onnx", self.endpoint_of(server))
+
     def test_while_models_load(self):
         server = self.serve_models(self.folder, wait_ready=False)
         self.addCleanup(server.stop)
@@ -359,7 +390,7 @@ class Start(ZmqCase):
         with open(keys, "w", encoding="ascii") as file:
             file.write(f"user sha256:{'0' * 64}\n")
         os.chmod(keys, 0o600)
-        for arguments, words in ((("--zmq-port", "udp://1.2.3.4:5"), "ipc:///PATH"), (("--zmq-port", "127.0.0.1:99999"), "--zmq-port"),
+        for arguments, words in ((("--zmq-port", "udp://1.2.3.4:5"), "ipc:///PATH"), (("--check", "--zmq-port", "127.0.0.1:99999"), "ADDRESS:PORT"), (("--check", "--zmq-port", "70000"), "ADDRESS:PORT"),
                                  (("--zmq-port", "0.0.0.0:0", "--api-keys", keys), "API key"),
                                  (("--zmq-port", "ipc://" + "x" * 400), "--zmq-port"), (("--zmq-timeout", "61"), "--zmq-timeout")):
             made = run_lensd("serve", *arguments)

@@ -136,42 +136,43 @@ static enum status open_port(const struct listen_options *options, struct listen
 
 /* ---- Unix sockets ---- */
 
-static enum status fill_address(const char *path, struct sockaddr_un *ret, struct error *err)
+static enum status fill_address(const char *path, const char *option, struct sockaddr_un *ret,
+                                struct error *err)
 {
     size_t length = strlen(path);
     if (length >= sizeof ret->sun_path)
         return error_set(err, STATUS_CONFIG,
-                         "--unix has %zu bytes; the path of a socket has at most %zu", length,
-                         sizeof ret->sun_path - 1);
+                         "the path of %s has %zu bytes; that of a socket has at most %zu", option,
+                         length, sizeof ret->sun_path - 1);
     *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
     memcpy(ret->sun_path, path, length + 1);
     return STATUS_OK;
 }
 
-static enum status no_socket(const char *path, struct error *err)
+static enum status no_socket(const char *path, const char *option, struct error *err)
 {
     return error_set(err, STATUS_CONFIG,
-                     "'%s' exists and is not a socket; choose another path with --unix", path);
+                     "'%s' exists and is not a socket; choose another path with %s", path, option);
 }
 
-/* Removes a socket without a listener from the path; refuses anything else there. */
-static enum status clear_path(const struct sockaddr_un *address, struct error *err)
+enum status listen_clear_path(const char *path, const char *option, struct error *err)
 {
     struct stat there;
-    const char *path = address->sun_path;
+    struct sockaddr_un address;
+    TRY(fill_address(path, option, &address, err));
     if (lstat(path, &there) != 0)
         return STATUS_OK; /* bind() reports other errors */
     if (!S_ISSOCK(there.st_mode))
-        return no_socket(path, err);
+        return no_socket(path, option, err);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool stale = fd >= 0 && connect(fd, (const void *)address, sizeof *address) != 0 &&
+    bool stale = fd >= 0 && connect(fd, (const void *)&address, sizeof address) != 0 &&
                  errno == ECONNREFUSED;
     if (fd >= 0)
         close(fd);
     if (!stale)
-        return error_set(
-            err, STATUS_NOT_READY,
-            "another program listens on '%s'; stop it, or choose another path with --unix", path);
+        return error_set(err, STATUS_NOT_READY,
+                         "another program listens on '%s'; stop it, or choose another path with %s",
+                         path, option);
     if (unlink(path) != 0)
         return error_set(err, STATUS_CONFIG, "cannot remove the old socket '%s': %s", path,
                          strerror(errno));
@@ -197,8 +198,8 @@ static enum status open_path(const struct listen_options *options, struct listen
 {
     struct sockaddr_un address;
     struct stat made;
-    TRY(fill_address(options->unix_path, &address, err));
-    TRY(clear_path(&address, err));
+    TRY(fill_address(options->unix_path, "--unix", &address, err));
+    TRY(listen_clear_path(options->unix_path, "--unix", err));
     listener->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener->fd < 0 || !bind_path(listener->fd, &address, options->unix_mode))
         return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", options->unix_path,
@@ -326,9 +327,9 @@ enum status listen_check(const struct listen_options *options, char *warning, si
     warning[0] = '\0';
     if (!options->unix_path)
         return check_port(options, warning, size, err);
-    TRY(fill_address(options->unix_path, &address, err));
+    TRY(fill_address(options->unix_path, "--unix", &address, err));
     if (lstat(address.sun_path, &there) == 0)
-        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, err);
+        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, "--unix", err);
     char folder[sizeof address.sun_path] = ".";
     const char *slash = strrchr(address.sun_path, '/');
     if (slash)

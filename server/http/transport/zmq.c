@@ -18,6 +18,7 @@
 #include "server/http/transport/admit.h"
 #include "server/http/transport/answer.h"
 #include "server/http/transport/exchange.h"
+#include "server/http/transport/listen.h"
 #include "server/http/transport/request_log.h"
 #include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
@@ -25,7 +26,7 @@
 
 #define MILLION        INT64_C(1000000)
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
-#define PEERS          256 /* the server remembers the models of the clients that asked last */
+#define PEERS          256 /* the server remembers the models of the clients that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
 #define READS_PER_RUN  64
 #define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
@@ -352,7 +353,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
 {
     struct zmq_message *header = &call->frames[FRAME_HEADER], *tensor = &call->frames[FRAME_TENSOR];
     const bool has_tensor = call->frame_count > FRAME_TENSOR;
-    const struct zmq_peer *peer = find_peer(server, &call->frames[FRAME_ID]);
+    struct zmq_peer *peer = find_peer(server, &call->frames[FRAME_ID]);
     const int64_t ms = has_tensor ? server->http->options.zmq_timeout_ms : MODEL_LIMIT_MS;
     call->seen = (struct zmq_frames){.header = zmq.data(header),
                                      .header_size = zmq.size(header),
@@ -361,8 +362,10 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
                                      .has_tensor = has_tensor,
                                      .failure = zeros,
                                      .failure_size = sizeof zeros};
-    if (peer)
+    if (peer) {
+        peer->used = ++server->clock;
         snprintf(call->seen.model, sizeof call->seen.model, "%s", peer->model);
+    }
     snprintf(call->timeout, sizeof call->timeout, "%lld", (long long)ms);
     call->started = clock_now();
     call->deadline = ms ? call->started + ms * MILLION : INT64_MAX;
@@ -497,13 +500,22 @@ static void zmq_endpoint(const char *given, char *ret, size_t size, bool *ret_is
         *ret_is_local |= !strncmp(ret, local[i], strlen(local[i]));
 }
 
+/* libzmq takes a port modulo 65536. */
+static bool is_endpoint(const char *endpoint)
+{
+    const char *port = strrchr(endpoint, ':') + 1;
+    const size_t digits = strspn(port, "0123456789");
+    return !strncmp(endpoint, "ipc:///", 7) ||
+           (!strncmp(endpoint, "tcp://", 6) && digits > 0 && digits < 6 && !port[digits] &&
+            strtol(port, NULL, 10) <= UINT16_MAX);
+}
+
 static enum status zmq_prepare(const struct http_options *options, char *ret, size_t size,
                                struct error *err)
 {
     bool is_local;
     zmq_endpoint(options->zmq_port, ret, size, &is_local);
-    if ((strncmp(ret, "tcp://", 6) != 0 && strncmp(ret, "ipc:///", 7) != 0) ||
-        strlen(ret) + 1 == size)
+    if (!is_endpoint(ret) || strlen(ret) + 1 == size)
         return error_set(err, STATUS_CONFIG,
                          "--zmq-port is '%.80s'; it must be a port, ADDRESS:PORT, tcp://ADDRESS:"
                          "PORT or ipc:///PATH",
@@ -528,6 +540,8 @@ static enum status zmq_bind_socket(struct zmq_server *server, char endpoint[stat
     const int linger = LINGER_MS, waiting = 2, is_ipv6 = strchr(endpoint, '[') != NULL;
     const int64_t most = (int64_t)server->http->options.max_body;
     size_t size = 320;
+    if (!strncmp(endpoint, "ipc://", 6)) /* libzmq would remove whatever is there */
+        TRY(listen_clear_path(endpoint + 6, "--zmq-port", err));
     server->context = zmq.context();
     server->socket = server->context ? zmq.socket(server->context, ZMQ_ROUTER) : NULL;
     if (!server->socket)
