@@ -115,6 +115,20 @@ class Keys(WithKeys):
         self.reload()
         self.assertEqual(self.server.predict(seven(), headers=bearer(BOB)).status, 429)
 
+    def test_a_rate_next_to_zero(self):
+        """The seconds to wait, more than an int holds, are still a positive number."""
+        with open(self.keys.name, encoding="ascii") as file:
+            before = file.read()
+        try:
+            self.write(self.keys, before, line("carol", "carol-may-ask-once", "rate=1e-300"))
+            self.reload()
+            answers = [self.server.predict(seven(), headers=bearer("carol-may-ask-once")) for _ in range(2)]
+            self.assertEqual([answer.status for answer in answers], [200, 429])
+            self.assertEqual(answers[1].headers["Retry-After"], str(2**31 - 1))
+        finally:
+            self.write(self.keys, before)
+            self.reload()
+
     def test_who_waits_as_told_is_answered(self):
         def refused():  # by one a second: several come within one, however slow the machine is
             answers = harness.together(8, lambda _: self.server.predict(seven(), headers=bearer(ERIN)))

@@ -314,7 +314,7 @@ static bool take_token(struct key *key, int *ret_wait_s)
         key->tokens -= 1;
         return true;
     }
-    *ret_wait_s = (int)fmax(1, ceil((1 - key->tokens) / key->rate));
+    *ret_wait_s = (int)fmin(fmax(1, ceil((1 - key->tokens) / key->rate)), INT32_MAX);
     return false;
 }
 
