@@ -67,6 +67,13 @@ static void try_query(char *text)
     }
 }
 
+static void try_form(unsigned char *form, size_t size)
+{
+    size_t found = 0;
+    const unsigned char *value = query_form_field(form, size, "data", &found);
+    HOLDS(!value || (value > form && value + found <= form + size));
+}
+
 static void try_request(const char *text, size_t size)
 {
     const struct predict_json_limits limits = {
@@ -138,6 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     switch (data[0] % 6) {
     case 0:
         try_multipart((const uint8_t *)text, length);
+        try_form((unsigned char *)text, length);
         break;
     case 1:
         try_query(text);

@@ -119,6 +119,9 @@ class Embeddings(TextCase):
             for file_name in (None, "sample.txt"):
                 kind, form = multipart([("data", file_name, body)])
                 self.assert_near(ask("clip", form, {"Content-Type": kind}), vector)
+            form = urllib.parse.urlencode({"top": "1", "data": text}).encode()
+            for path in ("clip", "clip.text"):
+                self.assert_near(ask(path, form, {"Content-Type": "application/x-www-form-urlencoded"}), vector)
         self.assert_near(ask("clip", PHOTO, plain), wanted["photo"])
         unit = ask("clip?normalize=true", wanted["texts"][0].encode(), plain)
         self.assertAlmostEqual(sum(v * v for v in unit), 1, places=4)

@@ -29,6 +29,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 #include "server/http/transport/negotiate.h"
+#include "server/http/transport/query.h"
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/stages.h"
 
@@ -623,6 +624,12 @@ static enum status read_base64(struct exchange *x, struct predict_work *work, st
     return STATUS_OK;
 }
 
+static bool is_urlencoded(const struct exchange *x)
+{
+    static const char form[] = "application/x-www-form-urlencoded";
+    return x->content_type && !strncasecmp(x->content_type, form, sizeof form - 1);
+}
+
 static enum status predict_read_body(struct exchange *x, struct predict_work *work,
                                      struct error *err)
 {
@@ -632,7 +639,13 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
         return read_multipart(x, work, err);
     const struct dialect *dialect = predict_dialect(x);
     const bool says_text = x->content_type && !strncasecmp(x->content_type, "text/plain", 10);
-    if (is_text(x, x->body.data, x->body.size, says_text && !begins_json(x)))
+    size_t size = 0;
+    const uint8_t *field = dialect && dialect->text && is_urlencoded(x)
+                               ? query_form_field(x->body.data, x->body.size, dialect->text, &size)
+                               : NULL;
+    if (field && is_text(x, field, size, true))
+        return take_text(work, field, size, err);
+    if (!field && is_text(x, x->body.data, x->body.size, says_text && !begins_json(x)))
         return take_text(work, x->body.data, x->body.size, err);
     if (begins_json(x))
         return predict_read_json(x, work, err);
@@ -658,10 +671,8 @@ static bool lost_line_ends(const uint8_t *data, size_t size)
 /* curl --data @file drops line ends, and the image with them; --data-binary sends the same type. */
 static void hint_at_form(const struct exchange *x, struct predict_image *image)
 {
-    static const char form[] = "application/x-www-form-urlencoded";
     if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||
-        !x->content_type || strncasecmp(x->content_type, form, sizeof form - 1) != 0 ||
-        !image->data || !lost_line_ends(image->data, image->size))
+        !is_urlencoded(x) || !image->data || !lost_line_ends(image->data, image->size))
         return;
     struct error plain = image->error;
     error_set(&image->error, plain.status,

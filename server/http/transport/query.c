@@ -1,6 +1,7 @@
 /* Decodes percent-encoded paths and splits query parameters. */
 #include "server/http/transport/query.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "engine/base/hex.h"
@@ -70,4 +71,34 @@ enum status query_parse(char *text, struct query *ret, struct error *err)
     }
     *ret = query;
     return STATUS_OK;
+}
+
+static size_t decode_field(unsigned char *value, size_t size)
+{
+    unsigned char *to = value;
+    for (size_t i = 0; i < size; i++) {
+        const bool is_escape = value[i] == '%' && size - i > 2;
+        const int high = is_escape ? hex_digit((char)value[i + 1]) : -1;
+        const int low = is_escape ? hex_digit((char)value[i + 2]) : -1;
+        *to++ = high >= 0 && low >= 0 ? (unsigned char)(high << 4 | low)
+                : value[i] == '+'     ? ' '
+                                      : value[i];
+        i += high >= 0 && low >= 0 ? 2 : 0;
+    }
+    return (size_t)(to - value);
+}
+
+unsigned char *query_form_field(unsigned char *form, size_t size, const char *name,
+                                size_t *ret_size)
+{
+    const size_t length = strlen(name);
+    for (size_t at = 0, end; at < size; at = end + 1) {
+        const unsigned char *next = memchr(form + at, '&', size - at);
+        end = next ? (size_t)(next - form) : size;
+        if (end - at <= length || memcmp(form + at, name, length) != 0 || form[at + length] != '=')
+            continue;
+        *ret_size = decode_field(form + at + length + 1, end - at - length - 1);
+        return form + at + length + 1;
+    }
+    return NULL;
 }

@@ -273,6 +273,32 @@ Test(query, table)
     cr_assert_null(query_value(&none, "a"));
 }
 
+Test(query, finds_and_decodes_a_field_of_a_form)
+{
+    static const struct {
+        const char *form, *value; /* of `data`; NULL: there is none */
+    } cases[] = {
+        {"data=a", "a"},         {"x=1&data=a+dog%21%0A&y=2", "a dog!\n"},
+        {"data=", ""},           {"data=%", "%"},
+        {"data=%4", "%4"},       {"data=%zz%C3%A9", "%zz\xC3\xA9"},
+        {"data=a&data=b", "a"},  {"", NULL},
+        {"data", NULL},          {"datax=1&xdata=2", NULL},
+        {"&&=&data=1=2", "1=2"}, {"x=data=3", NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const size_t length = strlen(cases[i].form);
+        unsigned char *form = malloc(length ? length : 1); /* exact, for ASan */
+        size_t size = 0;
+        memcpy(form, cases[i].form, length);
+        const unsigned char *value = query_form_field(form, length, "data", &size);
+        cr_assert_eq(value != NULL, cases[i].value != NULL, "'%s'", cases[i].form);
+        cr_assert(!value ||
+                      (size == strlen(cases[i].value) && !memcmp(value, cases[i].value, size)),
+                  "'%s'", cases[i].form);
+        free(form);
+    }
+}
+
 /* ---- bodies ---- */
 
 Test(upload, is_charged_as_it_grows_and_gives_back)
