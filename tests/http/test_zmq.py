@@ -392,7 +392,7 @@ class Start(ZmqCase):
         os.chmod(keys, 0o600)
         for arguments, words in ((("--zmq-port", "udp://1.2.3.4:5"), "ipc:///PATH"), (("--check", "--zmq-port", "127.0.0.1:99999"), "ADDRESS:PORT"), (("--check", "--zmq-port", "70000"), "ADDRESS:PORT"),
                                  (("--zmq-port", "0.0.0.0:0", "--api-keys", keys), "API key"),
-                                 (("--zmq-port", "ipc://" + "x" * 400), "--zmq-port"), (("--zmq-timeout", "61"), "--zmq-timeout")):
+                                 (("--zmq-port", "ipc://" + "x" * 400), "--zmq-port"), (("--zmq-port", "x" * 400 + "://"), "--zmq-port"), (("--zmq-timeout", "61"), "--zmq-timeout")):
             made = run_lensd("serve", *arguments)
             self.assertEqual(made.returncode, 2, made.stderr)
             self.assertIn(words, made.stderr)

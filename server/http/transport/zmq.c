@@ -500,7 +500,7 @@ static void zmq_endpoint(const char *given, char *ret, size_t size, bool *ret_is
         *ret_is_local |= !strncmp(ret, local[i], strlen(local[i]));
 }
 
-/* libzmq takes a port modulo 65536. */
+/* There is a ':' in the endpoint. libzmq takes a port modulo 65536. */
 static bool is_endpoint(const char *endpoint)
 {
     const char *port = strrchr(endpoint, ':') + 1;
@@ -515,7 +515,7 @@ static enum status zmq_prepare(const struct http_options *options, char *ret, si
 {
     bool is_local;
     zmq_endpoint(options->zmq_port, ret, size, &is_local);
-    if (!is_endpoint(ret) || strlen(ret) + 1 == size)
+    if (strlen(ret) + 1 == size || !is_endpoint(ret))
         return error_set(err, STATUS_CONFIG,
                          "--zmq-port is '%.80s'; it must be a port, ADDRESS:PORT, tcp://ADDRESS:"
                          "PORT or ipc:///PATH",
