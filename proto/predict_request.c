@@ -68,11 +68,11 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     const char *labels = strstr(member->string, "labels"); /* any text; others have no commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
-        /* Points may be lists of their numbers. */
-        const cJSON *within = cJSON_IsArray(entry) ? entry->child : entry;
-        for (; within && is_value; within = cJSON_IsArray(entry) ? within->next : NULL) {
+        const bool is_point = cJSON_IsArray(entry) && !strcmp(member->string, "points");
+        const cJSON *within = is_point ? entry->child : entry;
+        for (; within && is_value; within = is_point ? within->next : NULL) {
             is_value = !cJSON_IsBool(within) && put_parameter(out, within, labels ? ",\\" : "");
-            if (cJSON_IsArray(entry) && within->next)
+            if (is_point && within->next)
                 fputc(',', out);
         }
         if (entry->next)
