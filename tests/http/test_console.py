@@ -370,6 +370,10 @@ class Watching(Console):
         self.assertEqual([self.find(f"#tab-{name}").get_attribute("aria-selected") for name in views],
                          ["false", "false", "false", "true"])
         self.assertEqual(self.find('#view-api a[href="docs"]').text, "/docs")
+        self.assertFalse(self.find("#view-api details").get_attribute("open"))
+        self.assertLess(self.driver.execute_script("return document.documentElement.scrollHeight"), 2000)
+        self.find("#view-api summary").click()
+        self.assertTrue(self.find("#view-api details").get_attribute("open"))
         self.driver.refresh()
         self.wait(lambda: shown() == ["api"], "the view of the address")
         # A photo brings the view that shows it.
