@@ -253,7 +253,8 @@ class Inspect(Commands):
                 self.assertTrue(ended.stderr.startswith("lensd: "))
 
     def test_a_profile(self):
-        profile = json.loads(self.run_ok("inspect", "digits", "--profile", "--sort", "time", "--json"))
+        profile = json.loads(self.run_ok("inspect", "digits", "--profile", "--precision", "fp32", "--sort", "time",
+                                         "--json"))
         layers, total = profile["layers"], profile["total"]
         self.assertEqual(profile["batch"], 1)
         self.assertGreater(profile["peak"]["gflops"], 0)

@@ -238,7 +238,7 @@ class Cvat(Doors):
 
     def test_hostile(self):
         for name, members, status, word in ((None, {}, 400, "x-nuclio-function-name"), ("nobody", {}, 404, "nobody"),
-                                            ("n" * 300, {}, 400, "x-nuclio-function-name"), ("vector", {}, 400, "CVAT takes"),
+                                            ("n" * 300, {}, 400, "x-nuclio-function-name"), ("vector", {}, 400, "CVAT needs"),
                                             ("plates", {}, 400, "pipeline"), ("masks", {"image": 7}, 400, "base64"),
                                             ("masks", {"threshold": {}}, 400, "threshold"), ("masks", {"threshold": 7}, 400, "confidence")):
             with self.subTest(name=name, members=members):

@@ -201,7 +201,7 @@ class Errors(ImmichCase):
         self.refuse(400, "language", clip("textual", "nllb-clip-base-siglip__v1"), text="a dog")
         self.refuse(404, "no-such-model", clip(name="no-such-model"), picture)
         self.refuse(400, "pipeline", clip(name=FACES), picture)
-        self.refuse(400, "Immich takes for facial-recognition", faces(name=CLIP), picture)
+        self.refuse(400, "Immich needs for facial-recognition", faces(name=CLIP), picture)
         self.refuse(415, "", clip(), b"no picture")
         self.refuse(400, "", clip(), picture[:60])
         self.refuse(400, "empty", clip("textual"), text=" \n")
