@@ -9,6 +9,7 @@ name of the set. So do sources of which a build has one or the other.
 """
 
 import collections
+import json
 import os
 import re
 import subprocess
@@ -39,8 +40,10 @@ def tags(tree):
 
 def functions(build):
     """External C functions by name: the objects that define them. A C++ name says its types itself."""
-    objects = [os.path.join(root, name) for folder in FOLDERS for root, _, names in os.walk(os.path.join(build, folder))
-               for name in names if name.endswith(".o")]
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        outputs = {command["output"] for command in json.load(file)}  # an earlier tree may have left others
+    objects = [path for path in (os.path.join(build, output) for output in sorted(outputs)
+                                 if output.split("/")[0] in FOLDERS) if os.path.exists(path)]
     places = collections.defaultdict(set)
     listing = subprocess.run(["nm", "-A", "--defined-only", "-g", *objects], capture_output=True, text=True, check=True)
     for line in listing.stdout.splitlines():
