@@ -63,7 +63,8 @@ void heatmap_point(const struct task_rows *rows, const struct task_geometry *geo
     int64_t best = 0;
     for (int64_t i = 1; i < width * height; i++)
         best = map[i] > map[best] ? i : best;
-    double point[2] = {(double)(best % width), (double)(best / width)};
+    const int64_t row = best / width;
+    double point[2] = {(double)(best % width), (double)row};
     ret[2] = map[best];
     if (map[best] > 0)
         refine(map, width, height, point);
