@@ -205,8 +205,10 @@ static enum status take_outputs(struct exchange *x, struct request_prompt *promp
     prompt->count_all = count;
     *at++ = (float)image->width;
     *at++ = (float)image->height;
-    for (size_t i = 0; i < outputs; i++)
-        *at++ = (float)(image->outputs[i]->bytes / sizeof(float));
+    for (size_t i = 0; i < outputs; i++) {
+        const size_t numbers = image->outputs[i]->bytes / sizeof(float);
+        *at++ = (float)numbers;
+    }
     for (size_t i = 0; i < outputs; at += image->outputs[i++]->bytes / sizeof(float))
         memcpy(at, image->outputs[i]->data, image->outputs[i]->bytes);
     return STATUS_OK;

@@ -622,8 +622,10 @@ void zmq_stop(struct zmq_server *server)
     zmq_set_flag(server, &server->stop);
     if (server->has_thread)
         pthread_join(server->thread, NULL);
-    while (server->calls) /* they wait to be tried again */
-        call_end(server->calls);
+    for (struct zmq_call *call = server->calls, *next; call; call = next) {
+        next = call->next; /* it waits to be tried again */
+        call_close(call);
+    }
     free(server->spare);
     if (server->socket)
         zmq.close(server->socket);
