@@ -261,7 +261,8 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     size_t bytes;
     TRY(allocate_pixels(staged, width, height, ret, &bytes, err));
     uint8_t *turned = place->is_turned ? malloc(bytes) : NULL;
-    TRY(check_memory(turned || !place->is_turned, "for a crop", err));
+    if (place->is_turned && !turned)
+        return error_no_memory(err, "for a crop");
     if (place->is_aligned)
         warp_affine(picture, place->map, width, height, !ret->is_body, ret->pixels);
     else
