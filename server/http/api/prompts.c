@@ -50,7 +50,7 @@ static size_t read_numbers(const char *text, float *ret, size_t most)
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err)
 {
-    float n[3 * POINTS_MOST];
+    float n[3 * POINTS_MOST] = {0};
     const size_t count = read_numbers(text, n, COUNT_OF(n));
     if (!strcmp(name, "box")) {
         prompt->has_box = count == 4 && n[0] < n[2] && n[1] < n[3];
