@@ -274,12 +274,16 @@ class Kubernetes(unittest.TestCase):
             text = file.read()
         self.assertIn("image: localhost/lensd:latest", text)
         port = free_port()
-        # A claim is a volume of that name for podman.
-        ENGINE.call("volume", "create", "lensd-models")
-        self.addCleanup(ENGINE.call, "volume", "rm", "-f", "lensd-models", check=False)
-        ENGINE.call("run", "--rm", "--user", "0", "-v", "lensd-models:/volume", "--entrypoint", "/bin/cp", IMAGE,
+        # A claim is a volume of that name for podman. Names are this run's own: a run that was killed leaves its behind.
+        run = f"lensd-check-{os.getpid()}-{os.urandom(4).hex()}"
+        ENGINE.call("volume", "create", run)
+        self.addCleanup(ENGINE.call, "volume", "rm", "-f", run, check=False)
+        ENGINE.call("run", "--rm", "--user", "0", "-v", f"{run}:/volume", "--entrypoint", "/bin/cp", IMAGE,
                     "-r", "/models/digits", "/volume/")
         text = text.replace("localhost/lensd:latest", IMAGE).replace("replicas: 2", "replicas: 1")
+        for line in ("metadata:\n  name: lensd\n", "claimName: lensd-models\n"):
+            self.assertEqual(text.count(line), 1)
+            text = text.replace(line, line[:line.rindex(":")] + f": {run}\n")
         # podman 4.3 restarts an init container that has ended well, unless the pod says otherwise.
         text = text.replace("      automountService", "      restartPolicy: OnFailure\n      automountService")
         text = text.replace("containerPort: 8080", f"containerPort: 8080\n              hostPort: {port}\n"
@@ -301,7 +305,7 @@ class Kubernetes(unittest.TestCase):
                 self.assertLess(time.monotonic(), end, "the pod does not answer")
                 time.sleep(0.1)
         name = next(line for line in ENGINE.out("ps", "--format", "{{.Names}}").splitlines()
-                    if line.endswith("-lensd"))
+                    if line.startswith(run) and line.endswith("-lensd"))
         state = ENGINE.inspect(name)
         self.assertEqual(state["Config"]["User"].split(":")[0], "10001")
         self.assertTrue(state["HostConfig"]["ReadonlyRootfs"])
