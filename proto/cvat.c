@@ -1,6 +1,6 @@
 /* The dashboard of Nuclio, which lists and runs functions, as CVAT asks it to annotate pictures. A
- * mask is the pixels of its part of the picture as 0 and 1, then the corners of this part.
- * Source: cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there. */
+ * mask is the pixels of its part of the picture as 0 and 1, then the corners of this part. Source:
+ * cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there; tools-control.tsx. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,11 +43,16 @@ static void write_function(struct writer *w, json_node *parent, const char *key,
     char *spec = spec_of(model);
     json_node *function = key ? write_object(w, parent, key) : parent;
     w->failed = w->failed || !spec;
+    const char *points = model->takes_points ? "0" : NULL; /* NULL: a member is left out */
     write_members(w, function,
-                  "metadata{name=%s namespace=%s annotations{name=%s type=%s framework=%s "
-                  "spec=%s}} spec{description=%s} status{state=%s}",
-                  model->name, "nuclio", model->name, "detector", "onnx", spec, "served by lensd",
-                  "ready");
+                  "metadata{name=%s namespace=%s annotations{name=%s type=%s framework=%s spec=%s "
+                  "version=%s min_pos_points=%s min_neg_points=%s startswith_box_optional=%s "
+                  "help_message=%s}} spec{description=%s} status{state=%s}",
+                  model->name, "nuclio", model->name, points ? "interactor" : "detector", "onnx",
+                  spec, points ? "2" : NULL, points && !model->takes_boxes ? "1" : points, points,
+                  model->takes_boxes ? "true" : NULL,
+                  points ? "Click what the mask must cover, and what it must not" : NULL,
+                  "served by lensd", "ready");
     free(spec);
 }
 
@@ -71,20 +76,29 @@ char *cvat_function_json(const struct dialect_model *models, size_t count, size_
 
 /* ---- shapes ---- */
 
-/* Writes "[0,1,…,left,top,right,bottom]" as a text: a tree of numbers would take more memory. */
-static void write_pixels(struct writer *w, json_node *entry, const struct answer_mask *mask)
+/* Writes "[0,1,…,left,top,right,bottom]", or "[[0,1,…],…]" by row, as a text: a tree of numbers
+ * would take more memory. */
+static void write_pixels(struct writer *w, json_node *entry, const struct answer_mask *mask,
+                         bool by_row)
 {
     const size_t pixels = (size_t)mask->width * mask->height;
-    char *text = malloc(2 * pixels + 64);
+    char *text = malloc(2 * pixels + 2 * (size_t)mask->height + 64);
     size_t used = 0;
     if (text) {
         text[used++] = '[';
         for (size_t i = 0; i < pixels; i++) {
+            if (by_row && i % mask->width == 0)
+                text[used++] = '[';
             text[used++] = mask->pixels[i] ? '1' : '0';
+            if (by_row && (i + 1) % mask->width == 0)
+                text[used++] = ']';
             text[used++] = ',';
         }
-        snprintf(text + used, 63, "%u,%u,%u,%u]", mask->left, mask->top,
-                 mask->left + mask->width - 1, mask->top + mask->height - 1);
+        if (by_row)
+            snprintf(text + used - 1, 2, "]");
+        else
+            snprintf(text + used, 63, "%u,%u,%u,%u]", mask->left, mask->top,
+                     mask->left + mask->width - 1, mask->top + mask->height - 1);
     }
     cJSON *raw = text ? cJSON_CreateRaw(text) : NULL;
     if (!raw || !cJSON_AddItemToObject(entry, "mask", raw)) {
@@ -135,10 +149,29 @@ static bool is_tag(const struct predict_answer *answer, size_t i, float probabil
     return cJSON_IsNumber(least) ? probability >= (float)least->valuedouble : i == 0;
 }
 
+/* Writes an interactor's answer, the best mask of a prompt: the rows of its part of the picture,
+ * and where this is. */
+static char *write_best(const struct answer_image *image, size_t *ret_size)
+{
+    static uint8_t nothing;
+    static const struct answer_mask none = {.pixels = &nothing, .width = 1, .height = 1};
+    const struct answer_mask *mask = image->prediction_count ? image->predictions[0].mask : NULL;
+    struct writer w = {false};
+    json_node *root = write_root();
+    if (!mask || !mask->pixels)
+        mask = &none;
+    write_pixels(&w, root, mask, true);
+    write_members(&w, write_array(&w, root, "bounds"), "%u %u %u %u", mask->left, mask->top,
+                  mask->left + mask->width - 1, mask->top + mask->height - 1);
+    return write_finish(&w, root, ret_size);
+}
+
 static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
 {
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
+    if (cJSON_HasObjectItem(answer->request, "pos_points"))
+        return write_best(image, ret_size);
     json_node *root = cJSON_CreateArray();
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
@@ -155,7 +188,7 @@ static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
         } else if (mask) {
             write_text(&w, entry, "type", "mask");
             write_outline(&w, entry, mask);
-            write_pixels(&w, entry, mask);
+            write_pixels(&w, entry, mask, false);
         } else {
             write_rectangle(&w, entry, found);
         }
@@ -163,7 +196,11 @@ static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
     return write_finish(&w, root, ret_size);
 }
 
-static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false}, {0}};
+static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},
+                                                      {"pos_points", "inside", false},
+                                                      {"neg_points", "outside", false},
+                                                      {"obj_bbox", "corners", false},
+                                                      {0}};
 static const struct dialect_default defaults[] = {
     {"confidence", "0.5"}, {"top_k", "5"}, {"masks", "polygon"}, {0}};
 
@@ -174,6 +211,7 @@ const struct dialect dialect_cvat = {.name = "CVAT",
                                               1u << ANSWER_AREAS,
                                      .takes = "a classifier, a detector or a segmenter",
                                      .is_single = true,
+                                     .takes_prompts = true,
                                      .has_pixels = true,
                                      .header = "x-nuclio-function-name",
                                      .images = "image",

@@ -40,6 +40,7 @@ struct dialect {
     bool has_id;          /* answers include the request's id, so they cannot be cached */
     bool has_whole_mask;  /* a mask as PNG has the size of the picture */
     bool takes_pipelines; /* of models */
+    bool takes_prompts;   /* points and a box; the answer is the best mask */
     int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
     bool has_pixels;      /* masks as polygons have their pixels, too */
     const char *model;    /* the JSON member that names the model; NULL: the path does */
@@ -106,6 +107,8 @@ struct dialect_model {
     const char *const *labels; /* of its classes; "": it has none */
     size_t label_count;        /* 0: also while the model is not loaded */
     int width, height;         /* of its photos; 0: not fixed */
+    bool takes_points;         /* it makes masks of points, or of a box if it takes_boxes */
+    bool takes_boxes;
 };
 
 /* What CodeProject.AI adds to every answer. */

@@ -68,7 +68,8 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     const char *labels = strstr(member->string, "labels"); /* any text; others have no commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
-        const bool is_point = cJSON_IsArray(entry) && !strcmp(member->string, "points");
+        const bool is_point = cJSON_IsArray(entry) && (strstr(member->string, "points") ||
+                                                       !strcmp(member->string, "obj_bbox"));
         const cJSON *within = is_point ? entry->child : entry;
         for (; within && is_value; within = is_point ? within->next : NULL) {
             is_value = !cJSON_IsBool(within) && put_parameter(out, within, labels ? ",\\" : "");

@@ -118,8 +118,9 @@ struct mask_how {
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {
-    /* A pixel takes a byte here, and two in the text and in each of its two copies. */
-    const size_t bytes = 7 * (size_t)bitmap->width * bitmap->height;
+    /* A pixel takes a byte here, and two in the text and in each of its two copies; so does a row.
+     */
+    const size_t bytes = 7 * ((size_t)bitmap->width + 1) * bitmap->height;
     if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
         free(bitmap->pixels);
         return false;

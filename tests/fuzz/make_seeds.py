@@ -322,7 +322,8 @@ def dialects():
                          '"bottom":1,"right":0.9,"covers":true,"detect":{"*":1}}]}'),
             (6, "doods_broken", '{"data":"AAAA","detector_name":"default","detect":[1],"preprocess":["grayscale"],"image":".jpg"}'),
             (7, "photoprism", '{"id":"x","model":"a","images":["data:image/png;base64,AAAA"]}'),
-            (8, "cvat", '{"image":"AAAA","threshold":0.5}')]:
+            (8, "cvat", '{"image":"AAAA","threshold":0.5}'),
+            (8, "cvat_points", '{"image":"AAAA","pos_points":[[1,2.5]],"neg_points":[],"obj_bbox":[[0,0],[4,3]]}')]:
         write("dialects", name, bytes([api]) + text.encode())
 
 

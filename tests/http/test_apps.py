@@ -57,16 +57,17 @@ class Pages(Apps):
     def setUp(self):
         super().setUp()
         os.mkdir(self.path("faces"))
+        shutil.copytree(os.path.join(ROOT, "tests", "data", "sam", "sam"), self.path("models/sam"))
         with open(self.path("photo.jpg"), "wb") as file:
             file.write(png(64, 64))
 
     def run_page(self, page):
         curls = 0
         with open(page, encoding="utf-8") as file:
-            body = re.search(r"`photo.json` is `([^`]*)`", file.read())
-        if body:
-            with open(self.path("photo.json"), "w", encoding="utf-8") as file:
-                file.write(body[1].replace("…the photo as base64…", base64.b64encode(png(64, 64)).decode()))
+            bodies = re.findall(r"`(\w+\.json)` is\s+`([^`]*)`", file.read())
+        for name, body in bodies:
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write(body.replace("…the photo as base64…", base64.b64encode(png(64, 64)).decode()))
         for command in commands(page):
             words = shlex.split(command)
             if words[:2] == ["lensd", "serve"]:

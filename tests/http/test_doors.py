@@ -6,11 +6,13 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import unittest
 
 import small_onnx
+import test_sam
 import test_tasks
-from harness import png, read_answer
+from harness import png, read, read_answer
 from test_apps import Apps
 from test_tasks import DETECT, LABELS
 
@@ -273,6 +275,80 @@ class Cvat(Doors):
         for path in ("/detectors", "/api/functions", "/api/functions/ipcam-general"):
             self.assertIn("--max-upload-memory", self.python("GET", path, status=413)["error"])
         self.python("GET", "/api/functions/scene")
+
+
+class CvatInteractor(Doors):
+    """SAM: what CVAT's page sends for clicks and a box, and what it reads of the answer."""
+    HEADERS, invoke = Cvat.HEADERS, Cvat.invoke
+
+    def setUp(self):
+        super().setUp()
+        for form in test_sam.FORMS:
+            shutil.copytree(os.path.join(test_sam.DATA, form), self.path(f"models/{form}"))
+        self.server = self.serve("--models", self.path("models"), "--device", "cpu", "--precision", "fp32")
+
+    def interact(self, name, size, inside=(), outside=(), box=None, **how):
+        return self.invoke(name, image=base64.b64encode(test_sam.photo(size)).decode(), pos_points=[list(p) for p in inside],
+                           neg_points=[list(p) for p in outside], obj_bbox=box, **how)
+
+    def test_interactors(self):
+        functions = self.python("GET", "/api/functions", None, *self.HEADERS)
+        self.assertNotIn("sam.decoder", functions)
+        for name, least, box in (("sam", 0, True), ("sam2", 0, True), ("hf", 1, False)):
+            found = functions[name]["metadata"]["annotations"]
+            # As CVAT reads them: any text of startswith_box is true there.
+            self.assertEqual((found["type"], json.loads(found["spec"]), int(found["version"]), int(found["min_pos_points"]),
+                              int(found["min_neg_points"]), bool(found.get("startswith_box", False)),
+                              bool(found.get("startswith_box_optional", False))), ("interactor", [], 2, least, 0, False, box))
+            self.assertTrue(found["help_message"])
+        self.assertNotIn("version", functions["masks"]["metadata"]["annotations"])
+
+    def test_masks_of_prompts(self):
+        """The best mask of the frameworks, as rows of its part of the picture (tests/data/make_sam.py)."""
+        for form in test_sam.FORMS:
+            for case in json.loads(read(os.path.join(test_sam.DATA, form, "answers.json"))):
+                width, height = case["photo"]
+                box = [case["box"][:2], case["box"][2:]] if case["box"] else None
+                answer = self.interact(form, (width, height), [p[:2] for p in case["points"] if p[2]],
+                                       [p[:2] for p in case["points"] if not p[2]], box)
+                self.assertEqual(set(answer), {"mask", "bounds"})
+                left, top, right, bottom = answer["bounds"]
+                rows = answer["mask"]
+                self.assertEqual((len(rows), {len(row) for row in rows}), (bottom - top + 1, {right - left + 1}))
+                wanted = test_sam.spread(case["masks"][0])  # column by column
+                found = [rows[y - top][x - left] if left <= x <= right and top <= y <= bottom else 0
+                         for x in range(width) for y in range(height)]
+                with self.subTest(form=form, points=case["points"], box=case["box"]):
+                    self.assertGreaterEqual(test_sam.iou(found, wanted), 0.999)
+                    self.assertTrue(any(found))
+
+    def test_a_box_that_is_not_drawn(self):
+        """CVAT says null, or an empty list."""
+        plain = self.interact("sam", (200, 150), [(60.25, 50)])
+        self.assertEqual(self.interact("sam", (200, 150), [(60.25, 50)], box=[]), plain)
+        self.assertNotEqual(self.interact("sam", (200, 150), [(60.25, 50)], [(150, 100.5)]), plain)
+
+    def test_prompts_that_are_refused(self):
+        size = (200, 150)
+        for words, how in (("points=", {}), ("at most 30", {"inside": [(1, 1)] * 31}), ("at most 30", {"inside": [(1, 1)] * 20, "outside": [(1, 1)] * 11}),
+                           ("outside the photo", {"inside": [(201, 1)]}), ("outside must be", {"outside": [(1, 1, 1)]}),
+                           ("box is", {"box": [[5, 2], [1, 4]]}), ("box is", {"box": [[5, 2]]}),
+                           ("inside must be", {"inside": [(1, 1e300)]})):
+            with self.subTest(how=how):
+                self.assertIn(words, self.interact("sam", size, status=400, **how)["error"])
+        for value in ("x", {}, [{}], [[[1, 1]]], [["a", "b"]], True):
+            with self.subTest(value=value):
+                self.invoke("sam", status=400, pos_points=value, neg_points=[])
+        self.assertIn("no box", self.interact("hf", size, status=400, box=[[1, 1], [9, 9]])["error"])
+        self.assertIn("such as SAM", self.interact("masks", size, status=400, inside=[(1, 1)])["error"])
+        many = [[1, 1]] * 20000
+        self.invoke("sam", status=400, pos_points=many, neg_points=many)
+
+    def test_torchserve_has_no_masks(self):
+        for query in ("points=60,50,1", "box=1,1,90,90"):
+            answer = self.server.request("POST", f"/predictions/sam?{query}", test_sam.photo((200, 150)))
+            self.assertEqual(answer.status, 400, answer.body)
+            self.assertIn("/predict", answer.json()["error"])
 
 
 class PlateRecognizer(Doors):

@@ -21,7 +21,8 @@ static const struct {
                        [TASK_ORIENTED] = {"object-detection", "rectangle"},
                        [TASK_POSE] = {"keypoint-detection", "rectangle"},
                        [TASK_INSTANCES] = {"instance-segmentation", "mask"},
-                       [TASK_SEGMENTATION] = {NULL, "mask"}};
+                       [TASK_SEGMENTATION] = {NULL, "mask"},
+                       [TASK_MASKS] = {NULL, "mask"}};
 
 /* Bytes of a label in a list beside its text. */
 #define LISTED_LABEL_BYTES 64
@@ -34,15 +35,19 @@ struct listed_models {
     size_t bytes; /* of the labels in the answer */
 };
 
-/* Adds the labels of the model's newest version, if it is loaded. */
+/* Adds the labels of the model's newest version, or what the decoder of masks takes, if it is
+ * loaded. */
 static void add_labels(struct exchange *x, struct listed_models *list)
 {
     struct dialect_model *row = &list->rows[list->count];
     struct deployment **held = &list->held[list->count];
+    char name[256];
     struct error ignored;
-    if (model_host_acquire(x->server->options.model_host, row->name, NULL, held, NULL, &ignored) !=
+    snprintf(name, sizeof name, "%s%s", row->name, row->takes_points ? MODEL_DECODER_ENDING : "");
+    if (model_host_acquire(x->server->options.model_host, name, NULL, held, NULL, &ignored) !=
         STATUS_OK)
         return;
+    row->takes_boxes = (*held)->model->prompt.takes_boxes;
     const struct labels *labels = &(*held)->model->labels;
     row->labels = (const char *const *)labels->names;
     row->label_count = labels->count;
@@ -64,7 +69,8 @@ static bool is_listed(const struct model_status *model, enum model_list list, co
     const bool has_word =
         list == LIST_SHAPES ? words[model->task].shape : words[model->task].roboflow;
     const bool needs_boxes = list == LIST_NAMES || list == LIST_DETECTORS;
-    return model->can_answer && has_word && (!needs_boxes || task_has_boxes(model->task)) &&
+    return model->can_answer && model->takes_images && has_word &&
+           (!needs_boxes || task_has_boxes(model->task)) &&
            (list <= LIST_TASKS || !model->stage_count) && (!*only || !strcmp(model->name, only));
 }
 
@@ -83,12 +89,14 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
             (list > LIST_TASKS && listed.count &&
              !strcmp(listed.rows[listed.count - 1].name, model->name)))
             continue;
-        listed.rows[listed.count] = (struct dialect_model){.name = model->name,
-                                                           .version = model->version,
-                                                           .task = words[model->task].roboflow,
-                                                           .shape = words[model->task].shape,
-                                                           .width = model->width,
-                                                           .height = model->height};
+        listed.rows[listed.count] =
+            (struct dialect_model){.name = model->name,
+                                   .version = model->version,
+                                   .task = words[model->task].roboflow,
+                                   .shape = words[model->task].shape,
+                                   .takes_points = model->task == TASK_MASKS,
+                                   .width = model->width,
+                                   .height = model->height};
         if (list > LIST_TASKS)
             add_labels(x, &listed);
         listed.count++;

@@ -325,7 +325,8 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
     given[size] = '\0';
     own = dialect_parameter(dialect, name, given, room, &value);
     enum status status;
-    if (face_question_set(&work->faces, own, value, &status, err))
+    if (face_question_set(&work->faces, own, value, &status, err) ||
+        request_prompt_add(&work->prompt, own, value, &status, err))
         return status;
     return !strcmp(own, "encoding") ? set_encoding(work, value, err)
                                     : set_parameter(work, own, value, strlen(value), err);
@@ -866,6 +867,14 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     TRY(read_query(x, work, err));
     TRY(predict_read_body(x, work, err));
     const struct dialect *dialect = predict_dialect(x);
+    if (dialect && !dialect->takes_prompts && request_prompt_is_set(&work->prompt))
+        return error_set(err, STATUS_INVALID,
+                         "answers of %s have no masks of points and boxes; POST them to /predict",
+                         dialect->name);
+    if (dialect && request_prompt_is_set(&work->prompt)) {
+        TRY(set_task_option(work, "confidence", "0", err));
+        TRY(set_task_option(work, "max_detections", "1", err));
+    }
     char *slash = dialect ? strchr(work->model, '/') : NULL; /* Roboflow: "model/version" */
     if (slash) {
         *slash = '\0';

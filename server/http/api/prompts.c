@@ -76,6 +76,27 @@ enum status request_prompt_set(struct request_prompt *prompt, const char *name, 
                                      text, POINTS_MOST);
 }
 
+bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
+                        enum status *ret_status, struct error *err)
+{
+    const bool is_inside = !strcmp(name, "inside"), is_box = !strcmp(name, "corners");
+    float n[2 * POINTS_MOST] = {0};
+    if (!is_inside && !is_box && strcmp(name, "outside") != 0)
+        return false;
+    *ret_status = STATUS_OK;
+    if (is_box && *text)
+        *ret_status = request_prompt_set(prompt, "box", text, err);
+    const size_t count = is_box ? 0 : read_numbers(text, n, COUNT_OF(n));
+    if (!is_box && *text && (!count || count % 2 || prompt->count + count / 2 > POINTS_MOST))
+        *ret_status = error_set(err, STATUS_INVALID,
+                                "points that are %s must be x and y in pixels of the photo, and at "
+                                "most %d with the others",
+                                name, POINTS_MOST);
+    for (size_t i = 0; i + 1 < count && *ret_status == STATUS_OK; i += 2)
+        prompt->points[prompt->count++] = (struct prompt_point){n[i], n[i + 1], is_inside};
+    return true;
+}
+
 /* ---- the decoder ---- */
 
 static struct request_prompt *prompt_of(const struct exchange *x)

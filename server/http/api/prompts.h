@@ -32,6 +32,10 @@ bool request_prompt_is(const char *name);
 /* Sets one of the parameters "points" and "box". STATUS_INVALID says what is expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
+/* Adds points, "x,y,x,y…", that are "inside" or "outside", or sets the "corners" of the box; an
+ * empty text adds nothing. *ret_status: as above. False: the name is another. */
+bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
+                        enum status *ret_status, struct error *err);
 
 static inline bool request_prompt_is_set(const struct request_prompt *prompt)
 {
