@@ -103,6 +103,7 @@ class Asker {
       this.showParameters();
       if (this.files) this.ask(this.files);
     });
+    this.prompt = new Prompt(() => this.ask(this.files));
     byId("copy").addEventListener("click", () => this.copy());
     this.listenForDrops();
     listenForKeys();
@@ -147,6 +148,7 @@ class Asker {
     const words = byId("words").value.trim();
     if (words && this.takesWords(drawn)) query.set("labels", words);
     for (const [name, value] of Object.entries(drawn ? {} : this.thresholds)) query.set(name, value);
+    if (this.takesPoints(drawn)) this.prompt.addTo(query);
     return `predict?${query}`;
   }
 
@@ -167,6 +169,12 @@ class Asker {
     return drawn || (model !== null && LABEL_TASKS.includes(model.task));
   }
 
+  // Whether marks in the photo show it what to cut out.
+  takesPoints(drawn) {
+    const model = this.model(drawn);
+    return !drawn && model !== null && model.photos && model.task === "mask-generation";
+  }
+
   // Shows the parameters that the chosen model has, with its own thresholds until a slider is moved.
   showParameters() {
     const model = this.model(false) || {};
@@ -182,11 +190,20 @@ class Asker {
 
   async ask(files, drawn = false) {
     if (!files.length) return;
+    const marks = this.takesPoints(drawn);
+    if (marks && files.length > 1) files = [files[0]];
+    if (this.files !== files) this.prompt.marks = [];
     this.files = drawn ? null : files;
     this.drawn = drawn;
     const number = ++this.number;
     const path = this.address(drawn);
-    const figures = drawn ? [] : this.showPictures(files);
+    const figures = drawn ? [] : this.showPictures(files, marks);
+    if (marks && !this.prompt.marks.length) {
+      byId("curl").hidden = true;
+      this.answer.setAttribute("aria-busy", "false");
+      this.answer.replaceChildren(element("p", "dim empty", "The mask appears here once something is marked in the photo."));
+      return;
+    }
     this.showCurl(path, files);
     this.answer.setAttribute("aria-busy", "true");
     const begin = performance.now();
@@ -230,7 +247,12 @@ class Asker {
     return { method: "POST", body: form };
   }
 
-  showPictures(files) {
+  // `marks`: the model wants marks in the photo, which stay while it is the same.
+  showPictures(files, marks) {
+    byId("prompt-help").hidden = !marks;
+    document.querySelectorAll("#pictures canvas").forEach((canvas) => canvas.remove());
+    if (marks && this.shown === files) return [byId("pictures").firstChild];
+    this.shown = marks ? files : null;
     this.urls.forEach((url) => URL.revokeObjectURL(url));
     this.urls = files.map((file) => URL.createObjectURL(file));
     const list = element("div", files.length > 1 ? "pictures many" : "pictures");
@@ -241,11 +263,13 @@ class Asker {
       image.alt = `The photo that was sent: ${file.name}`;
       image.src = this.urls[i];
       image.addEventListener("error", () => image.remove());
+      if (marks) image.addEventListener("load", () => this.prompt.show(frame, image, file.name), { once: true });
       const frame = element("div", "frame");
       frame.append(image);
       const caption = element("figcaption");
       caption.append(element("span", "", file.name), pictureButton("Enlarge", file.name, () => enlarge(figure)),
         pictureButton("Save", `${file.name} with what was found`, () => this.save(file)));
+      if (marks) caption.append(pictureButton("Clear", `the marks in ${file.name}`, () => this.prompt.change([])));
       frame.addEventListener("click", () => enlarge(figure));
       figure.append(frame, caption);
       list.append(figure);
@@ -345,6 +369,12 @@ class Asker {
     } else if (result.embedding) {
       const some = result.embedding.slice(0, 6).map(short).join(", ");
       box.append(element("p", "found", `A vector of ${result.embedding.length} numbers: ${some}, …`));
+    } else if (this.takesPoints(this.drawn)) {
+      const found = predictions.map((mask) => ({ ...mask, label: "mask" }));
+      box.append(element("h3", "found", found.length ? `The mask has ${found[0].area} of ${width * height} pixels` : "No mask"));
+      if (figure) drawAreas(figure.querySelector(".frame"), found, width, height);
+      box.append(this.bars(found.map(nameAndScore)));
+      return box;
     } else if (BOX_TASKS.includes((this.model(this.drawn) || {}).task)) {
       box.append(element("h3", "found", `${predictions.length} ${predictions.length === 1 ? "box" : "boxes"} found`));
       if (figure && predictions.some((p) => p.rle)) drawAreas(figure.querySelector(".frame"), predictions, width, height);

@@ -6,12 +6,14 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
 import unittest
+from urllib.parse import parse_qs, urlsplit
 
 import browser
 import harness
@@ -653,6 +655,114 @@ class Areas(Finding):
         self.assertNotEqual(paint[0], paint[2])
         self.assertTrue(all(p.endswith(",150") for p in paint), paint)
         self.picture("areas")
+
+
+class Marks(Console):
+    """SAM: what is marked in the photo is cut out."""
+
+    arguments = (os.path.join(harness.ROOT, "tests", "data", "sam", "sam"),)
+    PHOTO = os.path.join(harness.ROOT, "tests", "data", "sam", "200x150.png")
+
+    def setUp(self):
+        super().setUp()
+        self.wait(lambda: not self.find("#top-k").is_displayed(), "what the page knows of the model")
+        self.arrive("drop", ("a room.png", "image/png", read(self.PHOTO)))
+        self.wait(lambda: self.find("#pictures .prompt").is_displayed(), "the picture")
+
+    def on_screen(self, *point):
+        """From the middle of the picture, as the pointer's actions want it."""
+        return self.driver.execute_script(
+            "const svg = document.querySelector('.prompt'), r = svg.getBoundingClientRect();"
+            "const p = new DOMPoint(...arguments).matrixTransform(svg.getScreenCTM());"
+            "return [Math.round(p.x - r.x - r.width / 2), Math.round(p.y - r.y - r.height / 2)]", *point)
+
+    def pointer(self):
+        from selenium.webdriver.common.action_chains import ActionChains
+        return ActionChains(self.driver, duration=60)
+
+    def marks(self):
+        """What the curl line says: [(x, y, label) …], the box."""
+        query = parse_qs(urlsplit(shlex.split(self.find("#curl-text").text)[-1]).query)
+        points = [tuple(map(int, point.split(","))) for point in query.get("points", [""])[0].split(";") if point]
+        return points, [int(side) for side in query.get("box", [""])[0].split(",") if side]
+
+    def assert_near(self, found, wanted):
+        self.assertEqual(len(found), len(wanted))
+        for a, b in zip(found, wanted):
+            self.assertAlmostEqual(a, b, delta=1)
+
+    def assert_shown(self, points, box=()):
+        """The marks are these, and the picture has the mask that the server makes of them."""
+        def is_there():
+            found = self.marks() if self.find("#curl").is_displayed() else ([], [])
+            return (len(found[0]), bool(found[1])) == (len(points), bool(box)) and self.find("#answer").get_attribute("aria-busy") == "false"
+        self.wait(is_there, "an answer to the marks")
+        found, corners = self.marks()
+        for a, b in zip(found, points):
+            self.assert_near(a[:2], b[:2])
+            self.assertEqual(a[2], b[2])
+        self.assert_near(corners, box)
+        path = "/predict?points=" + ";".join(",".join(map(str, point)) for point in found) if found else "/predict?"
+        if corners:
+            path += "&box=" + ",".join(map(str, corners))
+        area = self.server.predict(read(self.PHOTO), path + "&max_detections=1").json()["predictions"][0]["area"]
+        self.assertEqual(self.texts("#answer .found"), [f"The mask has {area} of 30000 pixels"])
+        painted = self.driver.execute_script(
+            "const all = document.querySelectorAll('#pictures canvas'), c = all[0];"
+            "return [all.length, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].filter((v, i) => i % 4 === 3 && v).length]")
+        self.assertEqual(painted, [1, area])
+
+    def test_pointer(self):
+        from selenium.webdriver.common.keys import Keys
+        self.assertIn("once something is marked", self.find("#answer").text)
+        self.assertTrue(self.find("#prompt-help").is_displayed())
+        self.assertFalse(self.find("#curl").is_displayed())
+        svg = self.find(".prompt")
+        self.pointer().move_to_element_with_offset(svg, *self.on_screen(60, 50)).click().perform()
+        self.assert_shown([(60, 50, 1)])
+        self.pointer().move_to_element_with_offset(svg, *self.on_screen(150, 100)).key_down(Keys.SHIFT).click().key_up(Keys.SHIFT).perform()
+        self.assert_shown([(60, 50, 1), (150, 100, 0)])
+        self.pointer().move_to_element_with_offset(svg, *self.on_screen(190, 140)).click_and_hold().move_to_element_with_offset(
+            svg, *self.on_screen(20, 30)).release().perform()
+        self.assert_shown([(60, 50, 1), (150, 100, 0)], [20, 30, 190, 140])
+        self.assertEqual([len(self.driver.find_elements("css selector", f".prompt {what}")) for what in (".in", ".out", "rect")], [1, 1, 1])
+        self.assertEqual(self.texts(".picture.large"), [], "a click marks, and does not enlarge")
+        self.picture("marks", height=690)
+        self.browser.size(1180, 1000)
+        self.find('#pictures button[aria-label^="Clear"]').click()
+        self.wait(lambda: "once something is marked" in self.find("#answer").text, "no marks")
+
+    def test_keys(self):
+        from selenium.webdriver.common.keys import Keys
+        self.find('#pictures button[aria-label^="Enlarge"]').send_keys(Keys.SHIFT + Keys.TAB)
+        self.assertEqual(self.driver.switch_to.active_element.get_attribute("role"), "application")
+        self.keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_UP, Keys.ENTER)
+        self.assert_shown([(92, 71, 1)])
+        self.keys(Keys.ARROW_RIGHT)
+        self.pointer().key_down(Keys.SHIFT).send_keys(Keys.ARROW_DOWN, Keys.ENTER).key_up(Keys.SHIFT).perform()
+        self.assert_shown([(92, 71, 1), (96, 72, 0)])
+        self.keys("b", Keys.ARROW_DOWN, Keys.ARROW_RIGHT, "b")
+        self.assert_shown([(92, 71, 1), (96, 72, 0)], [96, 72, 100, 76])
+        self.keys(Keys.BACKSPACE)
+        self.assert_shown([(92, 71, 1), (96, 72, 0)])
+        self.assertEqual(self.driver.switch_to.active_element.get_attribute("role"), "application", "an answer keeps the focus")
+        self.keys(Keys.DELETE)
+        self.wait(lambda: "once something is marked" in self.find("#answer").text, "no marks")
+
+    def test_another_photo_has_no_marks(self):
+        self.pointer().move_to_element(self.find(".prompt")).click().perform()
+        self.assert_shown([(100, 75, 1)])
+        line = self.find("#curl-text").text
+        with open(os.path.join(self.server.folder, "a room.png"), "wb") as file:
+            file.write(read(self.PHOTO))
+        ended = subprocess.run(["bash", "-c", line.replace("curl ", "curl -s ", 1)], cwd=self.server.folder, stdout=subprocess.PIPE,
+                               text=True, timeout=WAIT)
+        self.assertIn('"rle"', ended.stdout, line)
+        self.arrive("drop", ("b.png", "image/png", harness.png(40, 30)), ("c.png", "image/png", harness.png(30, 40)))
+        self.wait(lambda: self.texts("#pictures figcaption span") == ["b.png"], "the first photo alone")
+        self.wait(lambda: self.driver.find_elements("css selector", ".prompt .cursor"), "the picture")
+        self.assertEqual(self.driver.find_elements("css selector", ".prompt circle"), [])
+        self.assertIn("once something is marked", self.find("#answer").text)
 
 
 class Guarded(Console):
