@@ -34,6 +34,7 @@ struct tracked_version {
     bool is_served;
     bool is_tried;
     bool is_seen;      /* in the last look */
+    bool is_unloaded;  /* by the API: not loaded again until the API asks for it */
     char *last_logged; /* what was last logged of a pipeline's stages; NULL: nothing */
 };
 
@@ -61,8 +62,6 @@ struct loader {
     /* the thread's own */
     struct tracked_version *tracked;
     size_t tracked_count;
-    char **unloaded; /* unloaded by API: not loaded again until the API asks for it */
-    size_t unloaded_count;
     bool is_lost;                                              /* the last look failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
     char served_text[400];                                     /* likewise; "": all of them */
@@ -461,7 +460,8 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
                                            model_is_there ? tracked->version : NULL, true,
                                            &ignored);
         }
-        forget_version(loader, i);
+        if (!tracked->is_unloaded) /* what the API has unloaded stays so when it comes back */
+            forget_version(loader, i);
     }
 }
 
@@ -528,8 +528,8 @@ static void report_changes(struct loader *loader)
 
 static bool is_unloaded(const struct loader *loader, const char *name)
 {
-    for (size_t i = 0; i < loader->unloaded_count; i++)
-        if (!strcmp(loader->unloaded[i], name))
+    for (size_t i = 0; i < loader->tracked_count; i++)
+        if (loader->tracked[i].is_unloaded && !strcmp(loader->tracked[i].name, name))
             return true;
     return false;
 }
@@ -563,26 +563,16 @@ static size_t reconcile(struct loader *loader, const struct repository *reposito
 
 /* ---- jobs ---- */
 
+/* Notes of a model's versions whether the API has unloaded them. */
 static void set_unloaded(struct loader *loader, const char *name, bool unloaded)
 {
-    for (size_t i = 0; i < loader->unloaded_count; i++) {
-        if (strcmp(loader->unloaded[i], name) != 0)
+    for (size_t i = 0; i < loader->tracked_count; i++) {
+        struct tracked_version *tracked = &loader->tracked[i];
+        if (strcmp(tracked->name, name) != 0)
             continue;
-        if (!unloaded) {
-            free(loader->unloaded[i]);
-            loader->unloaded[i] = loader->unloaded[--loader->unloaded_count];
-        }
-        return;
+        tracked->is_unloaded = unloaded;
+        tracked->is_served = tracked->is_served && !unloaded;
     }
-    if (!unloaded)
-        return;
-    char **grown = reallocarray(loader->unloaded, loader->unloaded_count + 1, sizeof *grown);
-    char *copy = strdup(name);
-    loader->unloaded = grown ? grown : loader->unloaded;
-    if (grown && copy)
-        grown[loader->unloaded_count++] = copy;
-    else
-        free(copy);
 }
 
 static enum status load_by_name(struct loader *loader, const char *name, struct error *err)
@@ -609,9 +599,6 @@ static enum status load_by_name(struct loader *loader, const char *name, struct 
 static enum status unload_by_name(struct loader *loader, const char *name, struct error *err)
 {
     TRY(model_host_remove_model(loader->options.model_host, name, NULL, false, err));
-    for (size_t i = 0; i < loader->tracked_count; i++)
-        if (!strcmp(loader->tracked[i].name, name))
-            loader->tracked[i].is_served = false;
     set_unloaded(loader, name, true);
     log_event(LOG_INFO, "model unloaded", LOG_STR("model", name));
     return STATUS_OK;
@@ -975,9 +962,6 @@ void loader_free(struct loader *loader)
     while (loader->tracked_count > 0)
         forget_version(loader, loader->tracked_count - 1);
     free(loader->tracked);
-    for (size_t i = 0; i < loader->unloaded_count; i++)
-        free(loader->unloaded[i]);
-    free(loader->unloaded);
     if (loader->wake_fd >= 0)
         close(loader->wake_fd);
     pthread_mutex_destroy(&loader->lock);
