@@ -50,19 +50,12 @@ static enum status check_sizes(const struct preprocess *p, struct error *err)
 {
     TRY(check_side("the model's input width", p->width, err));
     TRY(check_side("the model's input height", p->height, err));
-    switch (p->resize) {
-    case RESIZE_NONE:
+    if (p->resize == RESIZE_NONE)
         return STATUS_OK;
-    case RESIZE_SHORT_SIDE:
+    if (p->resize == RESIZE_SHORT_SIDE)
         return check_side("the short side to resize to", p->resize_short, err);
-    case RESIZE_EXACT:
-    case RESIZE_LETTERBOX:
-    case RESIZE_BODY:
-        TRY(check_side("the width to resize to", p->resize_width, err));
-        return check_side("the height to resize to", p->resize_height, err);
-    }
-    return error_set(err, STATUS_INVALID, "preprocessing: %d is not a resize mode (0 … 4)",
-                     (int)p->resize);
+    TRY(check_side("the width to resize to", p->resize_width, err));
+    return check_side("the height to resize to", p->resize_height, err);
 }
 
 /* The results for 0 and 255 must be finite: a tiny std makes infinities of valid numbers. */
@@ -88,12 +81,6 @@ static enum status check_channel(const struct preprocess *p, int c, struct error
 enum status preprocess_check(const struct preprocess *p, struct error *err)
 {
     TRY(check_sizes(p, err));
-    if ((int)p->resample < RESAMPLE_NEAREST || (int)p->resample > RESAMPLE_LINEAR)
-        return error_set(err, STATUS_INVALID,
-                         "preprocessing: %d is not a resampling filter (0 … 6)", (int)p->resample);
-    if ((int)p->channels < CHANNELS_RGB || (int)p->channels > CHANNELS_GRAY)
-        return error_set(err, STATUS_INVALID, "preprocessing: %d is not a channel order (0 … 2)",
-                         (int)p->channels);
     if (p->pad_value < 0 || p->pad_value > 255)
         return error_set(err, STATUS_INVALID,
                          "preprocessing: the padding value is %d, but must be 0 … 255",
@@ -142,8 +129,7 @@ static void append_numbers(struct text_line *line, const char *name, const float
 
 static bool append_resize(struct text_line *line, const struct preprocess *p)
 {
-    const bool known = (size_t)p->resample < sizeof resample_names / sizeof *resample_names;
-    const char *filter = known ? resample_names[p->resample] : "unknown filter";
+    const char *filter = resample_names[p->resample];
     switch (p->resize) {
     case RESIZE_NONE:
         append(line, "no resize");
@@ -171,8 +157,6 @@ static bool append_resize(struct text_line *line, const struct preprocess *p)
 
 void preprocess_describe(const struct preprocess *p, char *text, size_t size)
 {
-    if (size == 0)
-        return;
     struct text_line line = {.text = text, .size = size};
     text[0] = '\0';
     if (p->invert)
@@ -182,7 +166,7 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
     if (append_resize(&line, p))
         append(&line, ", centre crop %d x %d", p->width, p->height);
     static const char *const orders[] = {"RGB", "BGR", "gray"};
-    append(&line, ", %s", (size_t)p->channels < 3 ? orders[p->channels] : "unknown channels");
+    append(&line, ", %s", orders[p->channels]);
     if (p->scale == 1.0f)
         append(&line, ", x");
     else if (fabsf(p->scale * 255.0f - 1.0f) < 1e-6f)
