@@ -174,13 +174,17 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Names are borrowed from the model's graph, which outlives this. */
+/* Names are borrowed from the model's graph, which outlives this. A shape that depends on the photo
+ * is the one that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          struct task_output *outputs)
 {
-    for (size_t i = 0; i < graph->output_count; i++)
-        outputs[i] = (struct task_output){model->graph->outputs[i]->name, graph->outputs[i]->dtype,
-                                          graph->outputs[i]->shape};
+    for (size_t i = 0; i < graph->output_count; i++) {
+        const struct value *declared = model->graph->outputs[i], *made = graph->outputs[i];
+        const bool is_known = made->shape.rank != SHAPE_UNKNOWN;
+        outputs[i] = (struct task_output){declared->name, made->dtype,
+                                          is_known ? made->shape : declared->shape};
+    }
 }
 
 /* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees.
@@ -231,6 +235,16 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
     return STATUS_OK;
 }
 
+/* Makes `to` the output in place of `from`, which the file may list twice. */
+static void rename_output(struct graph *graph, struct value *from, struct value *to)
+{
+    to->name = from->name;
+    from->name = "";
+    for (size_t k = 0; k < graph->output_count; k++)
+        if (graph->outputs[k] == from)
+            graph->outputs[k] = to;
+}
+
 /* Transposes output i, [steps, batch, classes], so that photos can share a pass and each gets its
  * own answer. */
 static enum status put_batch_first(struct model *model, size_t i, struct error *err)
@@ -245,15 +259,42 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
     struct value *to = edit_insert_value(&edit, graph->node_count, OP_TRANSPOSE, 13, from->name,
                                          &from, 1, from->dtype, &shape);
     TRY(check_memory(to && node_set_ints(graph, to->producer, "perm", swapped, 3), NULL, err));
-    to->name = from->name;
-    from->name = "";
-    for (size_t k = i; k < graph->output_count; k++) /* the file may list it twice */
-        if (graph->outputs[k] == from)
-            graph->outputs[k] = to;
+    rename_output(graph, from, to);
     model_warn(model,
                "output '%.60s' is [steps, batch, classes] in the file; it is answered as [batch, "
                "steps, classes]",
                to->name);
+    return edit_end(&edit);
+}
+
+/* PaddleDetection's rows of all photos, [batch x n, 6], become [batch, n, 6], so that photos can
+ * share a pass. *ret_any: they did. Rows that depend on the photo stay: then a pass has one. */
+static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
+                              struct error *err)
+{
+    struct graph *graph = model->graph, *two;
+    struct edit edit = {.graph = graph, .err = err};
+    const int64_t photos = model->fixed_batch ? model->file_batch : 2;
+    const struct shape *rows = &one->outputs[0]->shape;
+    bool fits;
+    *ret_any = false;
+    if (one->output_count != 2 || rows->rank != 2 || rows->dims[0] < 1 || photos < 2)
+        return STATUS_OK;
+    const int64_t each = model->fixed_batch ? rows->dims[0] / photos : rows->dims[0];
+    TRY(probe_shapes(model, photos, &two, &fits, err));
+    *ret_any = fits && shape_equal(&two->outputs[0]->shape, &SHAPE(photos * each, 6)) &&
+               shape_equal(&two->outputs[1]->shape, &SHAPE(photos));
+    graph_free(two);
+    if (!*ret_any)
+        return STATUS_OK;
+    struct value *from = graph->outputs[0], *to = NULL;
+    struct value *sides = edit_constant(&edit, DTYPE_I64, &SHAPE(3), (int64_t[]){-1, each, 6});
+    if (sides)
+        to = edit_insert_value(&edit, graph->node_count, OP_RESHAPE, 13, from->name,
+                               (struct value *[]){from, sides}, 2, from->dtype,
+                               &SHAPE(DIM_UNKNOWN, each, 6));
+    TRY(check_memory(to != NULL, NULL, err));
+    rename_output(graph, from, to);
     return edit_end(&edit);
 }
 
@@ -285,10 +326,12 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
                                  struct task_output *outputs, struct error *err)
 {
     struct graph *copy;
-    bool fits, is_transposed = false;
+    bool fits, is_changed = false;
     TRY(probe_shapes(model, 1, &copy, &fits, err));
-    enum status status = fits ? transpose_all(model, copy, facts, &is_transposed, err) : STATUS_OK;
-    if (is_transposed) {
+    enum status status = !fits               ? STATUS_OK
+                         : facts->has_scales ? split_rows(model, copy, &is_changed, err)
+                                             : transpose_all(model, copy, facts, &is_changed, err);
+    if (is_changed) {
         graph_free(copy);
         copy = NULL;
         status = status == STATUS_OK ? probe_shapes(model, 1, &copy, &fits, err) : status;
@@ -400,9 +443,10 @@ static void fit_task(struct model *model, bool configured)
         return;
     if (is_anomaly)
         set_open_sides(model, 256, 256);
+    const bool is_paddle = layout == LAYOUT_PADDLE || layout == LAYOUT_PADDLE_FLAT;
     const bool is_stretched = is_map || is_anomaly || is_rtdetr || (is_imagenet && !is_body) ||
                               layout == LAYOUT_TORCHVISION || layout == LAYOUT_TENSORFLOW ||
-                              layout == LAYOUT_RTDETR_LISTS;
+                              layout == LAYOUT_RTDETR_LISTS || is_paddle;
     p->resize = is_stretched ? RESIZE_EXACT : is_body ? RESIZE_BODY : RESIZE_LETTERBOX;
     if (is_scrfd)
         set_open_sides(model, 640, 640);
@@ -413,7 +457,7 @@ static void fit_task(struct model *model, bool configured)
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
     /* Ultralytics, YOLOv5, YOLOX and face detectors resize with OpenCV, RF-DETR without
      * antialiasing. */
-    if (is_rtdetr || layout == LAYOUT_RFDETR || !is_stretched)
+    if (is_rtdetr || layout == LAYOUT_RFDETR || is_paddle || !is_stretched)
         p->resample = RESAMPLE_LINEAR;
     p->pads_corner = is_yolox || is_face;
     p->sides_floor = is_yolox || is_scrfd;
@@ -435,6 +479,7 @@ static enum status decide_task(struct model *model, bool configured, struct task
                                struct task_output *outputs, struct error *err)
 {
     facts->label_count = model->labels.count;
+    facts->has_scales = strstr(model->filled, "scale_factor") != NULL;
     TRY(probe_outputs(model, facts, outputs, err));
     const struct graph *graph = model->graph;
     facts->outputs = outputs;

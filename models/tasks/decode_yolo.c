@@ -133,20 +133,26 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
                          struct error *err)
 {
     const struct task_rows *rows = &outputs[0];
+    const enum task_layout layout = candidates->task->layout;
+    const bool is_paddle = layout == LAYOUT_PADDLE || layout == LAYOUT_PADDLE_FLAT;
     const size_t columns = 6 + task_extras(candidates->task);
     if (rows->shape.rank != 2 || rows->shape.dims[1] != (int64_t)columns)
         return task_rows_wrong(rows, "[boxes, 6 + the task's own numbers]", err);
-    for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
-        const float *row = rows->data + columns * i;
-        struct detection found = candidates->task->layout == LAYOUT_RTDETR_FINAL
-                                     ? decode_shares(row, candidates->geometry)
-                                 : candidates->is_oriented
-                                     ? decode_centred(row[0], row[1], row[2], row[3])
-                                     : decode_corners(row[0], row[1], row[2], row[3]);
+    if (is_paddle && outputs[1].count != 1)
+        return task_rows_wrong(&outputs[1], "the count of boxes", err);
+    size_t count = (size_t)rows->shape.dims[0];
+    if (is_paddle && outputs[1].data[0] >= 0 && outputs[1].data[0] < (float)count)
+        count = (size_t)outputs[1].data[0];
+    for (size_t i = 0; i < count; i++) {
+        const float *row = rows->data + columns * i, *box = is_paddle ? row + 2 : row;
+        struct detection found =
+            layout == LAYOUT_RTDETR_FINAL ? decode_shares(row, candidates->geometry)
+            : candidates->is_oriented     ? decode_centred(row[0], row[1], row[2], row[3])
+                                          : decode_corners(box[0], box[1], box[2], box[3]);
         found.angle = candidates->is_oriented ? row[6] : 0;
-        found.score = row[4];
+        found.score = is_paddle ? row[1] : row[4];
         found.place = (uint32_t)i;
-        if (decode_class(row[5], &found.index))
+        if (decode_class(is_paddle ? row[0] : row[5], &found.index))
             candidates_add(candidates, &found);
     }
     return STATUS_OK;

@@ -41,7 +41,7 @@ typedef enum status layout_decoder(const struct task_rows *outputs, struct candi
 
 layout_decoder decode_yolov8;
 layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, LAYOUT_YOLOX and LAYOUT_YOLOX_PIXELS */
-layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL and LAYOUT_RTDETR_FINAL */
+layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL, LAYOUT_RTDETR_FINAL, LAYOUT_PADDLE(_FLAT) */
 layout_decoder decode_rtdetr;
 layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
 layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */

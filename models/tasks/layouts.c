@@ -9,9 +9,9 @@
  * TorchServe's object_detector and TensorFlow's visualisation (0.5), rfdetr's predict() (0.5),
  * post_process_instance_segmentation() of Hugging Face (0.5), OpenCV's FaceDetectorYN (0.9, 0.3),
  * PaddleOCR's box_thresh (0.6), InsightFace's SCRFD (0.5, 0.4), YOLO-NAS's predict() in
- * SuperGradients (0.25, 0.7), post_process_object_detection() of OWL (0.1) and
- * post_process_grounded_object_detection() of Grounding DINO (0.25). Layouts without suppression
- * have an IoU of 1. */
+ * SuperGradients (0.25, 0.7), PaddleDetection's deploy/python/infer.py (0.5),
+ * post_process_object_detection() of OWL (0.1) and post_process_grounded_object_detection() of
+ * Grounding DINO (0.25). Layouts without suppression have an IoU of 1. */
 const struct layout_entry task_layouts[] = {
     [LAYOUT_NONE] = {"", 0, 0, 1, 0, true},
     [LAYOUT_YOLOV8] = {"yolov8", 1, 0.25f, 0.7f, 300, true},
@@ -38,6 +38,8 @@ const struct layout_entry task_layouts[] = {
     [LAYOUT_OWL] = {"owl", 2, 0.1f, 1, 300, true},
     [LAYOUT_GROUNDING] = {"grounding-dino", 2, 0.25f, 1, 300, true},
     [LAYOUT_HEATMAPS] = {"heatmaps", 1, 0, 1, 1, true},
+    [LAYOUT_PADDLE] = {"paddle", 2, 0.5f, 1, 300, true},
+    [LAYOUT_PADDLE_FLAT] = {"paddle-flat", 2, 0.5f, 1, 300, false},
     [LAYOUT_SAM] = {"sam", 2, 0, 1, 300, false},
 };
 const size_t task_layout_count = COUNT_OF(task_layouts);

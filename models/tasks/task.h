@@ -63,9 +63,11 @@ enum task_layout {
     LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: its number, corners, score, class */
     LAYOUT_OWL, /* logits [Q, words] under a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
-    LAYOUT_GROUNDING, /* the same, where logits are of the tokens of all words; Grounding DINO */
-    LAYOUT_HEATMAPS,  /* a map for each key point of one body: [K, height, width]; VitPose */
-    LAYOUT_SAM,       /* masks [.., M, height, width], logits, and their scores [.., M] */
+    LAYOUT_GROUNDING,   /* the same, where logits are of the tokens of all words; Grounding DINO */
+    LAYOUT_HEATMAPS,    /* a map for each key point of one body: [K, height, width]; VitPose */
+    LAYOUT_PADDLE,      /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
+    LAYOUT_PADDLE_FLAT, /* the same without a batch: one image a run */
+    LAYOUT_SAM,         /* masks [.., M, height, width], logits, and their scores [.., M] */
 };
 
 /* Most outputs that a layout has. */
@@ -176,7 +178,8 @@ struct task_facts {
     char class_note[200]; /* why there is none, or "; …" to append to its description; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
-    bool has_exp; /* the graph has an Exp */
+    bool has_exp;    /* the graph has an Exp */
+    bool has_scales; /* PaddleDetection's input 'scale_factor' was filled */
 
     const char *configured_task, *configured_layout; /* "task" and "layout" of lensd.json */
     const char *configured_output;                   /* its "output" */

@@ -410,6 +410,24 @@ static bool take_yolo_nas(const struct task_facts *facts, struct task *task)
     return true;
 }
 
+/* Recognises PaddleDetection's: rows [n, 6] or [batch, n, 6], and their count per image. */
+static bool take_paddle(const struct task_facts *facts, struct task *task)
+{
+    const struct task_output *rows = facts->outputs, *count = rows + 1;
+    const int rank = facts->has_scales && facts->output_count == 2 ? rows->shape.rank : 0;
+    if ((rank != 2 && rank != 3) || !dtype_is_float(rows->dtype) ||
+        rows->shape.dims[rank - 1] != 6 ||
+        (count->dtype != DTYPE_I32 && count->dtype != DTYPE_I64) || count->shape.rank != 1 ||
+        (count->shape.dims[0] != (rank == 3 ? rows->shape.dims[0] : 1) &&
+         count->shape.dims[0] != DIM_UNKNOWN))
+        return false;
+    task->layout = rank == 3 ? LAYOUT_PADDLE : LAYOUT_PADDLE_FLAT;
+    task->output_count = 2;
+    task->outputs[0] = 0;
+    task->outputs[1] = 1;
+    return true;
+}
+
 /* Recognises anomalib's exports since version 2. */
 static bool take_anomaly(const struct task_facts *facts, struct task *task)
 {
@@ -471,6 +489,8 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
         decided(task, TASK_DETECTION, "output '%.60s'%s, as YOLO-NAS has it",
                 facts->outputs[0].name,
                 task->output_count > 1 ? " of boxes, and one of scores" : "");
+    } else if (take_paddle(facts, task)) {
+        decided(task, TASK_DETECTION, "outputs of rows of 6 and their count, as PaddleDetection's");
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
         decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");

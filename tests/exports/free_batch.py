@@ -233,7 +233,7 @@ FAMILIES = {
                          "reshape_hidden_states": False, "apply_layernorm": True}), patch_size=16, reassemble_hidden_size=32,
         neck_hidden_sizes=[16, 16, 24, 32], fusion_hidden_size=16, head_hidden_size=16), PAIR),
     "glpn": (hugging_face("GLPNForDepthEstimation", "GLPNConfig", ("predicted_depth",), hidden_sizes=[16, 32, 64, 128],
-                          depths=[1, 1, 1, 1], decoder_hidden_size=16), PAIR),
+                          num_attention_heads=[1, 2, 4, 8], depths=[1, 1, 1, 1], decoder_hidden_size=16), PAIR),
     "vitpose": (hugging_face("VitPoseForPoseEstimation", "VitPoseConfig", ("heatmaps",), num_labels=17, backbone_config=(
         "VitPoseBackboneConfig", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": [128, 128],
                                   "patch_size": [16, 16], "num_experts": 1, "part_features": 0, "out_indices": [2]})), PAIR),

@@ -72,7 +72,7 @@ static void check_boxes(const struct detections *found, const struct task_option
 
 static enum task_layout layout_of(const uint8_t *head)
 {
-    return (enum task_layout)(1 + head[0] % LAYOUT_HEATMAPS);
+    return (enum task_layout)(1 + head[0] % LAYOUT_PADDLE_FLAT);
 }
 
 static enum task_kind kind_of(const uint8_t *head)
@@ -129,6 +129,11 @@ static void shapes_of(const uint8_t *head, struct shape ret[static TASK_MAX_OUTP
         break;
     case LAYOUT_YOLO_NAS_FLAT:
         ret[0] = SHAPE(first, 7);
+        break;
+    case LAYOUT_PADDLE:
+    case LAYOUT_PADDLE_FLAT:
+        ret[0] = SHAPE(first, 6);
+        ret[1] = SHAPE(1 + third / 15);
         break;
     case LAYOUT_PANOPTIC:
     case LAYOUT_MASKFORMER:

@@ -204,7 +204,7 @@ def outputs():
               + struct.pack("<12f", *numbers))
     # RF-DETR with masks, masks of queries, faces, text.
     for name, layout, more in (("rf_detr", 11, 64), ("panoptic", 12, 0), ("panoptic_scaled", 12, 32), ("maskformer", 13, 32),
-                               ("yunet", 14, 0), ("text", 15, 0), ("scrfd", 16, 0), ("yolo_nas", 18, 0), ("yolo_nas_flat", 19, 0)):
+                               ("yunet", 14, 0), ("text", 15, 0), ("scrfd", 16, 0), ("yolo_nas", 18, 0), ("yolo_nas_flat", 19, 0), ("paddle", 24, 0)):
         write("tasks", name, bytes([layout, 12, 20, 9, 60, 128, 99, more]) + struct.pack("<12f", *numbers))
     write("tasks", "grid", bytes([2, 0, 84, 2, 25, 77, 99, 0]) + struct.pack("<12f", *numbers))
     write("tasks", "not_finite", bytes([4, 1, 6, 4, 0, 0, 255, 15])

@@ -577,6 +577,29 @@ Test(detect, yolo_nas)
     detections_done(&found);
 }
 
+/* Rows after the count, or without a class, are none; a count beyond the rows reads no further. */
+Test(detect, paddledetection)
+{
+    static const float data[] = {1,  .9f, 2, 3, 10, 12, /* class, score, corners */
+                                 -1, .8f, 2, 3, 10, 12, 0, .7f, 20, 20, 30, 30};
+    const float counts[] = {2, 3, 1e9f, -1, NAN};
+    const size_t expected[] = {1, 2, 2, 2, 2};
+    const struct task_options options = options_of(.5f, 1);
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        const struct task_rows rows[] = {{data, SHAPE(3, 6), 18}, {&counts[i], SHAPE(1), 1}};
+        struct detections found = decode_many(LAYOUT_PADDLE_FLAT, rows, 2, &options, &same);
+        cr_assert_eq(found.count, expected[i], "count %zu", i);
+        cr_expect(found.items[0].index == 1 && found.items[0].x1 == 2 && found.items[0].y2 == 12);
+        detections_done(&found);
+    }
+    const struct task task = {.kind = TASK_DETECTION, .layout = LAYOUT_PADDLE, .output_count = 2};
+    const struct task_rows none[] = {{data, SHAPE(3, 6), 18}, {NULL, SHAPE(0), 0}};
+    struct detections found;
+    struct error err;
+    cr_expect_eq(detect_decode(&task, none, &options, &same, &found, &err), STATUS_INVALID);
+    cr_expect(strstr(err.message, "the count of boxes"), "%s", err.message);
+}
+
 /* Hostile numbers and the smallest maps: points stay near the photo, and nothing is read outside.
  */
 Test(detect, heatmaps)

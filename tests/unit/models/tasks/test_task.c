@@ -131,6 +131,21 @@ Test(task, yolo_nas)
     cr_expect_not(task_layout_has_rows(task.layout));
 }
 
+Test(task, paddledetection)
+{
+    const struct task_facts none = {0}, scales = {.has_scales = true};
+    struct task_output list[] = {OUTPUT("rows", DIM_UNKNOWN, 6), OUTPUT("count", 1)};
+    list[1].dtype = DTYPE_I32;
+    struct task task = decide(scales, list, 2);
+    expect_layout(task, LAYOUT_PADDLE_FLAT);
+    cr_expect_not(task_layout_has_rows(task.layout));
+    cr_expect_eq(decide(none, list, 2).kind, TASK_UNKNOWN, "other detectors have such rows");
+    list[0].shape = SHAPE(1, 300, 6);
+    expect_layout(decide(scales, list, 2), LAYOUT_PADDLE);
+    list[1].shape = SHAPE(300);
+    cr_expect_eq(decide(scales, list, 2).kind, TASK_UNKNOWN);
+}
+
 Test(task, masks_and_others_of_queries)
 {
     const struct task_output detr[] = {OUTPUT("logits", 1, 100, 10),
