@@ -137,12 +137,26 @@ function setState(word) {
 async function readModels(asker) {
   try {
     const answer = await call("console.json");
-    if (answer.ok) asker.models = (await answer.json()).models;
+    if (answer.ok) ({ models: asker.models, zmq: asker.zmq } = await answer.json());
     showLabels(asker.models || []);
     asker.showParameters();
+    listDoors(asker);
   } catch {
     setState("gone");
   }
+}
+
+// The view of the API has a choice of models, too.
+function listDoors(asker) {
+  if (!asker.models) return; // it needs a key
+  const select = byId("doors-model"), names = asker.models.map((model) => model.name);
+  if (names.join("\n") !== [...select.options].map((o) => o.value).join("\n")) {
+    const chosen = select.value;
+    select.replaceChildren(...names.map((name) => new Option(name, name)));
+    select.value = names.includes(chosen) ? chosen : byId("model").value;
+  }
+  byId("doors-card").hidden = !names.length;
+  showDoors(byId("doors"), asker.models.find((model) => model.name === select.value), asker.models, asker.zmq);
 }
 
 // A line for each model with its task, which opens its labels.
@@ -319,6 +333,7 @@ function start() {
   const asker = new Asker();
   const pad = new Pad(byId("pad"), async () => asker.ask([await pad.file()], true));
   byId("clear").addEventListener("click", () => pad.clear());
+  byId("doors-model").addEventListener("change", () => listDoors(asker));
   for (const radio of document.querySelectorAll('input[name="how"]')) {
     radio.addEventListener("change", () => {
       const drawing = document.querySelector('input[name="how"]:checked').value === "draw";

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import browser
 import harness
 import small_onnx
+import test_doors
 from harness import DIGITS, read
 from test_pipelines import write_page
 
@@ -763,6 +764,68 @@ class Marks(Console):
         self.wait(lambda: self.driver.find_elements("css selector", ".prompt .cursor"), "the picture")
         self.assertEqual(self.driver.find_elements("css selector", ".prompt circle"), [])
         self.assertIn("once something is marked", self.find("#answer").text)
+
+
+class Lines(test_doors.Doors):
+    """How clients of other servers call a model: each line that the page shows is run."""
+
+    # Parts of the APIs' names.
+    PHOTO = {"V2, Triton", "V2): inputs", "KServe", "TorchServe"}
+    BOXES = PHOTO | {"Hugging Face", "Roboflow", "Blue Iris", "DOODS", "CVAT"}
+    CLASSES = PHOTO | {"Hugging Face", "Roboflow", "CVAT", "PhotoPrism: labels"}
+    VECTOR = PHOTO | {"PhotoPrism: faces", "OpenAI", "llama.cpp"}
+    WANTED = {"ipcam-general": BOXES, "turned": BOXES, "pose": BOXES, "masks": BOXES, "det": BOXES, "rec": PHOTO,
+              "scene": CLASSES | {"CodeProject.AI: scene"}, "unsafe": CLASSES | {"PhotoPrism: nsfw"}, "binary": CLASSES | {"PhotoPrism: nsfw"},
+              "areas": PHOTO | {"Hugging Face", "CVAT"}, "vector": VECTOR, "clip": VECTOR | {"Immich"},
+              "clip.text": {"V2): inputs", "OpenAI", "llama.cpp", "Immich"}, "plates": {"CodeProject.AI: number plates", "Plate Recognizer"},
+              "ocr": {"CodeProject.AI: text"}, "faces": {"CodeProject.AI: faces"}, "sam": {"V2): inputs", "CVAT: interactor"},
+              "sam.decoder": {"V2): inputs"}}
+
+    def setUp(self):
+        why = browser.missing()
+        if why or not shutil.which("curl"):
+            raise unittest.SkipTest(why or "curl is not installed")
+        super().setUp()
+        shutil.copytree(os.path.join(harness.ROOT, "tests", "data", "sam", "sam"), self.path("models/sam"))
+        shutil.copytree(os.path.join(harness.ROOT, "tests", "data", "text_models", "clip"), self.path("models/clip"))
+        self.server = self.serve("--models", self.path("models"), "--default-model", "ipcam-general", "--device", "cpu", "--precision", "fp32")
+        with open(self.path("photo.jpg"), "wb") as file:
+            file.write(harness.png(64, 64))
+        opened = browser.Browser()
+        self.addCleanup(opened.close)
+        self.driver = opened.driver
+
+    def shown(self, name):
+        from selenium.webdriver.support.ui import Select
+        end = time.monotonic() + WAIT
+        Select(self.driver.find_element("css selector", "#doors-model")).select_by_value(name)
+        while time.monotonic() < end:
+            found = self.driver.execute_script(
+                "const host = document.querySelector('#doors');"
+                "const names = [...host.querySelectorAll('h3')].map((h) => h.textContent), lines = [...host.querySelectorAll('pre')].map((p) => p.textContent);"
+                "return JSON.parse(host.dataset.shown || '[{}]')[0].name === arguments[0] && host.dataset.done ? [names, lines] : null", name)
+            if found:
+                return list(zip(*found))
+            time.sleep(.05)
+        raise AssertionError(f"no lines for {name}")
+
+    def test_lines(self):
+        self.driver.get(f"http://127.0.0.1:{self.server.port}/#api")
+        end = time.monotonic() + WAIT
+        while len(self.driver.find_elements("css selector", "#doors-model option")) < len(self.WANTED) and time.monotonic() < end:
+            time.sleep(.05)
+        for model, wanted in self.WANTED.items():
+            with self.subTest(model=model):
+                lines = self.shown(model)
+                names = [name for name, _ in lines]
+                self.assertEqual((len(names), [[word in name for name in names].count(True) for word in wanted]),
+                                 (len(wanted), [1] * len(wanted)), names)
+                for name, line in lines:
+                    run = subprocess.run(["bash", "-o", "pipefail", "-c", line.replace("curl ", "curl -sS -f ", 1)], cwd=self.folder,
+                                         capture_output=True, text=True, timeout=WAIT)
+                    self.assertEqual((run.returncode, run.stderr), (0, ""), line)
+                    answer = json.loads(run.stdout)
+                    self.assertTrue(answer != [] and "error" not in answer, (line, answer))
 
 
 class Guarded(Console):

@@ -176,6 +176,9 @@ class Detector(ZmqCase):
                 x1, y1, x2, y2 = (min(max(v / s, 0), 1) for v, s in zip(box, [answer["width"], answer["height"]] * 2))
                 numpy.testing.assert_allclose(row, (label, score, y1, x1, y2, x2), atol=2e-4)
 
+    def test_the_console_knows_it(self):
+        self.assertEqual(self.server.get("/console.json").json()["zmq"], "127.0.0.1:0")
+
     def test_models(self):
         client = self.client()
         self.assertEqual(client.model("absent.onnx"), {"model_available": False, "model_loaded": False})

@@ -9,15 +9,17 @@
 static void write_model(struct writer *w, json_node *list, const struct model_status *model)
 {
     json_node *entry = write_object(w, list, NULL);
-    write_members(w, entry, "name=%s version=%s default=%hhd photos=%hhd task=%s", model->name,
-                  model->version, model->is_default, model->takes_images, task_name(model->task));
+    write_members(w, entry, "name=%s version=%s default=%hhd photos=%hhd task=%s pipeline=%hhd",
+                  model->name, model->version, model->is_default, model->takes_images,
+                  task_name(model->task), model->stage_count > 0);
     if (model->confidence >= 0)
         write_float(w, entry, "confidence", model->confidence);
     if (model->iou >= 0)
         write_float(w, entry, "iou", model->iou);
 }
 
-/* {"models":[{"name","version","default","photos","task","confidence"?,"iou"?}]} */
+/* {"models":[{"name","version","default","photos","task","pipeline","confidence"?,"iou"?}],"zmq"?}
+ */
 void console_json_handle(struct exchange *x)
 {
     size_t count, size = 0;
@@ -28,6 +30,7 @@ void console_json_handle(struct exchange *x)
         if (models[i].can_answer)
             write_model(&w, list, &models[i]);
     free(models);
+    write_members(&w, root, "zmq=%s", x->server->options.zmq_port);
     char *text = write_finish(&w, root, &size);
     respond_text(x, 200, TYPE_JSON, text, size);
 }
