@@ -121,16 +121,13 @@ static int64_t fine_place(double at)
     return llrint(fmin(fmax(at * 1024, INT32_MIN), INT32_MAX));
 }
 
-static void blend_pixel(const struct image *image, int64_t across, int64_t down, bool fades,
-                        uint8_t *ret)
+static void blend_pixel(const struct image *image, int64_t across, int64_t down, uint8_t *ret)
 {
     const int64_t left = across >> 5, top = down >> 5;
     const int x = (int)(across & (PLACES - 1)), y = (int)(down & (PLACES - 1));
     const int64_t last_column = (int64_t)image->width - 1, last_row = (int64_t)image->height - 1;
-    const bool is_outside =
-        across < 0 || down < 0 || across > last_column * PLACES || down > last_row * PLACES;
     int sums[3] = {0};
-    for (int k = 0; k < 4 && (fades || !is_outside); k++) {
+    for (int k = 0; k < 4; k++) {
         const int64_t column = left + k % 2, row = top + k / 2;
         const int weight = (k % 2 ? x : PLACES - x) * (k / 2 ? y : PLACES - y);
         if (column < 0 || row < 0 || column > last_column || row > last_row)
@@ -143,6 +140,21 @@ static void blend_pixel(const struct image *image, int64_t across, int64_t down,
         ret[c] = (uint8_t)((sums[c] + PLACES * PLACES / 2) / (PLACES * PLACES));
 }
 
+/* Does not round positions, as scipy. */
+static void blend_exactly(const struct image *image, double across, double down, uint8_t *ret)
+{
+    const double last_column = image->width - 1.0, last_row = image->height - 1.0;
+    memset(ret, 0, 3);
+    if (!(across >= 0 && down >= 0 && across <= last_column && down <= last_row))
+        return;
+    const double x = across - floor(across), y = down - floor(down);
+    const size_t right = across < last_column ? 3 : 0, below = down < last_row ? image->stride : 0;
+    const uint8_t *at = image->pixels + (size_t)down * image->stride + 3 * (size_t)across;
+    for (int c = 0; c < 3; c++, at++)
+        ret[c] = (uint8_t)((at[0] * (1 - x) + at[right] * x) * (1 - y) +
+                           (at[below] * (1 - x) + at[below + right] * x) * y + 0.5);
+}
+
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret)
 {
@@ -151,8 +163,12 @@ void warp_affine(const struct image *image, const double map[static 6], uint32_t
         const int64_t across = fine_place(map[1] * y + map[2]) + HALF;
         const int64_t down = fine_place(map[4] * y + map[5]) + HALF;
         for (uint32_t x = 0; x < width; x++, ret += 3)
-            blend_pixel(image, (across + fine_place(map[0] * x)) >> 5,
-                        (down + fine_place(map[3] * x)) >> 5, fades, ret);
+            if (fades)
+                blend_pixel(image, (across + fine_place(map[0] * x)) >> 5,
+                            (down + fine_place(map[3] * x)) >> 5, ret);
+            else
+                blend_exactly(image, map[0] * x + map[1] * y + map[2],
+                              map[3] * x + map[4] * y + map[5], ret);
     }
 }
 

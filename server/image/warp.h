@@ -16,8 +16,9 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
 /* Fills `width` x `height` pixels (contiguous RGB); (x, y) gets the picture's pixel at (map[0] x +
  * map[1] y + map[2], map[3] x + map[4] y + map[5]), black outside. The pixels equal
  * cv2.warpAffine(image, map, (width, height), flags=INTER_LINEAR | WARP_INVERSE_MAP) of OpenCV 4 if
- * `fades`: pixels at the edge are blended with black. Otherwise all beyond the centres of the
- * outermost pixels is black, as in scipy.ndimage.affine_transform(order=1). Any thread. */
+ * `fades`: pixels at the edge are blended with black. Otherwise they equal those of
+ * scipy.ndimage.affine_transform(order=1), which does not round positions: all beyond the centres
+ * of the outermost pixels is black. Any thread. */
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret);
 

@@ -40,7 +40,7 @@ class Poses(FolderCase):
         self.assertEqual(answer.status, status, answer.body)
         return answer.json()
 
-    def check(self, found, wanted, delta=.5, score_delta=.02, width=SIDE):
+    def check(self, found, wanted, delta=.05, score_delta=1e-3, width=SIDE):
         self.assertEqual(len(found["keypoints"]), len(wanted["points"]))
         for i, (point, (x, y), score) in enumerate(zip(found["keypoints"], wanted["points"], wanted["scores"])):
             self.assertEqual(point["name"], f"point {i}")
@@ -48,7 +48,7 @@ class Poses(FolderCase):
             self.assertAlmostEqual(point["y"], min(max(y, 0), SIDE), delta=delta, msg=str((wanted["box"], i)))
             self.assertAlmostEqual(point["score"], min(score, 1), delta=score_delta)
         mean = sum(min(max(score, 0), 1) for score in wanted["scores"]) / len(wanted["scores"])
-        self.assertAlmostEqual(found["score"], mean, delta=.02)
+        self.assertAlmostEqual(found["score"], mean, delta=1e-3)
 
     def test_a_photo(self):
         self.start()
@@ -95,7 +95,7 @@ class Poses(FolderCase):
         self.start()
         (found,) = self.ask("model=pose")["predictions"]
         self.assertEqual([p.get("name") for p in found["keypoints"]], [None] * 6)
-        self.assertAlmostEqual(found["keypoints"][4]["x"], self.wanted[0]["points"][4][0], delta=.5)
+        self.assertAlmostEqual(found["keypoints"][4]["x"], self.wanted[0]["points"][4][0], delta=.05)
 
 
 if __name__ == "__main__":

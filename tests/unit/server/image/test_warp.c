@@ -94,6 +94,27 @@ Test(warp, degenerate_corners)
     cr_expect_arr_eq(found + 3 * 23, pixels + (4 * WIDTH + 4) * 3, 3);
 }
 
+/* Numbers of scipy 1.17, for each channel:
+ *     affine_transform(channel, [[.61, -.13], [.11, .37]], offset=[.3, -.2], output_shape=(3, 5),
+ * order=1)
+ */
+Test(warp, equals_scipy_where_positions_are_not_rounded)
+{
+    uint8_t three_by_two[] = {0,   10, 255, 200, 20, 3, 90, 30, 77,
+                              250, 40, 128, 30,  50, 1, 60, 60, 254};
+    static const uint8_t wanted[] = {0, 0, 0, 64,  17, 194, 109, 17, 117, 0,   0,  0, 0,   0,  0,
+                                     0, 0, 0, 159, 36, 113, 115, 36, 61,  111, 36, 5, 112, 36, 58,
+                                     0, 0, 0, 0,   0,  0,   0,   0,  0,   0,   0,  0, 45,  55, 128};
+    const double map[] = {.37, .11, -.2, -.13, .61, .3}, none[] = {NAN, 0, 0, 0, 0, 1e300};
+    const struct image picture = {.width = 3, .height = 2, .stride = 9, .pixels = three_by_two};
+    uint8_t found[sizeof wanted];
+    warp_affine(&picture, map, 5, 3, false, found);
+    cr_expect_arr_eq(found, wanted, sizeof wanted);
+    warp_affine(&picture, none, 5, 3, false, found);
+    for (size_t i = 0; i < sizeof found; i++)
+        cr_expect_eq(found[i], 0);
+}
+
 Test(warp, turns)
 {
     const uint8_t two_by_three[] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5};
