@@ -117,6 +117,7 @@ static struct value *output_of(const struct graph *graph, const char *const *nam
 /* Reads what the decoder is by the names of its inputs, and fixes their shapes. */
 static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, struct error *err)
 {
+    enum { BYTES_MOST = 64 << 20 };
     bool has_points = false, has_labels = false, is_sam2 = false;
     for (size_t i = 0; i < graph->input_count; i++) {
         struct value *input = graph->inputs[i];
@@ -128,6 +129,18 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
                              "decoders with a free number of points, [1, points, 2], and labels, "
                              "[1, points]: export it with dynamic axes",
                              input->name, shape_text(&input->shape, text));
+        size_t bytes;
+        if (!strcmp(input->name, "input_boxes"))
+            return error_set(err, STATUS_MODEL,
+                             "the decoder of masks has the input input_boxes beside its points, as "
+                             "transformers.js' SAM 2 and 3 have it, which lensd cannot fill; "
+                             "export it without, or with samexporter");
+        if (shape_check(&input->shape, input->dtype, NULL, &bytes, NULL) != STATUS_OK ||
+            bytes > BYTES_MOST)
+            return error_set(err, STATUS_MODEL,
+                             "input '%.60s' of the decoder of masks has the shape %s, more than "
+                             "%d MiB; correct the shape in the file",
+                             input->name, shape_text(&input->shape, text), BYTES_MOST >> 20);
         if (kind == PROMPT_POINTS)
             ret->takes_boxes = !strcmp(input->name, "point_coords");
         ret->points = kind == PROMPT_POINTS ? i : ret->points;

@@ -337,6 +337,12 @@ static enum status add_prompted(const struct task *task, const struct task_rows 
     const bool has_maps = status == STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < found->count; i++) {
         const float *mask = masks->data + found->items[i].place * prompted.plane;
+        for (size_t k = 0; k < prompted.plane && status == STATUS_OK; k++)
+            if (!isfinite(mask[k]))
+                status = error_set(err, STATUS_NUMERIC,
+                                   "a mask of this photo has NaN or infinite numbers");
+        if (status != STATUS_OK)
+            break;
         if (prompted.part)
             area_interpolate(mask, prompted.width, prompted.columns, prompted.part_width,
                              prompted.rows, prompted.part_height, prompted.part);

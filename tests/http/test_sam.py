@@ -4,6 +4,7 @@ what is cached of a photo, and prompts that are refused."""
 import base64
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -241,6 +242,55 @@ class SamFolders(unittest.TestCase):
                 self.assertEqual(bool(failed), wrong is not None, shown)
                 if wrong:
                     self.assertIn(f"input '{wrong}' of the decoder of masks has the shape", shown)
+
+    def decoder(self, *more, mask=1.0, shape=(1, 16, 8, 8)):
+        """Writes a decoder whose masks are `mask` times the mean of the points; `more`: inputs that it does not read."""
+        info, node = small_onnx.tensor_info, small_onnx.node
+        names = ("point_coords", "point_labels", "image_embeddings", *(name for name, *_ in more))
+        nodes = [node("ReduceMean", [name], [f"m_{name}"], small_onnx.integer("keepdims", 0)) for name in names]
+        nodes += [node("Mul", ["ones", "m_point_coords"], ["low_res_masks"]), node("Mul", ["one", "m_point_labels"], ["iou_predictions"])]
+        small_onnx.write(os.path.join(self.folder, "decoder.onnx"), nodes,
+                         [small_onnx.constant("ones", mask, 1, 1, 8, 8), small_onnx.constant("one", 1, 1, 1)],
+                         [info("point_coords", 1, "n", 2), info("point_labels", 1, "n"), info("image_embeddings", *shape),
+                          *(info(*one) for one in more)],
+                         [info("low_res_masks", 1, 1, 8, 8), info("iou_predictions", 1, 1)])
+        return os.path.join(self.folder, "decoder.onnx")
+
+    def test_inputs_that_lensd_cannot_fill(self):
+        failed, shown = self.inspect(self.decoder(("mask_input", 1, 1, 32, 32)))
+        self.assertEqual(failed, 0, shown)
+        for more, words in ((("mask_input", 1, 1, 20000, 20000), "more than 64 MiB"),
+                            (("mask_input", 1 << 40, 1 << 40, 4, 4), "'mask_input'"),
+                            (("input_boxes", 1, "boxes", 4), "transformers.js' SAM 2")):
+            failed, shown = self.inspect(self.decoder(more))
+            self.assertTrue(failed, shown)
+            self.assertIn(words, " ".join(shown.split()))
+
+    def test_an_encoder_of_another_layout(self):
+        """As many numbers, in another order."""
+        for name, shape in ("pick", (1, 16, 8, 8)), ("other", (1, 8, 8, 16)):
+            self.folder = os.path.join(self.root, name)
+            shutil.copytree(os.path.join(DATA, "sam"), self.folder, dirs_exist_ok=True)
+            self.decoder(shape=shape)
+        server = self.serve("--models", self.root)
+        for name, status in ("pick", 200), ("other", 500):
+            answer = server.request("POST", f"/predict?model={name}&points=60,50,1", photo((200, 150)))
+            self.assertEqual(answer.status, status, answer.body)
+
+    def test_masks_that_are_no_numbers(self):
+        self.decoder(mask=float("nan"))
+        server = self.serve("--models", self.root)
+        answer = server.request("POST", "/predict?points=60,50,1", photo((200, 150)))
+        self.assertEqual(answer.status, 500, answer.body)
+        self.assertIn("NaN or infinite", answer.json()["error"])
+
+    def test_a_stage_has_no_prompt(self):
+        os.makedirs(os.path.join(self.root, "both"))
+        with open(os.path.join(self.root, "both", "pipeline.json"), "w", encoding="utf-8") as file:
+            json.dump({"stages": [{"model": "pick"}, {"model": "pick"}]}, file)
+        server = self.serve("--models", self.root)
+        (line,) = server.wait_log(re.compile("pipeline cannot answer .*model=both "))
+        self.assertIn("needs points or words with each photo", line)
 
     def test_only_a_decoder_gets_zeros(self):
         """A detector may want the photo's size under the name that SAM's decoder has for it."""

@@ -139,16 +139,19 @@ static enum status write_points(struct request_prompt *prompt, const struct depl
     return STATUS_OK;
 }
 
-/* The numbers of the encoder's output that has the name of the decoder's input; NULL: there is
- * none. */
+/* The numbers of the encoder's output that has the name and shape of the decoder's input; NULL:
+ * there is none. Of outputs whose shape is not known before a run the count decides. */
 static const float *output_for(const struct request_prompt *prompt,
                                const struct deployment *encoder, const struct served_tensor *input)
 {
     const float *counts = prompt->embeddings + 2, *at = counts + encoder->output_count;
-    for (size_t i = 0; i < encoder->output_count; at += (size_t)counts[i++])
-        if (!strcmp(encoder->outputs[i].name, input->name) && input->dtype == DTYPE_F32 &&
-            (size_t)counts[i] == input->count)
+    for (size_t i = 0; i < encoder->output_count; at += (size_t)counts[i++]) {
+        const struct served_tensor *output = &encoder->outputs[i];
+        if (!strcmp(output->name, input->name) && input->dtype == DTYPE_F32 &&
+            (size_t)counts[i] == input->count &&
+            (output->shape.rank == SHAPE_UNKNOWN || shape_equal(&output->shape, &input->shape)))
             return at;
+    }
     return NULL;
 }
 
@@ -170,7 +173,7 @@ static enum status fill_inputs(struct request_prompt *prompt, const struct deplo
         if (!prompt->rows[i])
             return error_set(err, STATUS_MODEL,
                              "input '%.60s' of the decoder of model '%s' is no output of its "
-                             "encoder, by name and size; export both halves from one model",
+                             "encoder, by name and shape; export both halves from one model",
                              decoder->inputs[i].name, prompt->model);
     }
     return STATUS_OK;

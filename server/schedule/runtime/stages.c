@@ -92,6 +92,10 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
     if (deployment->no_answer[0])
         return error_set(err, STATUS_CONFIG, "model '%s' has no answer to a photo: %s",
                          stage->model, deployment->no_answer);
+    if (deployment->model->task.kind == TASK_MASKS || deployment->input_count > 1)
+        return error_set(err, STATUS_CONFIG,
+                         "model '%s' needs points or words with each photo, and a stage gets none",
+                         stage->model);
     TRY(check_sizes(stage, deployment->model, err));
     if (is_last)
         return STATUS_OK;
