@@ -114,6 +114,11 @@ class Sam(ServedCase):
                                "box": [20, 30, 190, 140]})
             self.assertEqual(self.ask("/predict", text, headers={"Content-Type": "application/json"})["predictions"], plain)
 
+    def test_a_field_comes_once(self):
+        for name, values in (("points", (b"60,50,1", b"150,100,0")), ("confidence", (b"0.1", b"0.1"))):
+            kind, form = multipart([("image", "a.png", photo((200, 150)))] + [(name, None, value) for value in values])
+            self.assertEqual(self.refused("/predict?model=sam", form, headers={"Content-Type": kind}), f"field '{name}' is given twice")
+
     def test_options_are_those_of_masks(self):
         body = photo((200, 150))
         path = "/predict?model=sam&points=60,50,1"

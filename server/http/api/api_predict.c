@@ -512,6 +512,9 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
                              "a part of the form has no name and is no image; send images as "
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
+        if (predict_is_parameter(part) && !dialect &&
+            part_named(&work->multipart, part->name) != part)
+            return error_set(err, STATUS_INVALID, "field '%.60s' is given twice", part->name);
         if (predict_is_parameter(part))
             TRY(predict_read_field(work, dialect, part, err));
         else
