@@ -303,6 +303,17 @@ class ProxyProtocol(ServedCase):
             self.assertEqual(read_to_end(half), b"")
             self.assertEqual(read_to_end(silent), b"")
 
+    def test_the_server_may_be_late(self):
+        """A header that came in time is read after a pause of the whole process."""
+        server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--http-threads", "1")
+        self.addCleanup(server.stop)
+        with socket.create_connection(("127.0.0.1", server.port), harness.PATIENCE) as connection:
+            self.assertEqual(server.get("/livez").status, 200)  # so the one before has been accepted
+            with server.stopped():
+                connection.sendall(self.V4 + b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                time.sleep(3.1)
+            self.assertEqual(read_answer(connection)[0].status, 200)
+
     def test_a_connection_may_be_silent_after_a_header(self):
         """The header's bytes do not start the time limit of a request, which is 2 s here."""
         server = OtherAddress("--trusted-proxies", "127.0.0.1", "--proxy-protocol", "--header-timeout", "2")

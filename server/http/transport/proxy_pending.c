@@ -149,8 +149,6 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
 {
     struct epoll_event events[64];
     struct proxy_header header;
-    while (proxied->count && clock_now() >= proxied_deadline(proxied))
-        proxy_pending_refuse(proxied, 0, "no PROXY header within 3 s");
     /* An event does not say which socket has bytes. Read all of them: they are few. */
     const bool is_due =
         epoll_wait(proxied->epoll_fd, events, COUNT_OF(events), 0) > 0 || proxied->has_more;
@@ -174,6 +172,9 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
             break;
         }
     }
+    /* Only now: this thread may be late, and not the header. */
+    while (proxied->count && clock_now() >= proxied_deadline(proxied))
+        proxy_pending_refuse(proxied, 0, "no PROXY header within 3 s");
 }
 
 size_t proxy_pending_count(const struct proxy_pending *proxied)
