@@ -18,6 +18,8 @@ struct frigate_header {
     size_t bytes;       /* of its elements */
 };
 
+#define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate's have some hundred */
+
 /* STATUS_INVALID; nothing is borrowed. */
 enum status frigate_header_parse(const char *text, size_t size, struct frigate_header *ret,
                                  struct error *err) MUST_USE;

@@ -355,6 +355,11 @@ class Start(ZmqCase):
             self.assertNotEqual(made.returncode, 0)
             self.assertIn(words, made.stderr)
             self.assertIn("--zmq-port", made.stderr)
+        for endpoint, words in (("ipc://" + path, "exists and is not a socket"), (f"ipc://{self.folder}/none/s", "cannot listen on --zmq-port"),
+                                ("ipc:///" + "x" * 200, "has 201 bytes"), (taken, "")):
+            made = run_lensd("serve", "--models", self.folder, "--port", "0", "--check", "--zmq-port", endpoint)
+            self.assertEqual(made.returncode != 0, bool(words), made.stderr)
+            self.assertIn(words, made.stderr)
         with open(path, encoding="ascii") as file:
             self.assertEqual(file.read(), "precious")
         os.unlink(path)
@@ -364,6 +369,26 @@ class Start(ZmqCase):
         server = Server("--models", self.folder, "--precision", "fp32", "--zmq-port", "ipc://" + path)
         self.addCleanup(server.stop)
         self.client("rows.onnx", self.endpoint_of(server))
+
+    def test_questions_for_a_model_that_loads_leave_room(self):
+        """Some wait, the others fail at once; tensors of a model that is loaded are answered."""
+        folder = tempfile.TemporaryDirectory(prefix="lensd-zmq-")
+        self.addCleanup(folder.cleanup)
+        small(folder.name, "rows", make=rows_of_data)
+        os.mkdir(os.path.join(folder.name, "never"))
+        small_onnx.loops_when_light(os.path.join(folder.name, "never"), -1000)  # its first pass does not end
+        server = self.serve_models(folder.name, "--zmq-timeout", "0", "--load", "lazy")
+        self.addCleanup(server.stop)
+        endpoint = self.endpoint_of(server)
+        client, many = self.client("rows.onnx", endpoint), self.client(endpoint=endpoint, kind="DEALER")
+        question = json.dumps({"model_request": True, "model_name": "never.onnx"}).encode()
+        many.socket.send_multipart([b"", question.ljust(5000)])
+        server.wait_for(lambda: self.count("/zmq/model", "4xx", server) == 1, "a header that is too long")
+        for _ in range(400):
+            many.socket.send_multipart([b"", question])
+        server.wait_for(lambda: self.count("/zmq/model", "5xx", server) == 400 - 128, "those that are too many")
+        tensor = tensor_of((1, 2, 5, 6, .5, 3))
+        self.assert_rows(client.detect(tensor), wanted_of(tensor))
 
     def test_while_models_load(self):
         server = self.serve_models(self.folder, wait_ready=False)

@@ -319,26 +319,30 @@ static enum status check_port(const struct listen_options *options, char *warnin
     return STATUS_OK;
 }
 
-enum status listen_check(const struct listen_options *options, char *warning, size_t size,
-                         struct error *err)
+enum status listen_check_path(const char *path, const char *option, struct error *err)
 {
     struct sockaddr_un address;
     struct stat there;
-    warning[0] = '\0';
-    if (!options->unix_path)
-        return check_port(options, warning, size, err);
-    TRY(fill_address(options->unix_path, "--unix", &address, err));
-    if (lstat(address.sun_path, &there) == 0)
-        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(address.sun_path, "--unix", err);
+    TRY(fill_address(path, option, &address, err));
+    if (lstat(path, &there) == 0)
+        return S_ISSOCK(there.st_mode) ? STATUS_OK : no_socket(path, option, err);
     char folder[sizeof address.sun_path] = ".";
     const char *slash = strrchr(address.sun_path, '/');
     if (slash)
         snprintf(folder, sizeof folder, "%.*s",
                  slash == address.sun_path ? 1 : (int)(slash - address.sun_path), address.sun_path);
     if (access(folder, W_OK | X_OK) != 0)
-        return error_set(err, STATUS_CONFIG, "cannot listen on --unix '%s': %s", address.sun_path,
+        return error_set(err, STATUS_CONFIG, "cannot listen on %s '%s': %s", option, path,
                          strerror(errno));
     return STATUS_OK;
+}
+
+enum status listen_check(const struct listen_options *options, char *warning, size_t size,
+                         struct error *err)
+{
+    warning[0] = '\0';
+    return options->unix_path ? listen_check_path(options->unix_path, "--unix", err)
+                              : check_port(options, warning, size, err);
 }
 
 bool listen_stop(struct listener *listener)

@@ -36,6 +36,9 @@ enum status listen_open(const struct listen_options *options, struct listener *r
  * (STATUS_NOT_READY), and any other kind of file (STATUS_CONFIG). `option` has named the path. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
+/* Checks whether a Unix socket can be made there; one in use is accepted. STATUS_CONFIG. */
+enum status listen_check_path(const char *path, const char *option, struct error *err) MUST_USE;
+
 /* Takes the listening socket that systemd or another supervisor has passed to this process
  * (LISTEN_PID, LISTEN_FDS: socket activation), and clears those variables. Without one, *ret is
  * unchanged and ret->fd must be -1. `tls`: only changes the URL. STATUS_CONFIG: several sockets, or

@@ -28,6 +28,7 @@
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
 #define PEERS          256 /* the server remembers the models of the clients that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
+#define QUESTIONS      128 /* of them without a tensor: these wait until a model is loaded */
 #define READS_PER_RUN  64
 #define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
 #define AGAIN_MS       250   /* interval of new tries while the model is being loaded */
@@ -112,6 +113,7 @@ struct zmq_server {
     uint64_t clock; /* counts uses of peers */
     struct zmq_call *calls, *spare;
     _Atomic size_t call_count;
+    size_t question_count; /* of calls without a tensor */
     struct metric *dropped;
     int64_t next_failure_log; /* when the next line about failures may be written */
     uint64_t failures;        /* since the last such line */
@@ -222,6 +224,7 @@ static void call_end(struct zmq_call *call)
         at = &(*at)->next;
     *at = call->next;
     atomic_fetch_sub(&server->call_count, 1);
+    server->question_count -= !call->seen.has_tensor;
     call_close(call);
 }
 
@@ -250,10 +253,17 @@ static void send_failure(struct zmq_call *call, const char *why)
     server->next_failure_log = now + FAILURE_LOG_MS * MILLION;
 }
 
+static bool has_place(const struct zmq_call *call)
+{
+    const struct zmq_server *server = call->server;
+    return call->seen.has_tensor ? atomic_load(&server->call_count) <= CALLS
+                                 : server->question_count <= QUESTIONS;
+}
+
 /* Whether the model may still be loaded before the deadline. */
 static bool call_may_try_again(const struct zmq_call *call)
 {
-    return !call->seen.has_tensor && call->exchange->answer.status == 503 &&
+    return !call->seen.has_tensor && has_place(call) && call->exchange->answer.status == 503 &&
            clock_now() + AGAIN_MS * MILLION < call->deadline &&
            !atomic_load(&call->server->http->draining);
 }
@@ -337,8 +347,9 @@ static void call_work(struct zmq_call *call)
     struct exchange *x = call->exchange;
     if (call->frame_count > FRAMES)
         respond_refusal(x, 400, "invalid_request", "the message has more than two parts");
-    else if (atomic_load(&call->server->call_count) > CALLS)
-        respond_refusal(x, 503, "overloaded", "more than %d messages wait for an answer", CALLS);
+    else if (!has_place(call))
+        respond_refusal(x, 503, "overloaded", "more than %d messages wait for an answer",
+                        call->seen.has_tensor ? CALLS : QUESTIONS);
     else if (upload_charge(&x->body, x->bytes_in, &err) != STATUS_OK)
         respond_error(x, &err);
     else
@@ -372,6 +383,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
     call->next = server->calls;
     server->calls = call;
     atomic_fetch_add(&server->call_count, 1);
+    server->question_count += !has_tensor;
     call_work(call);
 }
 
@@ -531,7 +543,9 @@ static enum status zmq_prepare(const struct http_options *options, char *ret, si
 enum status zmq_check(const struct http_options *options, struct error *err)
 {
     char endpoint[320];
-    return zmq_prepare(options, endpoint, sizeof endpoint, err);
+    TRY(zmq_prepare(options, endpoint, sizeof endpoint, err));
+    return strncmp(endpoint, "ipc://", 6) != 0 ? STATUS_OK
+                                               : listen_check_path(endpoint + 6, "--zmq-port", err);
 }
 
 static enum status zmq_bind_socket(struct zmq_server *server, char endpoint[static 320],
