@@ -15,6 +15,7 @@ static const char *const resample_names[] = {
     [RESAMPLE_BOX] = "box",
     [RESAMPLE_HAMMING] = "Hamming",
     [RESAMPLE_LINEAR] = "linear, not antialiased",
+    [RESAMPLE_BLURRED] = "linear, blurred before",
 };
 
 void preprocess_default(struct preprocess *ret)
@@ -163,6 +164,8 @@ void preprocess_describe(const struct preprocess *p, char *text, size_t size)
         append(&line, "invert, ");
     if (p->first_width > 0)
         append(&line, "centre crop %g x %g of the short side, ", p->first_width, p->first_height);
+    if (p->pads_square)
+        append(&line, "pad right or below to a square, ");
     if (append_resize(&line, p))
         append(&line, ", centre crop %d x %d", p->width, p->height);
     static const char *const orders[] = {"RGB", "BGR", "gray"};

@@ -18,7 +18,8 @@ enum resample {
     RESAMPLE_BICUBIC = 3,
     RESAMPLE_BOX = 4,
     RESAMPLE_HAMMING = 5,
-    RESAMPLE_LINEAR = 6, /* OpenCV's INTER_LINEAR: two neighbours per axis, no antialiasing */
+    RESAMPLE_LINEAR = 6,  /* OpenCV's INTER_LINEAR: two neighbours per axis, no antialiasing */
+    RESAMPLE_BLURRED = 7, /* OWLv2's: torchvision's gaussian_blur(), then two neighbours per axis */
 };
 
 enum resize_rule {
@@ -39,6 +40,8 @@ enum channel_order {
 };
 
 struct preprocess {
+    bool pads_square; /* before the resize, the right or lower side gets black pixels up to a square
+                         (OWLv2); nothing is cropped then */
     double first_width, first_height; /* before the resize a centred crop to these shares of the
                                         picture's short side is taken (Perceiver); 0: none */
     enum resize_rule resize;

@@ -268,12 +268,6 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         TRY(read_crop_pct(json, short_side, p, &special, err));
     if (special)
         return STATUS_OK;
-    const char *type = cJSON_GetStringValue(get(json, "image_processor_type"));
-    if (do_pad && type && !strncmp(type, "Owlv2", 5) && size->height) {
-        TRY(read_padded(json, size, size, p, err));
-        p->pads_normalised = false; /* zeros are black, right and below */
-        return STATUS_OK;
-    }
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
     /* Both limits are the same, so a square holds every photo. */
@@ -337,12 +331,17 @@ static enum status read_resample(const cJSON *json, struct preprocess *p, struct
         return bad_key("resample", "one of Pillow's filters, 0 to 5", err);
     p->resample = (enum resample)(int)resample;
     bool antialias = true;
-    TRY(get_bool(json, "antialias", true, &antialias, err));
-    if (antialias || p->resample == RESAMPLE_NEAREST)
+    const char *word = cJSON_GetStringValue(get(json, "antialias"));
+    const bool blurs = word && !strcmp(word, "gaussian");
+    if (!blurs)
+        TRY(get_bool(json, "antialias", true, &antialias, err));
+    if (!blurs && (antialias || p->resample == RESAMPLE_NEAREST))
         return STATUS_OK;
     if (p->resample != RESAMPLE_BILINEAR)
         return bad_key("antialias", "true, as it must be unless \"resample\" is 2, bilinear", err);
-    p->resample = RESAMPLE_LINEAR;
+    p->resample = blurs ? RESAMPLE_BLURRED : RESAMPLE_LINEAR;
+    p->pads_square = blurs && cJSON_IsTrue(get(json, "do_pad")) && p->resize == RESIZE_EXACT &&
+                     p->width == p->resize_width && p->height == p->resize_height;
     return STATUS_OK;
 }
 

@@ -61,9 +61,10 @@ static const struct filter {
     double (*weight)(double x);
     double support; /* samples to each side, at scale 1 */
 } filters[] = {
-    [RESAMPLE_LANCZOS] = {lanczos, 3.0}, [RESAMPLE_BILINEAR] = {bilinear, 1.0},
-    [RESAMPLE_BICUBIC] = {bicubic, 2.0}, [RESAMPLE_BOX] = {box, 0.5},
-    [RESAMPLE_HAMMING] = {hamming, 1.0}, [RESAMPLE_LINEAR] = {bilinear, 1.0},
+    [RESAMPLE_LANCZOS] = {lanczos, 3.0},  [RESAMPLE_BILINEAR] = {bilinear, 1.0},
+    [RESAMPLE_BICUBIC] = {bicubic, 2.0},  [RESAMPLE_BOX] = {box, 0.5},
+    [RESAMPLE_HAMMING] = {hamming, 1.0},  [RESAMPLE_LINEAR] = {bilinear, 1.0},
+    [RESAMPLE_BLURRED] = {bilinear, 2.5},
 };
 
 static void free_tables(struct resample_axis *axis)
@@ -207,20 +208,65 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in, int out,
-                                  int first, int count, struct error *err)
+/* Weights of output `i`: those of its two neighbours (torch's interpolate(), whose positions end at
+ * the edges), each blurred over `radius` samples to both sides, mirrored at the edges. */
+static void fill_blurred_output(struct resample_axis *axis, int i, const double *blur, int radius,
+                                double *sums)
 {
-    if (axis->count > 0 && axis->filter == filter && axis->in == in && axis->out == out &&
-        axis->first == first && axis->count == count)
+    const int last = axis->padded - 1, length = axis->length;
+    const double scale = (double)axis->padded / axis->out;
+    const double position = fmin(fmax((axis->first + i + 0.5) * scale - 0.5, 0), last);
+    const int low = (int)position - radius;
+    const double share = position - (int)position;
+    const int start = low < 0 ? 0 : low + length <= axis->in ? low : axis->in - length;
+    memset(sums, 0, (size_t)length * sizeof *sums);
+    for (int t = 0; t <= 2 * radius + 1; t++) {
+        const int place = abs(low + t), at = place > last ? 2 * last - place : place;
+        if (at >= start && at < start + length)
+            sums[at - start] +=
+                (t <= 2 * radius ? blur[t] * (1 - share) : 0) + (t > 0 ? blur[t - 1] * share : 0);
+    }
+    for (int t = 0; t < length; t++)
+        axis->weights[(size_t)i * (size_t)length + (size_t)t] =
+            (int32_t)(0.5 + sums[t] * (1 << RESAMPLE_BITS));
+    axis->start[i] = start;
+}
+
+static enum status fill_blurred(struct resample_axis *axis, struct error *err)
+{
+    const double sigma = fmax(0, ((double)axis->padded / axis->out - 1) / 2);
+    const int radius = (int)ceil(3 * sigma), window = 2 * radius + 2;
+    TRY(reserve_tables(axis, window < axis->in ? window : axis->in, err));
+    double *blur = alloc_array((size_t)window * 2, sizeof *blur), total = 0;
+    if (!blur)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a resize; try again");
+    for (int t = 0; t <= 2 * radius; t++)
+        total += blur[t] = t == radius ? 1 : exp(-0.5 * pow((t - radius) / sigma, 2));
+    for (int t = 0; t <= 2 * radius; t++)
+        blur[t] /= total;
+    for (int i = 0; i < axis->count; i++)
+        fill_blurred_output(axis, i, blur, radius, blur + window);
+    free(blur);
+    return STATUS_OK;
+}
+
+enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in,
+                                  int padded, int out, int first, int count, struct error *err)
+{
+    if (axis->count > 0 && axis->filter == filter && axis->in == in && axis->padded == padded &&
+        axis->out == out && axis->first == first && axis->count == count)
         return STATUS_OK;
     axis->filter = filter;
     axis->in = in;
+    axis->padded = padded;
     axis->out = out;
     axis->first = first;
     axis->count = count;
     enum status status;
     if (filter == RESAMPLE_LINEAR)
         status = fill_linear(axis, err);
+    else if (filter == RESAMPLE_BLURRED)
+        status = fill_blurred(axis, err);
     else if (in == out)
         status = fill_identity(axis, err);
     else if (filter == RESAMPLE_NEAREST)

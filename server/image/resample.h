@@ -29,8 +29,8 @@ enum { RESAMPLE_BLOCK = 64 };
  * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS. Its windows may begin one sample before
  * the input or end one sample after it: the sample at the edge is then used twice. */
 struct resample_axis {
-    enum resample filter; /* with the four below: what the tables hold now */
-    int in, out, first, count;
+    enum resample filter; /* with the five below: what the tables hold now */
+    int in, padded, out, first, count;
     int length;
     int *start;
     int32_t *weights;
@@ -38,9 +38,12 @@ struct resample_axis {
 };
 
 /* Fills the tables (kept as they are when they fit already). in, out: 1 … 2^24; first >= 0,
- * count >= 1, first + count <= out. STATUS_NO_MEMORY leaves the axis empty but usable. */
-enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in, int out,
-                                  int first, int count, struct error *err) MUST_USE;
+ * count >= 1, first + count <= out. `padded` samples are resized: `in`, or more with
+ * RESAMPLE_BLURRED, which takes those beyond `in` as black. STATUS_NO_MEMORY leaves the axis empty
+ * but usable. */
+enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in,
+                                  int padded, int out, int first, int count,
+                                  struct error *err) MUST_USE;
 void resample_axis_done(struct resample_axis *axis);
 
 /* Finds the input samples [*ret_begin, *ret_end) that outputs first … first + count - 1 may use;

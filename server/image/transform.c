@@ -233,9 +233,11 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
     struct transform *transform = job->transform;
     const struct preprocess *p = job->preprocess;
     const struct image *image = job->image;
-    TRY(resample_axis_prepare(&transform->horizontal, p->resample, (int)image->width,
+    const int width = (int)image->width, height = (int)image->height;
+    const int square = p->pads_square ? larger_of(width, height) : 0;
+    TRY(resample_axis_prepare(&transform->horizontal, p->resample, width, larger_of(width, square),
                               job->frame.resized_width, job->x0, job->x1 - job->x0, err));
-    TRY(resample_axis_prepare(&transform->vertical, p->resample, (int)image->height,
+    TRY(resample_axis_prepare(&transform->vertical, p->resample, height, larger_of(height, square),
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;

@@ -83,11 +83,11 @@ static void hash_calibration(struct graph_hash *hash, const char *folder)
 
 static void hash_preparation(struct graph_hash *hash, const struct preprocess *p)
 {
-    const int32_t sizes[] = {(int32_t)p->resize, (int32_t)p->resample,   p->resize_short,
-                             p->resize_width,    p->resize_height,       p->width,
-                             p->height,          (int32_t)p->channels,   p->pad_value,
-                             p->pads_normalised, p->pads_corner,         p->sides_floor,
-                             (int32_t)p->invert, (int32_t)p->crop_floors};
+    const int32_t sizes[] = {(int32_t)p->resize, (int32_t)p->resample,    p->resize_short,
+                             p->resize_width,    p->resize_height,        p->width,
+                             p->height,          (int32_t)p->channels,    p->pad_value,
+                             p->pads_normalised, p->pads_corner,          p->sides_floor,
+                             (int32_t)p->invert, (int32_t)p->crop_floors, p->pads_square};
     graph_hash_bytes(hash, sizes, sizeof sizes);
     graph_hash_bytes(hash, &p->first_width, sizeof p->first_width);
     graph_hash_bytes(hash, &p->first_height, sizeof p->first_height);

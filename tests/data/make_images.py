@@ -16,6 +16,7 @@ makes of them is kept. Grey PNG of 16 bit is the one kind where the expectation 
 clips everything above 255 to white: the high byte is expected, as for colour of 16 bit.
 """
 import io
+import math
 import pathlib
 import struct
 import subprocess
@@ -319,13 +320,26 @@ def letterbox(image, width, height, value=114):
     return canvas
 
 
+def blurred_square(image, side):
+    """OWLv2's: a black square around the photo, blurred where it shrinks, two neighbours a side, in floats."""
+    larger = max(image.size)
+    pixels = tv.pad(tv.to_tensor(image), [0, 0, larger - image.width, larger - image.height])
+    sigma = (larger / side - 1) / 2
+    if sigma > 0:
+        pixels = tv.gaussian_blur(pixels, 2 * math.ceil(3 * sigma) + 1, sigma)
+    pixels = tv.resize(pixels, [side, side], antialias=False)
+    return Image.fromarray((pixels * 255).round().byte().permute(1, 2, 0).numpy())
+
+
 def transform_cases(sources):
     images = {name: Image.fromarray(source) for name, source in sources.items()}
     for name in images:
         short_and_crop(images[name], 64, [56, 56]).save(OUT / "resize" / f"{name}_short64_crop56.ppm")
         short_and_crop(images[name], 48, [70, 33]).save(
             OUT / "resize" / f"{name}_short48_crop33x70.ppm")
+        blurred_square(images[name], 40).save(OUT / "resize" / f"{name}_blurred40.ppm")
         letterbox(images[name], 72, 61).save(OUT / "resize" / f"{name}_letterbox72x61.ppm")
+    blurred_square(images["c"], 97).save(OUT / "resize" / "c_blurred97.ppm")
     # Larger than everything, in both directions, by even and odd differences.
     tv.center_crop(images["c"], [55, 73]).save(OUT / "resize" / "c_none_crop73x55.ppm")
     tv.center_crop(images["c"], [20, 73]).save(OUT / "resize" / "c_none_crop73x20.ppm")

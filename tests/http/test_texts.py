@@ -368,25 +368,26 @@ class Words(TextCase):
 
     @classmethod
     def write_models(cls, folder):
-        for name in ("owl", "grounding", "world"):
+        for name in ("owl", "grounding", "world", "owlv2"):
             shutil.copytree(os.path.join(DATA, name), os.path.join(folder.name, name))
         shutil.copytree(os.path.join(DATA, "clip", "textual"), os.path.join(folder.name, "world", "textual"))
         for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
-            shutil.copyfile(os.path.join(DATA, "clip", name), os.path.join(folder.name, "world", name))
+            for model in ("world", "owlv2"):
+                shutil.copyfile(os.path.join(DATA, "clip", name), os.path.join(folder.name, model, name))
 
-    def ask(self, model, labels, status=200, **query):
+    def ask(self, model, labels, status=200, photo=WORDS_PHOTO, **query):
         query = urllib.parse.urlencode({"model": model, "labels": ",".join(labels), **query})
-        answer = self.server.request("POST", "/predict?" + query, self.WORDS_PHOTO)
+        answer = self.server.request("POST", "/predict?" + query, photo)
         self.assertEqual(answer.status, status, answer.body)
         return answer.json()
 
-    def assert_boxes(self, found, wanted):
+    def assert_boxes(self, found, wanted, side=64):
         self.assertEqual(len(found), len(wanted))
         self.assertTrue(wanted)
         rest = list(found)
         for box in wanted:
             near = [p for p in rest if p["label"] == box["label"] and abs(p["score"] - box["score"]) < 1e-3 and
-                    all(abs(p["box"][side] - min(max(v, 0), 64)) < .5 for side, v in zip(("x1", "y1", "x2", "y2"), box["box"]))]
+                    all(abs(p["box"][name] - min(max(v, 0), side)) < .5 for name, v in zip(("x1", "y1", "x2", "y2"), box["box"]))]
             self.assertTrue(near, (box, found))
             rest.remove(near[0])
 
@@ -396,6 +397,15 @@ class Words(TextCase):
                 answer = self.ask(model, self.WANTED["labels"])
                 self.assert_boxes(answer["predictions"], wanted)
                 self.assertEqual(answer["model"], model)
+
+    def test_photos_that_are_padded_blurred_and_resized(self):
+        """As OWLv2's processor has them (make_owlv2.py)."""
+        with open(os.path.join(DATA, "squares.json"), encoding="utf-8") as file:
+            squares = json.load(file)
+        for name, wanted in squares["found"].items():
+            with open(os.path.join(DATA, f"squares_{name}.png"), "rb") as file:
+                answer = self.ask("owlv2", squares["labels"], photo=file.read())
+            self.assert_boxes(answer["predictions"], wanted, 150)
 
     def test_other_words(self):
         """The order of the words does not matter, and each request has its own."""

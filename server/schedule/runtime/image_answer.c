@@ -7,10 +7,13 @@ enum status image_place(const struct preprocess *p, const struct predict_image *
                         struct task_geometry *ret, struct error *err)
 {
     const struct source_frame source = frame_source(p, image->width, image->height);
+    const uint32_t larger = source.width > source.height ? source.width : source.height;
     struct crop_frame frame;
     TRY(frame_of(p, source.width, source.height, &frame, err));
-    const float gain_x = (float)frame.resized_width / (float)source.width;
-    const float gain_y = (float)frame.resized_height / (float)source.height;
+    const float gain_x =
+        (float)frame.resized_width / (float)(p->pads_square ? larger : source.width);
+    const float gain_y =
+        (float)frame.resized_height / (float)(p->pads_square ? larger : source.height);
     *ret = (struct task_geometry){.gain_x = gain_x,
                                   .gain_y = gain_y,
                                   .left = (float)frame.left - gain_x * (float)source.left,

@@ -53,10 +53,10 @@ Test(preprocess_config, huggingface_geometry)
         {"OWLv2: a black square around the photo",
          "{\"image_processor_type\": \"Owlv2ImageProcessor\", \"size\": {\"height\": 96, "
          "\"width\": 96}}",
-         {RESIZE_LETTERBOX, 96, 96, 96, 96, RESAMPLE_BILINEAR}},
+         {RESIZE_EXACT, 96, 96, 96, 96, RESAMPLE_BLURRED}},
         {"OWLv2 without padding",
          "{\"image_processor_type\": \"Owlv2ImageProcessor\", \"do_pad\": false, \"size\": 96}",
-         {RESIZE_EXACT, 96, 96, 96, 96, RESAMPLE_BILINEAR}},
+         {RESIZE_EXACT, 96, 96, 96, 96, RESAMPLE_BLURRED}},
         {"YOLOX",
          "{\"size\": {\"max_height\": 416, \"max_width\": 640}, \"do_pad\": true, \"pad_size\": "
          "{\"height\": 416, \"width\": 640}, \"pad_value\": 114, \"antialias\": false}",
@@ -314,6 +314,8 @@ Test(preprocess_config, refuses_with_the_key)
         {"{\"size\": 224, \"rescale_factor\": 0}", "\"rescale_factor\""},
         {"{\"size\": 224, \"crop_pct\": 0}", "\"crop_pct\""},
         {"{\"size\": 224, \"resample\": 3, \"antialias\": false}", "\"antialias\""},
+        {"{\"size\": 224, \"resample\": 0, \"antialias\": \"gaussian\"}", "\"antialias\""},
+        {"{\"size\": 224, \"antialias\": \"gauss\"}", "\"antialias\""},
         {"{\"size\": {\"longest_edge\": 9}, \"do_pad\": true, \"pad_size\": 9, \"pad_value\": 256}",
          "\"pad_value\""},
         {"{\"size\": 224, \"crop_rounding\": \"up\"}", "\"crop_rounding\""},

@@ -442,11 +442,9 @@ Test(choice_cache, keeps_a_choice)
 /* A choice was made on photos that were prepared in one way. */
 Test(choice_cache, key_tells_paddings_apart)
 {
-    static const struct preprocess paddings[] = {{.pads_normalised = true},
-                                                 {.pads_corner = true},
-                                                 {.sides_floor = true},
-                                                 {.pad_value = 1},
-                                                 {.pad_value = 0}};
+    static const struct preprocess paddings[] = {{.pads_normalised = true}, {.pads_corner = true},
+                                                 {.sides_floor = true},     {.pads_square = true},
+                                                 {.pad_value = 1},          {.pad_value = 0}};
     const struct session_options options = {.device = DEVICE_HOST};
     struct graph graph = {0};
     struct graph_hash keys[COUNT_OF(paddings)];
