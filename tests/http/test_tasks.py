@@ -1108,7 +1108,9 @@ class NamedInputs(unittest.TestCase):
         self.assertIn("/predict refuses photos", inspected)
         server = self.serve(folder)
         server.wait_log("input 'bias' is no photo")
-        self.assertEqual(server.predict(png(8, 8)).status, 400)
+        answer = server.predict(png(8, 8))
+        self.assertEqual(answer.status, 400)
+        self.assertIn("""its input 'bias': write the numbers into lensd.json, {"inputs": {"bias": …}}""", answer.json()["error"])
         # Nothing is taken from clients that send tensors, also where lensd would know the input.
         folder = self.make({"task": "tensors"}, "score_threshold", (1,))
         inputs = json.loads(run_lensd("inspect", folder, "--json").stdout)["inputs"]

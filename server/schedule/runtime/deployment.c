@@ -130,7 +130,14 @@ static void find_answer(struct deployment *deployment, const struct session *ses
             &why, STATUS_UNSUPPORTED,
             "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 channels",
             deployment->inputs[0].name);
-    else if (!deployment->takes_images)
+    else if (!deployment->takes_images && model->image_input != SIZE_MAX &&
+             !model->task.is_tensors) {
+        const char *other = deployment->inputs[model->image_input == 0].name;
+        error_set(&why, STATUS_UNSUPPORTED,
+                  "lensd does not know what belongs into its input '%.60s': write the numbers into "
+                  "lensd.json, {\"inputs\": {\"%.60s\": …}}",
+                  other, other);
+    } else if (!deployment->takes_images)
         error_set(&why, STATUS_UNSUPPORTED,
                   "it has %zu inputs of which none alone is an image [N, C, H, W] or [N, H, W, C] "
                   "with 1 or 3 channels",
