@@ -62,6 +62,40 @@ class Doors(Apps):
         return self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + data, status)
 
 
+class Every(Doors):
+    """What holds for every path of another server's API: it is described, needs a key, is counted, and has the limits of all paths."""
+
+    keys = f"camera sha256:{hashlib.sha256(b'secret-of-the-camera').hexdigest()}\n"
+    DOORS = {"torchserve", "v1", "deepstack", "huggingface", "openai", "llama.cpp", "roboflow", "doods", "photoprism", "cvat", "platerecognizer"}
+    OPEN = ("/v1/status/ping", "/ping")
+
+    def paths(self):
+        document = self.server.get("/openapi.json").json()
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                if method in ("get", "post") and self.DOORS & set(operation["tags"]) and not path.startswith(self.OPEN):
+                    yield path, method.upper()
+
+    def test_doors(self):
+        self.server = self.serve("--models", self.path("models"), "--default-model", "ipcam-general", "--device", "cpu", "--precision",
+                                 "fp32", "--faces", self.file, "--api-keys", self.path("keys"), "--max-body", "4096")
+        key = {"Authorization": "Bearer secret-of-the-camera", "x-nuclio-function-name": "masks"}
+        paths = list(self.paths())
+        self.assertLessEqual({"/v1/vision/detection", "/v1/vision/custom/{model}", "/v1/vision/face/register", "/v1/vision/alpr", "/detect",
+                              "/api/v1/vision/labels", "/api/function_invocations", "/v1/plate-reader/", "/embeddings", "/v1/embeddings",
+                              "/models/{model}", "/infer/object_detection", "/predictions/{model}"}, {path for path, _ in paths})
+        for path, method in paths:
+            with self.subTest(path=path, method=method):
+                address = path.replace("{model}", "masks").replace("{version}", "1").replace("{number}", "1")
+                if address.startswith("/v1/models") and method == "GET" and address != "/v1/models":
+                    continue  # readiness, as for probes
+                self.assertEqual(self.server.request(method, address, b"{}" if method == "POST" else None).status, 401)
+                if method == "POST":
+                    self.assertEqual(self.server.request(method, address, bytes(4097), key).status, 413)
+                self.server.wait_for(lambda path=path: self.server.metric(f'lensd_http_path_requests_total{{path="{path}",status="4xx"}}') > 0,
+                                     "the request to be counted")
+
+
 class Doods(Doors):
     def detect(self, status=200, **members):
         return self.python("POST", "/detect", {"data": B64, "detector_name": "ipcam-general", "detect": {"*": 40}, "id": "", **members},
