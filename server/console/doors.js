@@ -14,6 +14,12 @@ function jsonLine(before, after, path, options = "") {
     + curlLine(`${options}-H 'Content-Type: application/json' --data-binary @-`, path);
 }
 
+// Both stages of a pipeline have its name at Immich.
+function immichLine(task, quoted) {
+  const entries = `entries={"${task}": {"detection": {"modelName": ${quoted}}, "recognition": {"modelName": ${quoted}}}}`;
+  return curlLine(`-F ${shellQuote(entries)} -F image=@photo.jpg`, "predict");
+}
+
 const withPhoto = "--data-binary @photo.jpg";
 const isClasses = (m) => m.photos && LABEL_TASKS.includes(m.task);
 const isBoxes = (m) => m.photos && BOX_TASKS.includes(m.task);
@@ -56,6 +62,8 @@ const DOORS = [
     curlLine(`-d ${shellQuote(`{"model": ${quoted}, "content": [{"prompt_string": "a red car"}]}`)}`, "embeddings")],
   ["Immich: clip", (m) => isVector(m) && m.hasText, ({ quoted }) =>
     curlLine(`-F ${shellQuote(`entries={"clip": {"visual": {"modelName": ${quoted}}}}`)} -F image=@photo.jpg`, "predict")],
+  ["Immich: facial-recognition", (m) => m.pipeline && /^(faces$|buffalo_|antelopev2)/.test(m.name), ({ quoted }) => immichLine("facial-recognition", quoted)],
+  ["Immich: ocr", (m) => m.pipeline && m.task === "text-detection", ({ quoted }) => immichLine("ocr", quoted)],
   ["Immich: clip", (m) => m.isText, ({ whole }) =>
     curlLine(`-F ${shellQuote(`entries={"clip": {"textual": {"modelName": ${whole}}}}`)} -F text='a red car'`, "predict")],
 ];

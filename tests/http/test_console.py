@@ -778,7 +778,7 @@ class Lines(test_doors.Doors):
               "scene": CLASSES | {"CodeProject.AI: scene"}, "unsafe": CLASSES | {"PhotoPrism: nsfw"}, "binary": CLASSES | {"PhotoPrism: nsfw"},
               "areas": PHOTO | {"Hugging Face", "CVAT"}, "vector": VECTOR, "clip": VECTOR | {"Immich"},
               "clip.text": {"V2): inputs", "OpenAI", "llama.cpp", "Immich"}, "plates": {"CodeProject.AI: number plates", "Plate Recognizer"},
-              "ocr": {"CodeProject.AI: text"}, "faces": {"CodeProject.AI: faces"}, "sam": {"V2): inputs", "CVAT: interactor"},
+              "ocr": {"CodeProject.AI: text", "Immich: ocr"}, "faces": {"CodeProject.AI: faces", "Immich: facial"}, "sam": {"V2): inputs", "CVAT: interactor"},
               "sam.decoder": {"V2): inputs"}}
 
     def setUp(self):
