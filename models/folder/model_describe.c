@@ -295,6 +295,10 @@ static enum status split_rows(struct model *model, const struct graph *one, bool
                                &SHAPE(DIM_UNKNOWN, each, 6));
     TRY(check_memory(to != NULL, NULL, err));
     rename_output(graph, from, to);
+    model_warn(model,
+               "output '%.60s' lists the rows of all photos in the file; it is answered as [batch, "
+               "%lld, 6]",
+               to->name, (long long)each);
     return edit_end(&edit);
 }
 

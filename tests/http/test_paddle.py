@@ -60,6 +60,9 @@ class Paddle(FolderCase):
         """RT-DETR's form: the rows of all photos in one list, which share a pass."""
         self.start("queries")
         self.server.wait_for(self.batched, "batches")
+        pixels = {"name": "image", "shape": [2, 3, 48, 64], "datatype": "FP32", "data": [0] * (2 * 3 * 48 * 64)}
+        raw = self.server.request("POST", "/v2/models/net/infer", json.dumps({"inputs": [pixels]})).json()
+        self.assertEqual([(out["name"], out["shape"]) for out in raw["outputs"]], [("rows", [2, 20, 6]), ("bbox_num", [2])])
         several = self.ask(*self.photos * 4)["results"]
         self.assertEqual(len(several), 12)
         for one, wanted in zip(several, self.wanted["queries"] * 4):
