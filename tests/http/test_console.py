@@ -854,6 +854,13 @@ class Guarded(Console):
         self.assertFalse(self.find("#key-form").is_displayed())
         self.assertIn('-H "Authorization: Bearer $LENSD_KEY"', self.find("#curl-text").text)
         self.assertNotIn(self.key, self.find("#curl-text").text)
+        self.view("api")
+        lines = self.wait(lambda: [line for line in self.texts("#doors pre") if "predictions" in line and "Bearer $LENSD_KEY" in line], "a line with the key")
+        with open(os.path.join(self.server.folder, "photo.jpg"), "wb") as file:
+            file.write(read(SEVEN))
+        ended = subprocess.run(["bash", "-c", lines[0].replace("curl ", "curl -s ", 1)], cwd=self.server.folder, env={**os.environ, "LENSD_KEY": self.key}, stdout=subprocess.PIPE,
+                               text=True, timeout=WAIT)
+        self.assertIn('"7"', ended.stdout, lines)
         self.view("models")
         self.wait(lambda: self.texts("#devices h3"), "devices")
 
