@@ -174,16 +174,16 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Names are borrowed from the model's graph, which outlives this. A shape that depends on the photo
- * is the one that the file declares. */
+/* Names are borrowed from the model's graph, which outlives this. PaddleDetection's rows, whose
+ * count depends on the photo, have the shape that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
-                         struct task_output *outputs)
+                         const struct task_facts *facts, struct task_output *outputs)
 {
     for (size_t i = 0; i < graph->output_count; i++) {
         const struct value *declared = model->graph->outputs[i], *made = graph->outputs[i];
-        const bool is_known = made->shape.rank != SHAPE_UNKNOWN;
+        const bool is_declared = facts->has_scales && made->shape.rank == SHAPE_UNKNOWN;
         outputs[i] = (struct task_output){declared->name, made->dtype,
-                                          is_known ? made->shape : declared->shape};
+                                          is_declared ? declared->shape : made->shape};
     }
 }
 
@@ -340,10 +340,10 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
         copy = NULL;
         status = status == STATUS_OK ? probe_shapes(model, 1, &copy, &fits, err) : status;
     }
-    note_outputs(model, model->graph, outputs);
+    note_outputs(model, model->graph, facts, outputs);
     if (status == STATUS_OK && fits) {
         find_output(model, copy, facts);
-        note_outputs(model, copy, outputs);
+        note_outputs(model, copy, facts, outputs);
     }
     graph_free(copy);
     TRY(status);
