@@ -16,8 +16,7 @@ static struct task_rows make_row(const uint8_t *data, size_t size, struct shape 
 {
     const size_t count = shape_count(&shape);
     float *numbers = alloc_array(count, sizeof *numbers);
-    HOLDS(numbers);
-    for (size_t i = 0; i < count && size >= sizeof *numbers; i++)
+    for (size_t i = 0; numbers && i < count && size >= sizeof *numbers; i++)
         memcpy(&numbers[i], data + i % (size / sizeof *numbers) * sizeof *numbers, sizeof *numbers);
     return (struct task_rows){numbers, shape, count};
 }
@@ -33,9 +32,17 @@ static void check_mask(const struct segment *mask, uint32_t width, uint32_t heig
     HOLDS(!*reader.at && all == (uint64_t)width * height && area == mask->area);
     struct mask_bitmap bitmap;
     struct mask_polygons polygons;
-    HOLDS(mask_bitmap_of(mask->counts, height, &bitmap, NULL) == STATUS_OK);
+    enum status status = mask_bitmap_of(mask->counts, height, &bitmap, NULL);
+    HOLDS(status == STATUS_OK || status == STATUS_NO_MEMORY);
+    if (status != STATUS_OK)
+        return;
     HOLDS(bitmap.left + bitmap.width <= width && bitmap.top + bitmap.height <= height);
-    HOLDS(mask_polygons_of(&bitmap, &polygons, NULL) == STATUS_OK);
+    status = mask_polygons_of(&bitmap, &polygons, NULL);
+    HOLDS(status == STATUS_OK || status == STATUS_NO_MEMORY);
+    if (status != STATUS_OK) {
+        free(bitmap.pixels);
+        return;
+    }
     HOLDS((polygons.polygons > 0) == (area > 0));
     for (size_t i = 0; i < polygons.count; i++)
         HOLDS(polygons.points[i] <= (i % 2 ? height : width));
@@ -200,7 +207,7 @@ static void decode_others(const struct task_rows *row, const struct task_options
     uint16_t *pixels = NULL;
     float least, greatest;
     if (depth_decode(row, geometry, &depth, &err) == STATUS_OK)
-        HOLDS(depth_render(&depth, &pixels, &least, &greatest, &err) == STATUS_OK);
+        HOLDS(depth_render(&depth, &pixels, &least, &greatest, &err) == STATUS_OK || !pixels);
     free(pixels);
     depth_done(&depth);
     if (segment_decode(row, options, geometry, &areas, &err) == STATUS_OK) {
@@ -245,9 +252,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         rows[i] = make_row(data + HEAD, size - HEAD, shapes[i]);
     const struct task_rows map =
         make_row(data + HEAD, size - HEAD, SHAPE(third, second % 32, 1 + first % 32));
-    decode_boxes(data, rows, &options, &geometry);
-    decode_others(&map, &options, &geometry);
-    decode_others(&rows[0], &options, &geometry);
+    bool has_memory = map.data;
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        has_memory = has_memory && rows[i].data;
+    if (has_memory) {
+        decode_boxes(data, rows, &options, &geometry);
+        decode_others(&map, &options, &geometry);
+        decode_others(&rows[0], &options, &geometry);
+    }
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         free((void *)(uintptr_t)rows[i].data);
     free((void *)(uintptr_t)map.data);

@@ -12,8 +12,10 @@
 #include "engine/base/size.h"
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
+#include "models/folder/repository.h"
 #include "models/onnx/onnx_write.h"
 #include "models/text/tokenizer.h"
+#include "tests/fuzz/target.h"
 #include "tests/unit/tap.h"
 
 #define DATA LENSD_SOURCE_ROOT "/tests/data/"
@@ -44,6 +46,10 @@ WRAP(void *, calloc, (size_t count, size_t size), count, size)
 WRAP(void *, realloc, (void *data, size_t size), data, size)
 WRAP(char *, strdup, (const char *text), text)
 WRAP(char *, strndup, (const char *text, size_t size), text, size)
+/* An arena has room for many of these before it needs more memory. */
+WRAP(void *, arena_alloc, (struct arena * arena, size_t count, size_t size), arena, count, size)
+WRAP(char *, arena_copy_text, (struct arena * arena, const char *text, size_t size), arena, text,
+     size)
 
 /* ---- the sweep ---- */
 
@@ -157,12 +163,56 @@ static enum status write_onnx(const struct job *job, struct error *err)
     return status;
 }
 
+static enum status list_onnx(const struct job *job, struct error *err)
+{
+    struct onnx_op_use *uses;
+    size_t count;
+    TRY(onnx_list_ops(job->path, &uses, &count, err));
+    free(uses);
+    return STATUS_OK;
+}
+
+static enum status scan_repository(const struct job *job, struct error *err)
+{
+    struct repository repository;
+    enum status status = repository_scan(job->path, &repository, err);
+    for (size_t i = 0; status == STATUS_OK && i < repository.count; i++)
+        if (repository.models[i].problem.status == STATUS_NO_MEMORY)
+            status = error_set(err, STATUS_NO_MEMORY, "%s", repository.models[i].problem.message);
+    repository_done(&repository);
+    return status;
+}
+
+static enum status copy_files(const struct job *job, struct error *err)
+{
+    char path[] = "/tmp/lensd-allocations-XXXXXX";
+    CHECK(mkdtemp(path));
+    const enum status status = model_copy_files(job->path, "", path, err);
+    model_remove_files(path);
+    CHECK(access(path, F_OK) != 0);
+    return status;
+}
+
 static enum status read_folder(const struct job *job, struct error *err)
 {
     static const struct model_limits limits = {.memory = (size_t)64 << 20};
     struct model *model;
     TRY(model_load(job->path, NULL, &limits, &model, err));
     model_free(model);
+    return STATUS_OK;
+}
+
+/* The fuzz target checks what it gets. */
+static enum status decode_outputs(const struct job *job, struct error *err)
+{
+    static uint8_t data[1 << 16];
+    FILE *file = fopen(job->path, "rb");
+    (void)err;
+    if (!file)
+        return STATUS_OK;
+    const size_t size = fread(data, 1, sizeof data, file);
+    fclose(file);
+    LLVMFuzzerTestOneInput(data, size);
     return STATUS_OK;
 }
 
@@ -184,6 +234,7 @@ static enum status read_tokenizer(const struct job *job, struct error *err)
 static void test_onnx_files(void)
 {
     sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/onnx", read_onnx, 12);
+    sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/onnx", list_onnx, 12);
 }
 
 static void test_onnx_files_that_are_written(void)
@@ -199,13 +250,33 @@ static void test_sessions(void)
 
 static void test_folders(void)
 {
-    static const char *const paths[] = {"text_models/clip", "text_models/siglip", "lists",
-                                        "../../models/digits"};
-    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+    static const struct {
+        enum status (*run)(const struct job *job, struct error *err);
+        const char *path;
+    } jobs[] = {
+        {read_folder, "text_models/clip"},
+        {read_folder, "text_models/siglip"},
+        {read_folder, "text_models/owl"},
+        {read_folder, "text_models/grounding"},
+        {read_folder, "text_models/sentences"},
+        {read_folder, "text_models/world/visual"},
+        {read_folder, "lists"},
+        {read_folder, "poses"},
+        {read_folder, "../../models/digits"},
+        {scan_repository, "text_models"},
+        {scan_repository, "sam"},
+        {copy_files, "text_models/siglip"},
+    };
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         char path[PATH_MAX];
-        snprintf(path, sizeof path, DATA "%s", paths[i]);
-        CHECK(sweep(&(struct job){read_folder, path}));
+        snprintf(path, sizeof path, DATA "%s", jobs[i].path);
+        CHECK(sweep(&(struct job){jobs[i].run, path}));
     }
+}
+
+static void test_outputs(void)
+{
+    sweep_folder(LENSD_SOURCE_ROOT "/tests/fuzz/corpus/tasks", decode_outputs, 12);
 }
 
 static void test_tokenizers(void)
@@ -221,6 +292,7 @@ int main(void)
         {"sessions are compiled", test_sessions},
         {"folders of models are read", test_folders},
         {"tokenizers are read, and used", test_tokenizers},
+        {"outputs are decoded", test_outputs},
     };
     return tap_run(tests, COUNT_OF(tests), NULL);
 }
