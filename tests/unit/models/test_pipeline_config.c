@@ -4,6 +4,27 @@
 
 #include "engine/base/size.h"
 #include "models/folder/pipeline_config.h"
+#include "tests/unit/models/mutations.h"
+
+static void check_changed(void *context, const char *text)
+{
+    struct pipeline_config config;
+    struct error err = {0};
+    const enum status status = pipeline_config_parse(text, strlen(text), &config, &err);
+    (void)context;
+    if (status == STATUS_OK)
+        cr_expect(config.stage_count >= 2 && config.stages[1].model[0], "%s", text);
+    else
+        cr_expect(status == STATUS_MODEL && err.message[0], "%s: %s", text, err.message);
+}
+
+static void parse(const char *text, struct pipeline_config *ret)
+{
+    struct error err;
+    cr_assert_eq(pipeline_config_parse(text, strlen(text), ret, &err), STATUS_OK, "%s",
+                 err.message);
+    mutate_document(text, check_changed, NULL);
+}
 
 Test(pipeline_config, all_keys)
 {
@@ -13,9 +34,7 @@ Test(pipeline_config, all_keys)
         " {\"model\": \"reader\", \"margin\": 0.05, \"max\": 20, \"sizes\": [\"160x48\", "
         "\"320x48\"]}]}";
     struct pipeline_config config;
-    struct error err;
-    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
-                 err.message);
+    parse(text, &config);
     const struct pipeline_stage *first = &config.stages[0], *second = &config.stages[1],
                                 *third = &config.stages[2];
     cr_expect_eq(config.stage_count, 3);
@@ -40,9 +59,7 @@ Test(pipeline_config, align)
         " {\"model\": \"plates\", \"align\": {\"size\": \"96x24\", \"points\":"
         " [[0, 0], [96, 0], [96, 24], [0, 24.5]]}}]}";
     struct pipeline_config config;
-    struct error err;
-    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
-                 err.message);
+    parse(text, &config);
     const struct align_template *face = &config.stages[1].align, *plate = &config.stages[2].align;
     cr_expect_eq(config.stages[0].align.count, 0);
     cr_expect(face->width == 112 && face->height == 112 && face->count == 5);
@@ -57,9 +74,7 @@ Test(pipeline_config, turn)
         "{\"stages\": [{\"model\": \"lines\"}, {\"model\": \"angle\", \"turn\": 0.9, "
         "\"max\": 300}, {\"model\": \"reader\", \"sizes\": [\"320x48\"]}]}";
     struct pipeline_config config;
-    struct error err;
-    cr_assert_eq(pipeline_config_parse(text, sizeof text - 1, &config, &err), STATUS_OK, "%s",
-                 err.message);
+    parse(text, &config);
     cr_expect_float_eq(config.stages[1].turn, 0.9, 0);
     cr_expect_eq(config.stages[2].max, 300, "as many as are turned");
 }

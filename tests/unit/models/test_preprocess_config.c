@@ -7,6 +7,25 @@
 
 #include "engine/base/size.h"
 #include "models/folder/preprocess_config.h"
+#include "tests/unit/models/mutations.h"
+
+typedef enum status reader_of_preprocess(const char *text, size_t size, struct preprocess *ret,
+                                         struct error *err);
+
+/* What is not refused has numbers that can be used, or says what cannot. */
+static void check_changed(void *context, const char *text)
+{
+    reader_of_preprocess *const *read = context;
+    struct preprocess p = {0};
+    struct error err = {0};
+    char line[400];
+    enum status status = (*read)(text, strlen(text), &p, &err);
+    if (status == STATUS_OK && (status = preprocess_check(&p, &err)) == STATUS_OK)
+        preprocess_describe(&p, line, sizeof line);
+    cr_expect(status == STATUS_OK || err.message[0], "%s", text);
+    preprocess_remarks(text, strlen(text), line, sizeof line);
+    cr_expect_lt(strlen(line), sizeof line);
+}
 
 /* The parts of a preprocessing that a case is about. */
 struct want {
@@ -141,6 +160,8 @@ Test(preprocess_config, huggingface_geometry)
         cr_assert_eq(preprocess_from_huggingface(cases[i].json, strlen(cases[i].json), &p, &err),
                      STATUS_OK, "%s: %s", cases[i].name, err.message);
         check_geometry(cases[i].name, &p, &cases[i].want);
+        mutate_document(cases[i].json, check_changed,
+                        &(reader_of_preprocess *){preprocess_from_huggingface});
     }
 }
 
@@ -150,6 +171,7 @@ static struct preprocess read_huggingface(const char *json)
     struct error err = {0};
     cr_assert_eq(preprocess_from_huggingface(json, strlen(json), &p, &err), STATUS_OK, "%s",
                  err.message);
+    mutate_document(json, check_changed, &(reader_of_preprocess *){preprocess_from_huggingface});
     return p;
 }
 
@@ -256,6 +278,8 @@ Test(preprocess_config, timm)
         cr_assert_eq(preprocess_from_timm(cases[i].json, strlen(cases[i].json), &p, &err),
                      STATUS_OK, "%s: %s", cases[i].name, err.message);
         check_geometry(cases[i].name, &p, &cases[i].want);
+        mutate_document(cases[i].json, check_changed,
+                        &(reader_of_preprocess *){preprocess_from_timm});
     }
     static const char none[] = "{\"id2label\": {}}";
     struct preprocess p;
