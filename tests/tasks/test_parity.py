@@ -22,6 +22,7 @@ import shutil
 import sys
 import tempfile
 import unittest
+import urllib.parse
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "http"))
 from harness import ROOT, SHARED, Server, read  # noqa: E402
@@ -429,6 +430,122 @@ class Ultralytics(Parity):
                     for b, s, l in zip(boxes, scores[keep, 0], labels[keep, 0])]
 
         self.compare(reference, query="?confidence=0.01")
+
+
+@unittest.skipUnless(has("ultralytics", "transformers", "onnx"), "the package ultralytics, transformers or onnx is not installed")
+class UltralyticsWords(Parity):
+    """YOLO-World and YOLOE with vectors of texts as an input: `labels` is the prompt. Letterbox, forward pass and suppression
+    are Ultralytics', the vectors those of transformers' CLIP."""
+    LABELS = ["a dog", "a red car", "the sea at night"]
+    MOST_LABELS = 64
+
+    def export(self, folder, module, inputs, names, output):
+        import torch
+        os.mkdir(os.path.join(self.folder, folder))
+        torch.onnx.export(module, inputs, os.path.join(self.folder, folder, "model.onnx"), opset_version=17, dynamo=False,
+                          input_names=names, output_names=[output], dynamic_axes={name: {0: "batch"} for name in [*names, output]})
+
+    def texts(self):
+        """Writes the half for texts, a CLIP of 512 numbers, and returns the labels' vectors."""
+        import torch
+        import transformers
+        clip = os.path.join(ROOT, "tests", "data", "text_models", "clip")
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            shutil.copyfile(os.path.join(clip, name), os.path.join(self.folder, name))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(clip)
+        torch.manual_seed(5)
+        model = transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+            max_position_embeddings=24, projection_dim=512, bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, attn_implementation="eager")).eval()
+
+        class Vectors(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, input_ids):
+                return self.model(input_ids=input_ids).text_embeds
+
+        ids = tokenizer(self.LABELS, padding="max_length", max_length=24, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(5 if parameter.dim() > 1 else 1)  # fresh weights make all texts alike
+            vectors = torch.nn.functional.normalize(Vectors()(ids), dim=-1)[None]
+        self.export("textual", Vectors(), (ids,), ["input_ids"], "text_embeds")
+        return vectors
+
+    @staticmethod
+    def calibrate(model, forward, confidence=0.25):
+        """Fresh weights would make all scores equal: normalisations get the photos' statistics, the head a scale and a bias
+        with which 30 boxes of a photo pass."""
+        import torch
+        for norm in model.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d):
+                norm.reset_running_stats()
+                norm.momentum = None
+                norm.train()
+        forward()
+        model.eval()
+        head = model.model[-1]
+        for level in head.cv4:
+            level.bias.zero_()
+            level.logit_scale.fill_(-4)  # no score is rounded to 1
+        for level in head.cv2:
+            level[-1].weight.mul_(8)
+        best = torch.logit(forward()[:, 4:].amax(1).flatten()).sort(descending=True).values
+        factor = 1.5 / best.std().item()
+        for level in head.cv4:
+            level.logit_scale.add_(math.log(factor))
+            level.bias.fill_(math.log(confidence / (1 - confidence)) - best[30 * len(PHOTOS)].item() * factor)
+
+    def check(self, kind, name, argument):
+        import numpy
+        import torch
+        from ultralytics.data.augment import LetterBox
+        from ultralytics.nn import tasks
+        from ultralytics.utils.nms import non_max_suppression
+        from ultralytics.utils.ops import scale_boxes
+        vectors = self.texts()
+        torch.manual_seed(3)
+        model = getattr(tasks, kind)(name + ".yaml", nc=self.MOST_LABELS, verbose=False).eval()
+        head = model.model[-1]
+        head.export, head.format = True, "onnx"
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = model
+
+            def forward(self, images, txt_feats):
+                made = self.model.predict(images, **{argument: head.get_tpe(txt_feats) if argument == "tpe" else txt_feats})
+                return made[0] if isinstance(made, (tuple, list)) else made
+
+        letterbox = LetterBox((SIDE, SIDE), auto=False)
+        pictures = torch.cat([torch.from_numpy(letterbox(image=numpy.asarray(upright(path))).copy()).permute(2, 0, 1)[None]
+                              for path in PHOTOS]).float() / 255
+        net, head.nc = Net(), len(self.LABELS)
+        with torch.no_grad():
+            self.calibrate(model, lambda: net(pictures, vectors.expand(len(PHOTOS), -1, -1)))
+            made = net(pictures, vectors.expand(len(PHOTOS), -1, -1))
+        head.nc = self.MOST_LABELS
+        self.export("visual", net.eval(), (pictures[:2], torch.randn(2, self.MOST_LABELS, 512)), ["images", "txt_feats"], "output0")
+        self.write("lensd.json", json.dumps({"layout": "yolov8"}))
+        rows = iter(non_max_suppression(made, 0.25, 0.7, nc=len(self.LABELS), max_det=300))
+
+        def reference(_outputs, width, height):
+            found = next(rows)
+            scale_boxes((SIDE, SIDE), found[:, :4], (height, width))
+            return [(int(f[5]), f[4].item(), *f[:4].tolist()) for f in found]
+
+        self.outputs = lambda _photo: None
+        self.compare(reference, "?" + urllib.parse.urlencode({"labels": ",".join(self.LABELS)}))
+
+    def test_yolo_world(self):
+        self.check("WorldModel", "yolov8n-worldv2", "txt_feats")
+
+    def test_yoloe(self):
+        self.check("YOLOEModel", "yoloe-v8n", "tpe")
 
 
 # ---- Hugging Face ----
