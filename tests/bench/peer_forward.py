@@ -27,7 +27,10 @@ def side_of(folder):
 
 
 def noise(folder, batch):
+    """Pixels; or for a family without photos (make_text_tower.py) CLIP's 77 token ids, zeros as bench_forward has them."""
     import numpy
+    if not os.path.exists(os.path.join(folder, "preprocessor_config.json")):
+        return numpy.zeros((batch, 77), numpy.int64)
     side = side_of(folder)
     return numpy.random.default_rng(1).random((batch, 3, side, side), dtype=numpy.float32)
 

@@ -307,6 +307,32 @@ class Lazy(TextCase):
         self.assertEqual(len(self.embed("a dog", "siglip")["data"]), 1)
 
 
+class Idle(TextCase):
+    """A half for texts that was unloaded comes back with the next text."""
+
+    arguments = ("--load", "lazy", "--idle-unload", "300ms")
+
+    def unload(self):
+        def states():
+            return {m["name"]: m["state"] for m in self.server.get("/health").json()["models"]}
+        self.server.wait_for(lambda: {states()["clip"], states()["clip.text"]} == {"unloaded"}, "the unload")
+
+    def test_texts_load_their_half_again(self):
+        wanted = EXPECTED["clip"]["labels"]
+        before = self.embed("a dog")["data"]
+        for labels in (list(wanted), list(wanted), [*wanted, "snow"]):
+            self.unload()
+            answer = self.server.request("POST", "/predict?model=clip&" + urllib.parse.urlencode({"labels": ",".join(labels)}), PHOTO)
+            self.assertEqual(answer.status, 200, answer.body)
+            found = {p["label"]: p["probability"] for p in answer.json()["predictions"]}
+            self.assertEqual(set(found), set(labels))
+            share = sum(found[label] for label in wanted)
+            for label in wanted:
+                self.assertAlmostEqual(found[label] / share, wanted[label], delta=1e-4)
+            self.unload()
+            self.assertEqual(self.embed("a dog")["data"], before)
+
+
 class Whole(TextCase):
     """One file takes photos and texts: it is served as its halves, and scores as its graph says."""
 
