@@ -85,19 +85,31 @@ extern const struct dialect dialect_cvat;
 /* Plate Recognizer: POST /v1/plate-reader. */
 extern const struct dialect dialect_plate_recognizer;
 
-/* What the part `entries` of an Immich request asks for. */
+#define IMMICH_LANGUAGE 8
+
+/* A task that the part `entries` of an Immich request asks for. */
+struct immich_entry {
+    const struct dialect *dialect;
+    char model[128];      /* as Immich names its folder */
+    const char *language; /* IMMICH_LANGUAGE bytes to put before the text; NULL: nothing */
+    float least_box;      /* least score of a face or a box of text, 0 … 1; negative: not given */
+    float least_text;     /* least score of a line of text, 0 … 1 */
+};
+
 struct immich_entries {
-    const struct dialect *dialect; /* of its task */
-    char model[128];               /* as Immich names its folder */
-    bool is_text;                  /* the vector of a text is wanted, not of a picture */
-    float least_box;     /* least score of a face or a box of text, 0 … 1; negative: not given */
-    float least_text;    /* least score of a line of text, 0 … 1 */
+    struct immich_entry list[3]; /* pipelines first */
+    size_t count;
+    bool is_text;        /* the vector of a text is wanted, nothing of a picture */
     const char *refusal; /* a static sentence why lensd does not answer this; NULL: it does */
 };
 
 /* Parses it (8 levels, 256 values); *ret owns nothing. STATUS_INVALID, STATUS_NO_MEMORY. */
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
                                  struct error *err) MUST_USE;
+
+/* Puts the answers to two tasks of one request into one object, and frees them. `second` is NULL
+ * when out of memory, as the result is. */
+char *immich_join(char *first, char *second, size_t *ret_size);
 
 /* A model in a list of models. */
 struct dialect_model {

@@ -1,8 +1,9 @@
-/* The machine-learning service of Immich: POST /predict with a form whose part `entries` names a
- * task and its models, and a part `image` or `text`. Vectors are texts with a JSON array in them,
- * which Immich's server hands to its database. Errors are FastAPI's. */
+/* The machine-learning service of Immich: POST /predict with a form whose part `entries` names
+ * tasks and their models, and a part `image` or `text`. Vectors are texts with a JSON array in
+ * them, which Immich's server hands to its database. Errors are FastAPI's. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +21,9 @@ struct immich_task {
 };
 
 static const struct immich_task tasks[] = {
-    {"clip", "visual", "textual", &dialect_immich_clip},
     {"facial-recognition", "detection", "recognition", &dialect_immich_faces},
-    {"ocr", "detection", "recognition", &dialect_immich_text}};
+    {"ocr", "detection", "recognition", &dialect_immich_text},
+    {"clip", "visual", "textual", &dialect_immich_clip}};
 
 /* Cleans a name as Immich does for the folders of its cache. False: it is empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
@@ -38,42 +39,60 @@ static bool clean_name(const char *name, char *ret, size_t room)
     return true;
 }
 
-static bool read_score(const cJSON *model, float *ret)
-{
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(model, "options");
-    const cJSON *score = cJSON_GetObjectItemCaseSensitive(options, "minScore");
-    if (!score || cJSON_IsNull(score))
-        return true;
-    *ret = (float)score->valuedouble;
-    return cJSON_IsNumber(score) && score->valuedouble >= 0 && score->valuedouble <= 1;
-}
-
-/* Reads {"modelName": …, "options": {…}}; `score` keeps its value if the options lack it. */
+/* Reads {"modelName": …, "options": {"minScore": …}}; `score` keeps its value if there is none. */
 static enum status read_model(const cJSON *model, char name[static 128], float *score,
                               struct error *err)
 {
     const cJSON *text = cJSON_GetObjectItemCaseSensitive(model, "modelName");
-    const char *label = model->string;
-    if (!cJSON_IsString(text) || !clean_name(text->valuestring, name, 128))
-        return error_set(err, STATUS_INVALID,
-                         "Invalid request format. \"%.40s\" in `entries` needs \"modelName\", a "
-                         "name of 1 to 127 bytes",
-                         label);
-    if (!read_score(model, score))
-        return error_set(err, STATUS_INVALID,
-                         "Invalid request format. \"minScore\" of \"%.40s\" in `entries` must be a "
-                         "number from 0 to 1",
-                         label);
-    return STATUS_OK;
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(model, "options");
+    const cJSON *least = cJSON_GetObjectItemCaseSensitive(options, "minScore");
+    const bool has_score = least && !cJSON_IsNull(least);
+    if (has_score)
+        *score = cJSON_IsNumber(least) ? (float)least->valuedouble : -1;
+    if (cJSON_IsString(text) && clean_name(text->valuestring, name, 128) &&
+        (!has_score || (*score >= 0 && *score <= 1)))
+        return STATUS_OK;
+    return error_set(
+        err, STATUS_INVALID,
+        "Invalid request format. \"%.40s\" in `entries` needs \"modelName\", a name of "
+        "1 to 127 bytes; \"minScore\" goes from 0 to 1",
+        model->string);
+}
+
+/* Returns the language as the vocabulary of NLLB names it, in IMMICH_LANGUAGE bytes: FLORES-200's
+ * code as Immich has it. A region may follow "-"; what is not in the list counts as English. */
+static const char *find_language(const char *language)
+{
+    static const char codes[] =
+        " af:afr_Latn ar:arb_Arab az:azj_Latn be:bel_Cyrl bg:bul_Cyrl ca:cat_Latn cs:ces_Latn "
+        "da:dan_Latn de:deu_Latn el:ell_Grek en:eng_Latn es:spa_Latn et:est_Latn fa:pes_Arab "
+        "fi:fin_Latn fr:fra_Latn he:heb_Hebr hi:hin_Deva hr:hrv_Latn hu:hun_Latn hy:hye_Armn "
+        "id:ind_Latn it:ita_Latn ja:jpn_Hira kmr:kmr_Latn ko:kor_Hang lb:ltz_Latn lt:lit_Latn "
+        "lv:lav_Latn mfa:zsm_Latn mk:mkd_Cyrl mn:khk_Cyrl mr:mar_Deva ms:zsm_Latn nb_NO:nob_Latn "
+        "nl:nld_Latn pl:pol_Latn pt:por_Latn pt_BR:por_Latn ro:ron_Latn ru:rus_Cyrl sk:slk_Latn "
+        "sl:slv_Latn sr_Cyrl:srp_Cyrl sv:swe_Latn ta:tam_Taml te:tel_Telu th:tha_Thai tr:tur_Latn "
+        "uk:ukr_Cyrl vi:vie_Latn zh-CN:zho_Hans zh-TW:zho_Hant zh_Hant:zho_Hant "
+        "zh_SIMPLIFIED:zho_Hans";
+    const size_t sizes[] = {strlen(language), strcspn(language, "-")};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        char key[20];
+        snprintf(key, sizeof key, " %.*s:", sizes[i] < 16 ? (int)sizes[i] : 0, language);
+        const char *at = strstr(codes, key);
+        if (at)
+            return at + strlen(key);
+    }
+    return "eng_Latn";
 }
 
 static enum status read_task(const struct immich_task *task, const cJSON *json,
-                             struct immich_entries *ret, struct error *err)
+                             struct immich_entries *all, struct error *err)
 {
+    struct immich_entry *ret = &all->list[all->count++];
     const cJSON *first = cJSON_GetObjectItemCaseSensitive(json, task->first);
     const cJSON *second = cJSON_GetObjectItemCaseSensitive(json, task->second);
     const bool is_clip = task->dialect == &dialect_immich_clip;
     char other[128] = "";
+    *ret = (struct immich_entry){.least_box = -1, .least_text = 0.9f};
     if (!first && !second)
         return error_set(err, STATUS_INVALID,
                          "Invalid request format. \"%s\" in `entries` takes \"%s\" and \"%s\"",
@@ -83,28 +102,32 @@ static enum status read_task(const struct immich_task *task, const cJSON *json,
     if (second)
         TRY(read_model(second, first ? other : ret->model, &ret->least_text, err));
     ret->dialect = task->dialect;
-    ret->is_text = is_clip && second;
-    if (is_clip && first && second)
-        ret->refusal = "send clip's visual and textual in two requests, as Immich's server does";
+    all->is_text = is_clip && second;
+    const char *language = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(
+        cJSON_GetObjectItemCaseSensitive(second, "options"), "language"));
+    if (language && !strncmp(ret->model, "nllb", 4))
+        ret->language = find_language(language);
+    if (all->is_text && (first || all->count > 1))
+        all->refusal = "clip's textual goes with no other type or task";
     else if (!is_clip && !first)
-        ret->refusal = "recognition depends on the output of detection, which is not in `entries`";
-    else if (!is_clip && !second)
-        ret->refusal = "lensd answers detection only together with recognition";
-    else if (!is_clip && strcmp(ret->model, other) != 0)
-        ret->refusal = "detection and recognition must name the same model";
+        all->refusal = "recognition depends on the output of detection, which is not in `entries`";
+    else if (!is_clip && (!second || strcmp(ret->model, other) != 0))
+        all->refusal = "detection and recognition go together, and name the same model";
     return STATUS_OK;
 }
 
 static enum status read_root(const cJSON *root, struct immich_entries *ret, struct error *err)
 {
-    const cJSON *only = cJSON_IsObject(root) ? root->child : NULL;
-    if (only && !only->next && cJSON_IsObject(only))
-        for (size_t i = 0; i < COUNT_OF(tasks); i++)
-            if (!strcmp(only->string, tasks[i].name))
-                return read_task(&tasks[i], only, ret, err);
-    return error_set(err, STATUS_INVALID,
-                     "Invalid request format. `entries` must be a JSON object with one task: "
-                     "\"clip\", \"facial-recognition\" or \"ocr\"");
+    for (size_t i = 0; i < COUNT_OF(tasks); i++) {
+        const cJSON *task = cJSON_GetObjectItemCaseSensitive(root, tasks[i].name);
+        if (cJSON_IsObject(task))
+            TRY(read_task(&tasks[i], task, ret, err));
+    }
+    return cJSON_IsObject(root) && ret->count && (size_t)cJSON_GetArraySize(root) == ret->count
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID,
+                           "Invalid request format. `entries` must be a JSON object with tasks, "
+                           "each once: \"clip\", \"facial-recognition\" or \"ocr\"");
 }
 
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
@@ -112,7 +135,7 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
 {
     const struct json_limits limits = {8, 256};
     struct error cause;
-    *ret = (struct immich_entries){.least_box = -1, .least_text = 0.9f};
+    *ret = (struct immich_entries){.count = 0};
     if (json_check(text, size, &limits, &cause) != STATUS_OK)
         return error_set(err, STATUS_INVALID, "Invalid request format. `entries`: %s",
                          cause.message);
@@ -199,6 +222,17 @@ static char *write_lines(const struct predict_answer *answer, size_t *ret_size)
         write_float(&w, text_scores, NULL, line->crop->text_score);
     }
     return finish_with_size(&w, root, image, ret_size);
+}
+
+char *immich_join(char *first, char *second, size_t *ret_size)
+{
+    /* Of both answers the second one's size of the picture stays. A text has no such quotes. */
+    struct strbuf both = {.failed = !second};
+    strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\"") - first));
+    strbuf_put(&both, second ? second + 1 : "");
+    free(first);
+    free(second);
+    return strbuf_finish(&both, ret_size);
 }
 
 static char *immich_error(int http, const char *sentence, const char *code, size_t *ret_size)

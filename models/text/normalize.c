@@ -1,5 +1,6 @@
 /* Normalizers: steps that rewrite a part and never split it. */
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -254,6 +255,17 @@ static enum status read_bert(const cJSON *json, struct step_list *list, struct t
     if (is_lower)
         step_add(list, run_lower);
     return STATUS_OK;
+}
+
+static bool is_ascii_sign(uint32_t c)
+{
+    return c < 128 && ispunct((int)c);
+}
+
+void normalizers_canonicalize(struct step_list *list)
+{
+    step_add(list, run_filter)->matches = is_ascii_sign;
+    step_add(list, run_lower);
 }
 
 enum status normalizers_read(const cJSON *json, struct step_list *list, struct error *err)

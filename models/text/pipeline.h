@@ -1,8 +1,8 @@
 /* Private to models/text/: a tokenizer's stages, and how each is read from tokenizer.json.
  *
- * To encode a text: split it at added tokens; rewrite each part by steps (normalizers); split at
- * normalised added tokens; split further by steps (pre-tokenizers); turn each part into ids by the
- * model; add special tokens by the template. */
+ * To encode a text: rewrite it by steps (cleaners); split it at added tokens; rewrite each part by
+ * steps (normalizers); split at normalised added tokens; split further by steps (pre-tokenizers);
+ * turn each part into ids by the model; add special tokens by the template. */
 #pragma once
 
 #include "models/text/parts.h"
@@ -161,6 +161,8 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
 void steps_done(struct step_list *list);
 /* Runs each step on each part that is text; *parts and *spare change places. */
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
+/* Adds what Immich calls canonicalize: no ASCII punctuation, lower case. */
+void normalizers_canonicalize(struct step_list *list);
 enum status normalizers_read(const struct cJSON *json, struct step_list *list,
                              struct error *err) MUST_USE;
 enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,
@@ -205,7 +207,7 @@ struct template_piece {
 struct tokenizer {
     struct tokenizer_facts facts;
     struct added_tokens added;
-    struct step_list normalizers, pre_tokenizers;
+    struct step_list cleaners, normalizers, pre_tokenizers;
     struct token_model model;
     struct template_piece *pieces;
     size_t piece_count;

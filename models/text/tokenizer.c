@@ -38,6 +38,7 @@ void tokenizer_free(struct tokenizer *tokenizer)
     if (!tokenizer)
         return;
     added_tokens_done(&tokenizer->added);
+    steps_done(&tokenizer->cleaners);
     steps_done(&tokenizer->normalizers);
     steps_done(&tokenizer->pre_tokenizers);
     token_model_done(&tokenizer->model);
@@ -87,6 +88,7 @@ static void make_ids(const struct tokenizer *tokenizer, const char *text, size_t
 {
     struct text_parts parts = {0}, spare = {0};
     text_parts_add_part(&parts, text, size, -1, true);
+    steps_run(&tokenizer->cleaners, &parts, &spare);
     split_added(tokenizer, &tokenizer->added.raw, &parts, &spare);
     steps_run(&tokenizer->normalizers, &parts, &spare);
     split_added(tokenizer, &tokenizer->added.normalized, &parts, &spare);
@@ -185,14 +187,6 @@ void token_list_done(struct token_list *list)
 {
     free(list->ids); /* with the types */
     memset(list, 0, sizeof *list);
-}
-
-size_t tokenizer_row_length(const struct tokenizer *tokenizer, size_t longest)
-{
-    const size_t multiple = tokenizer->facts.length_multiple;
-    const size_t fixed = tokenizer->facts.fixed_length;
-    const size_t length = longest > fixed ? longest : fixed;
-    return length % multiple ? length + multiple - length % multiple : length;
 }
 
 void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,

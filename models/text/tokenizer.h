@@ -81,11 +81,6 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              struct error *err) MUST_USE;
 void token_list_done(struct token_list *list); /* zeroes are fine */
 
-/* Returns the length of the rows of a batch whose longest text has `longest` tokens: that or
- * facts->fixed_length, rounded up to facts->length_multiple. Not for a model with a fixed
- * length. */
-size_t tokenizer_row_length(const struct tokenizer *tokenizer, size_t longest);
-
 /* Writes one row of a batch, padded on the tokenizer's side: `length` >= list->count ids, mask (1:
  * token, 0: padding) and types. `mask` and `types` may be NULL. */
 void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,

@@ -320,10 +320,12 @@ static enum status read_tokenizer_config(const cJSON *json, struct tokenizer *re
     return ret->piece_count ? STATUS_OK : read_class(json, ret, err);
 }
 
-/* Reads the model's own configuration: its number of positions, and its padding token. */
+/* Reads the model's own configuration: its number of positions, its padding token, and whether
+ * open_clip cleans texts. */
 static enum status read_model_config(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const char *const parts[] = {NULL, "text_config", "text_cfg"};
+    const char *clean;
     size_t pad;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         const cJSON *part = parts[i] ? json_get(json, parts[i]) : json;
@@ -332,6 +334,9 @@ static enum status read_model_config(const cJSON *json, struct tokenizer *ret, s
         TRY(json_size(part, "context_length", places, SIZE_MAX, &places, err));
         if (places && places < ret->facts.max_length)
             ret->facts.max_length = places;
+        TRY(json_text(json_get(part, "tokenizer_kwargs"), "clean", "", &clean, err));
+        if (!strcmp(clean, "canonicalize") && !ret->cleaners.count)
+            normalizers_canonicalize(&ret->cleaners);
         const cJSON *id = json_get(part, "pad_token_id");
         if (!cJSON_IsNumber(id) || id->valuedouble < 0)
             continue;

@@ -22,9 +22,13 @@ static void try_entries(const char *text, size_t size)
         HOLDS(err.message[0] && err.status == STATUS_INVALID);
         return;
     }
-    HOLDS(entries.dialect && entries.model[0] && memchr(entries.model, 0, sizeof entries.model));
-    HOLDS(!strpbrk(entries.model, "./:\\"));
-    HOLDS(entries.least_box <= 1 && entries.least_text >= 0 && entries.least_text <= 1);
+    HOLDS(entries.count >= 1 && entries.count <= COUNT_OF(entries.list));
+    for (size_t i = 0; i < entries.count; i++) {
+        const struct immich_entry *entry = &entries.list[i];
+        HOLDS(entry->dialect && entry->model[0] && memchr(entry->model, 0, sizeof entry->model));
+        HOLDS(!strpbrk(entry->model, "./:\\"));
+        HOLDS(entry->least_box <= 1 && entry->least_text >= 0 && entry->least_text <= 1);
+    }
 }
 
 static void check_own(const struct dialect *dialect, const char *own)

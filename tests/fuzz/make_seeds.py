@@ -315,7 +315,8 @@ def dialects():
                                    '{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}'),
             (5, "immich", '{"facial-recognition":{"detection":{"modelName":"immich-app/a.b:c","options":{"minScore":0.7}},'
                           '"recognition":{"modelName":"abc","options":null}}}'),
-            (5, "immich_text", '{"clip":{"textual":{"modelName":"a","options":{"language":"de"}}}}'),
+            (5, "immich_text", '{"clip":{"textual":{"modelName":"nllb","options":{"language":"pt-BR"}}}}'),
+            (5, "immich_several", '{"ocr":{"detection":{"modelName":"a"},"recognition":{"modelName":"a"}},"clip":{"visual":{"modelName":"b"}}}'),
             (5, "immich_broken", '{"ocr":{"recognition":{"modelName":"..","options":{"minScore":"1"}}}}'),
             (3, "openai_address", '{"input":"https://example.org/a.png"}'),
             (6, "doods", '{"data":"AAAA","detector_name":"a","detect":{"person":60,"*":4.5},"id":"x","regions":[{"top":0,"left":0.1,'

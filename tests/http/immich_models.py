@@ -14,6 +14,11 @@ from small_onnx import floats, ints, node, noise, tensor_info, value
 
 CLIP, FACES = "tiny__seeded", "buffalo_t"
 TEXTS = ["two  birds on\tthe roof ", "A red CAR at night!"]
+# Models whose config.json has texts cleaned, and that know languages; a client's language and the text.
+CLEANED, LANGUAGES = "cleaned__seeded", "nllb-tiny__seeded"
+CODES = {"de": "deu_Latn", "pt-BR": "por_Latn", "zh-TW": "zho_Hant", "ja": "jpn_Hira", "xx-YY": "eng_Latn"}
+SPOKEN = [(CLEANED, None, "A  Photo, of_the ÉCHO -- (bird's) </s>!"), (CLEANED, "de", "birds"), (LANGUAGES, None, "A photo of the  birds"),
+          *((LANGUAGES, language, "a  photo, of the birds") for language in CODES)]
 PICTURES = [(400, 300), (225, 371)]
 PAGES = [(1104, 828), (828, 1104)]
 OCR, SHADES = "LATIN__tiny_ocr", [4, 13, 22, 31, 40]
@@ -138,6 +143,24 @@ def put(folder, *names):
 def write(folder, *names, text):
     with open(put(folder, *names), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def make_spoken(cache):
+    """SigLIP's tokenizer without lower case; one with languages as added tokens, of which the Japanese one is none, as in NLLB's."""
+    from_folder = os.path.join(ROOT, "tests", "data", "text_models", "siglip")
+    with open(os.path.join(from_folder, "tokenizer.json"), encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    tokenizer["normalizer"] = {"type": "NFKC"}
+    words = len(tokenizer["model"]["vocab"])
+    for name, kwargs in ((CLEANED, {"clean": "canonicalize"}), (LANGUAGES, {})):
+        visual(put(cache, "clip", name, "visual", "model.onnx"))
+        textual(put(cache, "clip", name, "textual", "model.onnx"), words + len(CODES))
+        write(cache, "clip", name, "textual", "tokenizer.json", text=json.dumps(tokenizer))
+        shutil.copy(os.path.join(from_folder, "tokenizer_config.json"), put(cache, "clip", name, "textual", "tokenizer_config.json"))
+        write(cache, "clip", name, "config.json", text=json.dumps({
+            "embed_dim": VECTOR, "text_cfg": {"context_length": LENGTH, "tokenizer_kwargs": kwargs}}))
+        codes = sorted(set(CODES.values()) - {"jpn_Hira"})
+        tokenizer["added_tokens"] += [{**tokenizer["added_tokens"][0], "id": words + i, "content": code} for i, code in enumerate(codes)]
 
 
 def make(cache):

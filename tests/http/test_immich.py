@@ -45,6 +45,13 @@ def faces(least=immich_models.LEAST, name=FACES):
     return pair("facial-recognition", name, least)
 
 
+def lines(least=.5):
+    task = pair("ocr", immich_models.OCR, .5)
+    task["ocr"]["detection"]["options"]["maxResolution"] = 736
+    task["ocr"]["recognition"]["options"] = {"minScore": least}
+    return task
+
+
 class ImmichCase(FolderCase):
     def setUp(self):
         super().setUp()
@@ -86,6 +93,31 @@ class ImmichCase(FolderCase):
 
 
 class Answers(ImmichCase):
+    def assert_faces(self, found, wanted, width, height):
+        self.assertEqual(len(found), len(wanted))
+        for face, want in zip(found, wanted):
+            self.assertEqual(list(face), ["boundingBox", "embedding", "score"])
+            for value, corner in zip(face["boundingBox"].values(), want["box"]):
+                self.assertEqual(value, int(value))
+                # Immich's service does not cut boxes off at the edge of the picture.
+                limit = width if face["boundingBox"]["x1"] == value or face["boundingBox"]["x2"] == value else height
+                self.assertAlmostEqual(value, min(max(corner, 0), max(limit, value)), delta=.51)
+            self.assertAlmostEqual(face["score"], want["score"], places=4)
+            self.assert_same(face["embedding"], want["embedding"])
+
+    def assert_lines(self, found, wanted, width, height):
+        self.assertEqual(list(found), ["text", "box", "boxScore", "textScore"])
+        self.assertEqual(len(found["text"]), len(wanted), found)
+        # Columns at the edge of a piece of shade read otherwise where a line is a pixel wider.
+        alike = [difflib.SequenceMatcher(None, text, line["text"]).ratio() for text, line in zip(found["text"], wanted)]
+        self.assertGreater(min(alike), .6, found["text"])
+        self.assertGreater(alike.count(1), len(alike) / 2, found["text"])
+        for k, line in enumerate(wanted):
+            for value, want, side in zip(found["box"][8 * k:8 * k + 8], line["box"], (width, height) * 4):
+                self.assertAlmostEqual(value * side, want * side, delta=2.5)
+            self.assertAlmostEqual(found["boxScore"][k], line["boxScore"], delta=.01)
+            self.assertAlmostEqual(found["textScore"][k], line["textScore"], delta=.05)
+
     def test_clip(self):
         self.start()
         for size, wanted in EXPECTED["clip"].items():
@@ -101,23 +133,22 @@ class Answers(ImmichCase):
         long = self.ask(clip("textual"), text="two birds " * 500)["clip"]
         self.assertEqual(len(json.loads(long)), immich_models.VECTOR, "a long text is cut")
 
+    def test_clean_and_language(self):
+        immich_models.make_spoken(self.cache)
+        self.start()
+        for (name, language, text), wanted in zip(immich_models.SPOKEN, EXPECTED["spoken"]):
+            self.assert_same(self.ask(clip("textual", name, **({"language": language} if language else {})), text=text)["clip"], wanted)
+        self.ask(clip("textual", immich_models.LANGUAGES, language=None), text="birds")
+        self.ask(clip("textual", immich_models.LANGUAGES, language="-" * 300), text="birds")
+        self.refuse(400, "empty", clip("textual", immich_models.LANGUAGES, language="de"), text=" ")
+
     def test_faces(self):
         self.start()
         for size, wanted in EXPECTED["faces"].items():
             width, height = map(int, size.split("x"))
             answer = self.ask(faces(), immich_models.picture(width, height))
             self.assertEqual((answer["imageHeight"], answer["imageWidth"]), (height, width))
-            found = answer["facial-recognition"]
-            self.assertEqual(len(found), len(wanted), size)
-            for face, want in zip(found, wanted):
-                self.assertEqual(list(face), ["boundingBox", "embedding", "score"])
-                for value, corner in zip(face["boundingBox"].values(), want["box"]):
-                    self.assertEqual(value, int(value))
-                    # Immich's service does not cut boxes off at the edge of the picture.
-                    limit = width if face["boundingBox"]["x1"] == value or face["boundingBox"]["x2"] == value else height
-                    self.assertAlmostEqual(value, min(max(corner, 0), max(limit, value)), delta=.51)
-                self.assertAlmostEqual(face["score"], want["score"], places=4)
-                self.assert_same(face["embedding"], want["embedding"])
+            self.assert_faces(answer["facial-recognition"], wanted, width, height)
         self.assertEqual(self.ask(faces(.999), png(64, 64))["facial-recognition"], [])
         first = EXPECTED["faces"]["400x300"]
         between = (first[1]["score"] + first[2]["score"]) / 2
@@ -125,33 +156,49 @@ class Answers(ImmichCase):
 
     def test_text(self):
         self.start()
-        task = pair("ocr", immich_models.OCR, .5)
-        task["ocr"]["detection"]["options"]["maxResolution"] = 736
-        task["ocr"]["recognition"]["options"] = {"minScore": .5}
+        task = lines()
         for size, wanted in EXPECTED["ocr"].items():
             width, height = map(int, size.split("x"))
             answer = self.ask(task, immich_models.page(width, height))
             self.assertEqual((list(answer), answer["imageHeight"], answer["imageWidth"]),
                              (["ocr", "imageHeight", "imageWidth"], height, width))
-            found = answer["ocr"]
-            self.assertEqual(list(found), ["text", "box", "boxScore", "textScore"])
-            self.assertEqual(len(found["text"]), len(wanted), found)
-            # Columns at the edge of a piece of shade read otherwise where a line is a pixel wider.
-            alike = [difflib.SequenceMatcher(None, text, line["text"]).ratio() for text, line in zip(found["text"], wanted)]
-            self.assertGreater(min(alike), .6, found["text"])
-            self.assertGreater(alike.count(1), len(alike) / 2, found["text"])
-            for k, line in enumerate(wanted):
-                for value, want, side in zip(found["box"][8 * k:8 * k + 8], line["box"], (width, height) * 4):
-                    self.assertAlmostEqual(value * side, want * side, delta=2.5)
-                self.assertAlmostEqual(found["boxScore"][k], line["boxScore"], delta=.01)
-                self.assertAlmostEqual(found["textScore"][k], line["textScore"], delta=.05)
+            self.assert_lines(answer["ocr"], wanted, width, height)
         best = sorted(line["textScore"] for line in wanted)
-        task["ocr"]["recognition"]["options"] = {"minScore": (best[-1] + best[0]) / 2}
-        fewer = self.ask(task, immich_models.page(width, height))["ocr"]
+        fewer = self.ask(lines((best[-1] + best[0]) / 2), immich_models.page(width, height))["ocr"]
         self.assertLess(len(fewer["text"]), len(wanted))
         self.assertEqual([len(fewer[k]) // n for k, n in (("text", 1), ("box", 8), ("boxScore", 1), ("textScore", 1))],
                          [len(fewer["text"])] * 4)
         self.assertEqual(self.ask(task, flat_png(255, 64))["ocr"], {"text": [], "box": [], "boxScore": [], "textScore": []})
+
+    def test_several_tasks(self):
+        """Immich's service runs all tasks of a form on its picture, and answers them in one object."""
+        self.start("--response-cache", "8M")
+        every = {**clip(), **faces(), **lines()}
+        for size, wanted in EXPECTED["clip"].items():
+            width, height = map(int, size.split("x"))
+            picture = immich_models.picture(width, height)
+            for tasks in (every, {**faces(), **clip()}, {**lines(), **clip()}):
+                answer = self.ask(tasks, picture)
+                self.assertEqual(set(answer), {*tasks, "imageHeight", "imageWidth"})
+                self.assertEqual((answer["imageHeight"], answer["imageWidth"]), (height, width))
+                self.assert_same(answer["clip"], wanted)
+                if "facial-recognition" in tasks:
+                    self.assert_faces(answer["facial-recognition"], EXPECTED["faces"][size], width, height)
+        size, wanted = next(iter(EXPECTED["ocr"].items()))
+        width, height = map(int, size.split("x"))
+        answer = self.ask({**faces(.999), **lines()}, immich_models.page(width, height))
+        self.assert_lines(answer["ocr"], wanted, width, height)
+        self.assertEqual(answer["facial-recognition"], [])
+        answer = self.send({**every, **faces(.999)}, flat_png(255, 64))
+        self.assertRegex(answer.body.decode(), r'\A{"facial-recognition":\[\],"ocr":{"text":\[\],"box":\[\],"boxScore":\[\],'
+                         r'"textScore":\[\]},"clip":"\[[-+.,e\d]*\]","imageHeight":64,"imageWidth":64}\n\Z')
+
+    def test_one_decode(self):
+        """The tasks of a form share the pixels of its picture, and each is counted as a request to its model."""
+        self.start()
+        self.assertEqual(self.ask({**clip(), **faces(.999)}, flat_png(255, 64))["facial-recognition"], [])
+        for model in (CLIP, FACES + ".detection"):
+            self.server.wait_metric(f'lensd_images_total{{model="{model}",result="ok"}}', 1)
 
     def test_names(self):
         """Names are cleaned as those of the folders in the cache are."""
@@ -188,20 +235,26 @@ class Errors(ImmichCase):
         for entries in ("", "no JSON", "[1]", "{}", '{"clip": 1}', '{"nsfw": {"visual": {"modelName": "a"}}}', '{"clip": {}}',
                         '{"clip": {"visual": {}}}', '{"clip": {"visual": {"modelName": 3}}}', '{"clip": {"visual": {"modelName": "."}}}',
                         json.dumps(clip(name="x" * 200)), json.dumps(faces(7)), json.dumps(faces("high")),
-                        json.dumps({**clip(), **faces()}), "[" * 600 + "]" * 600):
+                        json.dumps({**clip(), "nsfw": clip()["clip"]}), json.dumps({**faces(), "clip": 1}),
+                        '{"clip": {"visual": {"modelName": "a"}}, "clip": {"visual": {"modelName": "a"}}}', "[" * 600 + "]" * 600):
             self.refuse(422, "Invalid request format.", entries, picture)
         self.refuse(400, "Either image or text must be provided", clip())
         self.refuse(400, "takes an `image`", clip(), text="a dog")
         self.refuse(400, "takes a `text`", clip("textual"), picture)
         self.refuse(400, "depends on the output of detection",
                     {"facial-recognition": {"recognition": {"modelName": FACES}}}, picture)
-        self.refuse(400, "only together", {"facial-recognition": {"detection": {"modelName": FACES}}}, picture)
+        self.refuse(400, "go together", {"facial-recognition": {"detection": {"modelName": FACES}}}, picture)
         self.refuse(400, "the same model", pair("facial-recognition", FACES, second="another"), picture)
-        self.refuse(400, "two requests", {"clip": {**clip()["clip"], **clip("textual")["clip"]}}, picture)
-        self.refuse(400, "language", clip("textual", "nllb-clip-base-siglip__v1"), text="a dog")
+        self.refuse(400, "no other type", {"clip": {**clip()["clip"], **clip("textual")["clip"]}}, picture)
         self.refuse(404, "no-such-model", clip(name="no-such-model"), picture)
         self.refuse(400, "pipeline", clip(name=FACES), picture)
         self.refuse(400, "Immich needs for facial-recognition", faces(name=CLIP), picture)
+        for several in ({**faces(), **clip(name="no-such-model")}, {**pair("ocr", "no-such-model"), **faces()}):
+            self.refuse(404, "no-such-model", several, picture)
+        self.refuse(400, "no other type or task", {**clip("textual"), **faces()}, text="a dog")
+        self.refuse(400, "takes an `image`", {**clip(), **faces()}, text="a dog")
+        self.refuse(400, "the same model", {**clip(), **pair("ocr", FACES, second="another")}, picture)
+        self.refuse(415, "", {**clip(), **faces()}, b"no picture")
         self.refuse(415, "", clip(), b"no picture")
         self.refuse(400, "", clip(), picture[:60])
         self.refuse(400, "empty", clip("textual"), text=" \n")

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "models/text/tokenizer.h"
+#include "tests/text/row_length.h"
 
 static void put(uint32_t number)
 {
@@ -27,7 +27,7 @@ static void answer(const struct tokenizer *tokenizer, const char *text, size_t s
         put((uint32_t)status);
         return;
     }
-    const size_t length = tokenizer_row_length(tokenizer, list.count);
+    const size_t length = row_length(tokenizer_facts(tokenizer), list.count);
     int64_t *ids = malloc((length + 1) * sizeof *ids);
     if (!ids)
         abort();

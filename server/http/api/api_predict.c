@@ -50,6 +50,10 @@ struct predict_work {
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
     struct immich_entries immich; /* zeroed, unless Immich's server asks */
+    size_t task;                  /* of `immich`, which is under way */
+    char *before;                 /* the answer to the tasks before; NULL: none */
+    uint8_t *photo;               /* their decoded photo; owned */
+    struct image pixels;          /* of that photo */
     char model[128];              /* as asked for; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
@@ -63,20 +67,17 @@ static void predict_free_work(struct exchange *x)
     struct sliced_photo slices = work->slices;
     struct staged_request *staged = work->staged;
     struct request_texts texts = work->texts;
+    free(work->before);
+    uint8_t *photo = work->photo;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
     submission_free(x); /* first: its images lie in the others */
+    free(photo);
     texts_done(&texts);
     multipart_done(&multipart);
     predict_json_free(json);
     slices_free(&slices);
     stages_free(staged);
-}
-
-/* The API that the path belongs to; NULL: lensd's own. */
-static const struct dialect *predict_dialect(const struct exchange *x)
-{
-    return exchange_dialect(x);
 }
 
 /* ---- admission ---- */
@@ -97,7 +98,7 @@ static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
     const char *size = query_value(&x->query, "size");
-    bool names_it_inside = predict_dialect(x) || multipart_is(x->content_type) ||
+    bool names_it_inside = exchange_dialect(x) || multipart_is(x->content_type) ||
                            (x->content_type && strstr(x->content_type, "json"));
     if (!request.model && names_it_inside && model_host_has_choice(x->server->options.model_host))
         return STATUS_OK;
@@ -243,20 +244,12 @@ static enum status set_prompt(struct predict_work *work, const char *text, struc
     return request_labels_set_prompt(&work->labels, text, err);
 }
 
-/* request_limits_read() has read it from the query. */
-static enum status set_keep_alive(struct predict_work *work, const char *text, struct error *err)
-{
-    (void)work, (void)text, (void)err;
-    return STATUS_OK;
-}
-
 static const struct {
     const char *name;
     enum status (*set)(struct predict_work *work, const char *text, struct error *err);
-} parameters[] = {{"top_k", set_top_k},          {"model", set_model},
-                  {"format", set_format},        {"size", set_size},
-                  {"truncate", set_truncate},    {"prompt", set_prompt},
-                  {"keep_alive", set_keep_alive}};
+} parameters[] = {{"top_k", set_top_k}, {"model", set_model},       {"format", set_format},
+                  {"size", set_size},   {"truncate", set_truncate}, {"prompt", set_prompt},
+                  {"keep_alive", NULL}}; /* request_limits_read() reads it */
 
 static bool predict_has_parameter(const char *name)
 {
@@ -289,7 +282,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
     value[size] = '\0';
     for (size_t i = 0; i < COUNT_OF(parameters); i++)
         if (!strcmp(name, parameters[i].name))
-            return parameters[i].set(work, value, err);
+            return parameters[i].set ? parameters[i].set(work, value, err) : STATUS_OK;
     return slices_is_parameter(name) ? slices_set(&work->slices, name, value, err)
            : request_prompt_is(name) ? request_prompt_set(&work->prompt, name, value, err)
                                      : set_task_option(work, name, value, err);
@@ -335,7 +328,7 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
 static enum status read_query(const struct exchange *x, struct predict_work *work,
                               struct error *err)
 {
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     const struct dialect_default *own = dialect ? dialect->defaults : NULL;
     for (; own && own->name; own++)
         TRY(set_parameter(work, own->name, own->value, strlen(own->value), err));
@@ -402,7 +395,8 @@ static enum status take_text(struct predict_work *work, const uint8_t *text, siz
     return submission_images(&work->request, 1, err);
 }
 
-/* Takes a part as the only text, with single blanks between its words, as Immich's service does. */
+/* Takes a part as the only text, with single blanks between its words, as Immich's service does,
+ * and perhaps with its language before it. */
 static enum status take_words(struct exchange *x, struct predict_work *work,
                               const struct multipart_part *part, struct error *err)
 {
@@ -421,7 +415,12 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
         text[used++] = text[i];
     }
     work->texts.truncate = true;
-    return take_text(work, text, used, err);
+    const char *language = work->immich.list[0].language;
+    if (!used || !language)
+        return take_text(work, text, used, err);
+    text -= IMMICH_LANGUAGE; /* over the part's head, which has the name `text` */
+    memcpy(text, language, IMMICH_LANGUAGE);
+    return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
 /* Whether these bytes, which are no image, are a text for the path's model or its text half. If the
@@ -429,7 +428,7 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
  * the text model itself: they might be a damaged image. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     char model[128];
     struct error ignored;
     return dialect && dialect->text && size > 0 && image_sniff(data, size) == IMAGE_UNKNOWN &&
@@ -439,6 +438,18 @@ static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, 
             (!strcmp(model, x->match.model) && utf8_valid((const char *)data, size)));
 }
 
+/* Sets model and options of the task of Immich's that is under way. */
+static enum status set_task(struct exchange *x, struct predict_work *work, struct error *err)
+{
+    const struct immich_entry *asked = &work->immich.list[work->task];
+    char score[32];
+    snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
+    x->dialect = asked->dialect;
+    work->request.waits_for_sizes = true; /* Immich takes a 503 for a dead server */
+    TRY(set_model(work, asked->model, err));
+    return asked->least_box >= 0 ? set_task_option(work, "confidence", score, err) : STATUS_OK;
+}
+
 /* Reads a form of Immich's server; `entries` is its part of that name. */
 static enum status read_immich(struct exchange *x, struct predict_work *work,
                                const struct multipart_part *entries, struct error *err)
@@ -446,28 +457,18 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     struct immich_entries *asked = &work->immich;
     const struct multipart_part *picture = part_named(&work->multipart, "image");
     const struct multipart_part *text = part_named(&work->multipart, "text");
-    char score[32];
     x->dialect = &dialect_immich;
     x->answer_form = DESCRIBE_JSON;
     TRY(immich_entries_parse((const char *)entries->data, entries->size, asked, err));
-    x->dialect = asked->dialect;
-    work->request.waits_for_sizes = true; /* Immich takes a 503 for a dead server */
+    x->dialect = asked->list[0].dialect;
     if (!picture && !text)
         return error_set(err, STATUS_INVALID, "Either image or text must be provided");
-    if (asked->refusal || (!picture && !asked->is_text) || (picture && asked->is_text))
+    if (asked->refusal || asked->is_text == (picture != NULL))
         return error_set(err, STATUS_INVALID, "%s",
                          asked->refusal   ? asked->refusal
                          : asked->is_text ? "clip's textual takes a `text` and no `image`"
                                           : "this task takes an `image`");
-    TRY(set_model(work, asked->model, err));
-    if (!strncmp(asked->model, "nllb", 4) && asked->is_text)
-        return error_set(err, STATUS_INVALID,
-                         "lensd does not write the language before a text, which '%s' needs; "
-                         "choose another model",
-                         asked->model);
-    snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
-    if (asked->least_box >= 0)
-        TRY(set_task_option(work, "confidence", score, err));
+    TRY(set_task(x, work, err));
     if (!picture)
         return take_words(x, work, text, err);
     TRY(submission_images(&work->request, 1, err));
@@ -490,12 +491,12 @@ static enum status read_field_picture(struct exchange *x, struct multipart_part 
 
 static enum status read_multipart(struct exchange *x, struct predict_work *work, struct error *err)
 {
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     size_t max_images = x->server->options.max_images, count = 0;
     TRY(multipart_parse(x->content_type, x->body.data, x->body.size, max_images + PARAMETER_PARTS,
                         &work->multipart, err));
     const struct multipart_part *entries = part_named(&work->multipart, "entries");
-    if (entries && !predict_dialect(x))
+    if (entries && !exchange_dialect(x))
         return read_immich(x, work, entries, err);
     for (size_t i = 0; i < work->multipart.count; i++) {
         struct multipart_part *part = &work->multipart.parts[i];
@@ -571,7 +572,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         .max_top_k = PREDICT_MAX_TOP_K};
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     if (dialect && dialect->takes_texts) /* as tokens */
         limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
@@ -641,7 +642,7 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
         return read_raw(x, work, err);
     if (multipart_is(x->content_type))
         return read_multipart(x, work, err);
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     const bool says_text = x->content_type && !strncasecmp(x->content_type, "text/plain", 10);
     size_t size = 0;
     const uint8_t *field = dialect && dialect->text && is_urlencoded(x)
@@ -683,59 +684,49 @@ static void hint_at_form(const struct exchange *x, struct predict_image *image)
               "%.380s; with curl, --data changes the file: use --data-binary @file", plain.message);
 }
 
-/* Draws the photo. It may not be larger than a request: a small file can have many pixels. */
-static enum status draw_picture(const struct exchange *x, const struct predict_image *image,
-                                uint8_t **ret, size_t *ret_size, struct error *err)
+/* Answers with the annotated photo. It may not be larger than a request: a small file can have many
+ * pixels. */
+static void finish_picture(struct exchange *x, const struct predict_image *image)
 {
     const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
     const size_t most = x->server->options.max_body;
-    TRY(annotate_image(image, is_jpeg ? ANNOTATE_JPEG : ANNOTATE_PNG, ret, ret_size, err));
-    if (*ret_size <= most)
-        return STATUS_OK;
-    free(*ret);
-    return error_set(err, STATUS_TOO_LARGE,
-                     "the answer is a %s of %zu bytes, more than the limit of %zu (--max-body); "
-                     "send a smaller photo, or request %s",
-                     is_jpeg ? "JPEG" : "PNG", *ret_size, most,
-                     is_jpeg ? "JSON" : "a JPEG (format=image)");
-}
-
-/* Answers with the annotated photo. */
-static void finish_picture(struct exchange *x, const struct predict_image *image)
-{
     struct error err;
     uint8_t *bytes;
     size_t size;
     exchange_note(x, image->request);
-    if (draw_picture(x, image, &bytes, &size, &err) != STATUS_OK)
+    enum status status =
+        annotate_image(image, is_jpeg ? ANNOTATE_JPEG : ANNOTATE_PNG, &bytes, &size, &err);
+    if (status == STATUS_OK && size > most) {
+        free(bytes);
+        status = error_set(&err, STATUS_TOO_LARGE,
+                           "the answer is a %s of %zu bytes, more than the limit of %zu "
+                           "(--max-body); send a smaller photo, or request %s",
+                           is_jpeg ? "JPEG" : "PNG", size, most,
+                           is_jpeg ? "JSON" : "a JPEG (format=image)");
+    }
+    if (status != STATUS_OK)
         respond_error(x, &err);
     else
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
 /* Returns the failed image that fails the request: the only one, or the first if the API has no
- * place for errors beside answers. NULL: none. */
+ * place for errors beside answers. For Immich also a crop for which time or memory ran out, because
+ * an answer without its box would be taken for whole; a box whose points lie at one place is left
+ * out. NULL: none. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
     const struct predict_request *request = &work->request;
+    const struct predict_image *first = &request->images[0];
     const size_t count = !work->as_list || dialect->fails_whole ? request->image_count : 0;
     for (size_t i = 0; i < count; i++)
         if (request->images[i].status != STATUS_OK)
             return &request->images[i];
-    return NULL;
-}
-
-/* Returns a crop of Immich's picture that failed because time or memory ran out: then the request
- * fails, for an answer without its box would be taken for whole. Boxes whose points lie at one
- * place are left out. NULL: none. */
-static const struct predict_image *failed_crop(const struct predict_work *work)
-{
-    const struct predict_image *image = &work->request.images[0];
-    const size_t count = work->immich.dialect && image->crops ? image->answer.detections.count : 0;
-    for (size_t i = 0; i < count; i++)
-        if (image->crops[i] && status_http(image->crops[i]->status) >= 500)
-            return image->crops[i];
+    const size_t crops = work->immich.count && first->crops ? first->answer.detections.count : 0;
+    for (size_t i = 0; i < crops; i++)
+        if (first->crops[i] && status_http(first->crops[i]->status) >= 500)
+            return first->crops[i];
     return NULL;
 }
 
@@ -752,8 +743,6 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
     const struct predict_image *failed = failed_image(work, dialect);
     struct error err = {STATUS_OK};
     size_t size = 0;
-    if (!failed)
-        failed = failed_crop(work);
     exchange_note(x, request);
     if (failed) {
         respond_error(x, &failed->error);
@@ -774,7 +763,7 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                          .model = work->texts.count && work->model[0] ? work->model
                                                                                       : NULL,
                                          .tokens = work->texts.rows.tokens,
-                                         .least_text = work->immich.least_text,
+                                         .least_text = work->immich.list[work->task].least_text,
                                          .json = work->json ? work->json->tree : NULL,
                                          .take = take_memory,
                                          .context = x,
@@ -782,6 +771,9 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
         char *text = describe_predictions_as(request, &how, &size);
+        if (work->before)
+            text = immich_join(work->before, text, &size);
+        work->before = NULL;
         if (!text && err.status != STATUS_OK)
             respond_error(x, &err);
         else
@@ -825,7 +817,7 @@ static void predict_answer(struct exchange *x)
 static void predict_finish(struct exchange *x)
 {
     struct predict_work *work = x->work;
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     hint_at_form(x, &work->request.images[0]);
     if (dialect)
         dialect_finish(x, dialect);
@@ -833,7 +825,7 @@ static void predict_finish(struct exchange *x)
         predict_answer(x);
     /* A stage's model can be loaded anew without the pipeline. */
     if (!work->staged && !work->labels.count && !request_prompt_is_set(&work->prompt) &&
-        (!dialect || !dialect->has_id))
+        work->immich.count < 2 && (!dialect || !dialect->has_id))
         store_in_cache(x);
 }
 
@@ -843,7 +835,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
 {
     const size_t max_images = x->server->options.max_images;
     struct predict_request *request = &work->request;
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     if ((dialect && !dialect->takes_pipelines) || x->answer_form == DESCRIBE_NUMBERS ||
         work->slices.side)
         TRY(refuse_pipeline(x, request->model, request->version, err));
@@ -869,7 +861,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     TRY(request_limits_read(x, &work->request, err));
     TRY(read_query(x, work, err));
     TRY(predict_read_body(x, work, err));
-    const struct dialect *dialect = predict_dialect(x);
+    const struct dialect *dialect = exchange_dialect(x);
     if (dialect && !dialect->takes_prompts && request_prompt_is_set(&work->prompt))
         return error_set(err, STATUS_INVALID,
                          "answers of %s have no masks of points and boxes; POST them to /predict",
@@ -911,7 +903,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     if (work->form >= 0)
         x->answer_form = work->form;
     /* Clients of other APIs send the same options to all models. */
-    work->request.ignores_unused_options = predict_dialect(x) != NULL;
+    work->request.ignores_unused_options = exchange_dialect(x) != NULL;
     work->request.wants_picture =
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);
     if (work->request.wants_picture && work->as_list)
@@ -922,12 +914,55 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
+static void predict_next_task(struct exchange *x);
+
 /* Submits the photos, once the labels, if any, have vectors. */
 static void predict_submit_photos(struct exchange *x)
 {
+    const struct predict_work *work = x->work;
     struct error err;
     const enum status status = plan_slices_or_stages(x, x->work, &err);
-    submit_or_refuse(x, status, &err);
+    x->next = work->task + 1 < work->immich.count ? predict_next_task : NULL;
+    if (status == STATUS_OK && work->staged && work->photo)
+        submit_next_part(x);
+    else
+        submit_or_refuse(x, status, &err);
+}
+
+/* Keeps the answer to a task of Immich's, and begins the next one with the decoded photo. */
+static void predict_next_task(struct exchange *x)
+{
+    struct predict_work *work = x->work;
+    struct predict_request *request = &work->request;
+    struct predict_image *image = request->images;
+    struct error err;
+    dialect_finish(x, exchange_dialect(x));
+    if (x->answer.status != 200) {
+        exchange_answer(x);
+        return;
+    }
+    work->before = x->answer.text;
+    x->answer.text = NULL;
+    x->answer.status = 0;
+    exchange_wait(x, NULL, x->finish); /* ends the watch over the last part, which goes now */
+    work->pixels = parts_photo(image);
+    if (image->photo)
+        work->photo = image->photo;
+    image->photo = NULL;
+    predict_request_free_results(request);
+    stages_free(work->staged);
+    work->staged = NULL;
+    *image = (struct predict_image){
+        .pixels = &work->pixels, .width = work->pixels.width, .height = work->pixels.height};
+    request->options = NULL;
+    request->parts = NULL;
+    request->decode_only = false;
+    work->task++;
+    const enum status status = set_task(x, work, &err);
+    if (status == STATUS_OK)
+        submission_when_loaded(x, work->model, NULL, predict_submit_photos);
+    else
+        submit_or_refuse(x, status, &err);
 }
 
 /* On an offload thread: to encode texts or photos takes long. */

@@ -322,8 +322,7 @@ void submit_work(struct exchange *x)
     submission_submit(x, x->work);
 }
 
-/* Runs on an offload thread: submits the next part, or answers. */
-static void submit_next_part(struct exchange *x)
+void submit_next_part(struct exchange *x)
 {
     const struct predict_request *whole = x->work;
     struct request_parts *parts = whole->parts;
@@ -340,7 +339,7 @@ static void submit_next_part(struct exchange *x)
         return;
     }
     if (status == STATUS_OK) {
-        exchange_answer(x);
+        (x->next ? x->next : exchange_answer)(x);
         return;
     }
     respond_error(x, &err);
@@ -374,41 +373,6 @@ enum status submission_in_parts(struct exchange *x, struct predict_request *requ
     return charge_answer(x, bytes, err);
 }
 
-/* On any thread. If the load failed, submitting tells. */
-static void submission_loaded(struct predict_request *request)
-{
-    struct exchange *x = request->context;
-    request->on_done = submission_done;
-    exchange_offload(x, x->body.size, x->awaited);
-}
-
-void submission_when_loaded(struct exchange *x, const char *model, const char *version,
-                            void (*run)(struct exchange *exchange))
-{
-    struct model_host *model_host = x->server->options.model_host;
-    struct predict_request *request = x->work;
-    struct error err;
-    request->model = model;
-    request->version = version;
-    if (request_limits_read(x, request, &err) != STATUS_OK) {
-        submit_or_refuse(x, err.status, &err);
-        return;
-    }
-    if (model_host_hold(model_host, request)) {
-        run(x);
-        return;
-    }
-    request->on_done = submission_loaded;
-    x->awaited = run;
-    exchange_wait(x, request, x->finish); /* first: it may be loaded before the next call returns */
-    int retry_after_s = 0;
-    if (model_host_await(model_host, request, &retry_after_s, &err) == STATUS_OK)
-        return;
-    x->answer.retry_after_s = retry_after_s;
-    respond_error(x, &err);
-    exchange_resume(x);
-}
-
 void submission_await(struct exchange *x, struct predict_request *request,
                       void (*run)(struct exchange *exchange))
 {
@@ -419,11 +383,40 @@ void submission_await(struct exchange *x, struct predict_request *request,
         run(x);
         return;
     }
-    exchange_wait(x, request, x->finish);
+    exchange_wait(x, request, x->finish); /* first: it may be loaded before the next call returns */
     if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
     submit_or_refuse(x, err.status, &err);
+}
+
+static void submission_held(struct exchange *x)
+{
+    struct predict_request *request = x->work;
+    request->on_done = submission_done;
+    x->awaited(x);
+}
+
+/* On any thread. If the load failed, submitting tells. */
+static void submission_loaded(struct predict_request *request)
+{
+    struct exchange *x = request->context;
+    exchange_offload(x, x->body.size, submission_held);
+}
+
+void submission_when_loaded(struct exchange *x, const char *model, const char *version,
+                            void (*run)(struct exchange *exchange))
+{
+    struct predict_request *request = x->work;
+    struct error err;
+    request->model = model;
+    request->version = version;
+    request->on_done = submission_loaded;
+    x->awaited = run;
+    if (request_limits_read(x, request, &err) == STATUS_OK)
+        submission_await(x, request, submission_held);
+    else
+        submit_or_refuse(x, err.status, &err);
 }
 
 void submit_or_refuse(struct exchange *x, enum status status, const struct error *err)

@@ -55,6 +55,10 @@ enum status charge_answer(struct exchange *exchange, size_t bytes, struct error 
 enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
+/* On an offload thread: submits the next part of a request in parts whose photos have pixels, or
+ * goes on with exchange->next. The exchange must not be touched afterwards. */
+void submit_next_part(struct exchange *exchange);
+
 /* Hands exchange->work to the model host, after which `finish` answers; answers a refusal itself.
  * The exchange must not be touched afterwards. */
 void submit_work(struct exchange *exchange);

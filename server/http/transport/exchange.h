@@ -149,6 +149,8 @@ struct exchange {
     struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
     void (*awaited)(struct exchange *exchange); /* what goes on when its model is loaded */
+    void (*next)(struct exchange *exchange);    /* what goes on after the last part of its request;
+                                                   NULL: exchange_answer() */
 
     char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */

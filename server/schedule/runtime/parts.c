@@ -65,7 +65,7 @@ struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uin
 struct image parts_photo(const struct predict_image *photo)
 {
     const struct image all = {.stride = (size_t)photo->width * 3, .pixels = photo->photo};
-    return parts_view(&all, 0, 0, photo->width, photo->height);
+    return photo->pixels ? *photo->pixels : parts_view(&all, 0, 0, photo->width, photo->height);
 }
 
 void parts_answered_by(struct request_parts *parts, const struct request_part *part)

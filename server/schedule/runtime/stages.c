@@ -201,7 +201,7 @@ static void answer_photos(struct staged_request *staged)
         answered.name = photo->name;
         answered.photo = photo->photo;
         answered.decode_ms = photo->decode_ms;
-        answered.pixels = NULL;
+        answered.pixels = photo->pixels;
         *photo = answered;
         from->predictions = NULL;
         from->prediction_count = 0;

@@ -8,6 +8,7 @@ the pictures and texts of tests/http/immich_models.py with its networks. tests/h
 import io
 import json
 import os
+import string
 import sys
 import tempfile
 
@@ -44,16 +45,21 @@ def clip_picture(folder, picture):
     return session(os.path.join(folder, "visual", "model.onnx")).run(None, {"image": x.transpose(2, 0, 1)[None]})[0][0]
 
 
-def clip_text(folder, text):
+def clip_text(folder, text, language=None):
     tokenizer = Tokenizer.from_file(os.path.join(folder, "textual", "tokenizer.json"))
     with open(os.path.join(folder, "textual", "tokenizer_config.json"), encoding="utf-8") as file:
         pad = json.load(file)["pad_token"]
     pad = pad if isinstance(pad, str) else pad["content"]
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-        length = json.load(file)["text_cfg"]["context_length"]
+        config = json.load(file)["text_cfg"]
+    length, text = config["context_length"], " ".join(text.split())
+    if config.get("tokenizer_kwargs", {}).get("clean") == "canonicalize":
+        text = "".join(c for c in text if c not in string.punctuation).lower()
+    if language and "nllb" in folder:
+        text = models.CODES[language] + text
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_token=pad, pad_id=tokenizer.token_to_id(pad))
-    ids = np.array([tokenizer.encode(" ".join(text.split())).ids], np.int32)
+    ids = np.array([tokenizer.encode(text).ids], np.int32)
     return session(os.path.join(folder, "textual", "model.onnx")).run(None, {"text": ids})[0][0]
 
 
@@ -143,7 +149,7 @@ def ocr(folder, picture, least_box, least_text, resolution=736):
 
 
 def main():
-    expected = {"clip": {}, "text": {}, "faces": {}, "ocr": {}}
+    expected = {"clip": {}, "text": {}, "spoken": [], "faces": {}, "ocr": {}}
     with tempfile.TemporaryDirectory() as cache:
         models.make(cache)
         clip = os.path.join(cache, "clip", models.CLIP)
@@ -154,6 +160,9 @@ def main():
             expected["faces"][f"{width}x{height}"] = faces(people, picture, models.LEAST)
         for text in models.TEXTS:
             expected["text"][text] = clip_text(clip, text).tolist()
+        models.make_spoken(cache)
+        for name, language, text in models.SPOKEN:
+            expected["spoken"].append(clip_text(os.path.join(cache, "clip", name), text, language).tolist())
         for width, height in models.PAGES:
             picture = Image.open(io.BytesIO(models.page(width, height))).convert("RGB")
             expected["ocr"][f"{width}x{height}"] = ocr(os.path.join(cache, "ocr"), picture, .5, .5)

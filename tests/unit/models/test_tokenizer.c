@@ -12,6 +12,7 @@
 #include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/text/tokenizer.h"
+#include "tests/text/row_length.h"
 #include "tests/unit/models/mutations.h"
 
 #define FIXTURES LENSD_SOURCE_ROOT "/tests/data/tokenizers/"
@@ -45,7 +46,7 @@ static void check_line(const char *name, const struct tokenizer *tokenizer, char
     struct error err = {0};
     cr_assert_eq(tokenizer_encode(tokenizer, text, size, &options, &list, &err), STATUS_OK,
                  "%s: %s", name, err.message);
-    const size_t length = tokenizer_row_length(tokenizer, list.count);
+    const size_t length = row_length(tokenizer_facts(tokenizer), list.count);
     int64_t ids[512], mask[512], types[512];
     cr_assert_leq(length, COUNT_OF(ids));
     tokenizer_write_row(tokenizer, &list, length, ids, mask, types);
