@@ -220,13 +220,11 @@ KERNEL(kernel_strided_copy)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_ATTENTION, 1, 0, 3, 3 + ATTENTION_BIASES, 1, 1, OP_PLAIN,
-     "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
-     "scale:float nan_is_zero:int",
-     infer_attention, &batch_mixes, work_elements, kernel_attention},
-    {OP_STRIDED_COPY, 1, 0, 1, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", infer_strided_copy,
-     &batch_mixes, work_elements, kernel_strided_copy},
+const struct op_info ops_attention[] = {
+    OP_ROW(ATTENTION, 1, 3, 3 + ATTENTION_BIASES, OP_PLAIN,
+           "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
+           "scale:float nan_is_zero:int",
+           attention, &batch_mixes),
+    OP_ROW(STRIDED_COPY, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", strided_copy, &batch_mixes),
+    {0},
 };
-
-const struct op_family ops_attention = {entries, COUNT_OF(entries)};

@@ -676,7 +676,7 @@ KERNEL(kernel_scan)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_control[] = {
     {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
      infer_if, &batch_mixes, work_elements, kernel_if},
     {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
@@ -688,6 +688,5 @@ static const struct op_info entries[] = {
      "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
      "scan_output_axes:ints scan_output_directions:ints",
      infer_scan, &batch_mixes, work_elements, kernel_scan},
+    {0},
 };
-
-const struct op_family ops_control = {entries, COUNT_OF(entries)};

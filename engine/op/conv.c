@@ -68,8 +68,6 @@ static int deform_beside(const struct node *node, size_t i, int axis)
     return i == 2 || i == 4 ? 0 : BATCH_OTHER;
 }
 
-static const struct batch_rule deform_rule = {deform_axis, deform_beside};
-
 /* ---- Conv ---- */
 
 #define PANEL_ROWS    ((size_t)128)
@@ -483,14 +481,13 @@ KERNEL(kernel_deform_conv)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_conv[] = {
     {OP_CONV, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv,
      &batch_by_sample, work_conv, kernel_conv},
     {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
      WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv, &batch_by_sample,
      work_conv_transpose, kernel_conv_transpose},
     {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int offset_group:int",
-     infer_deform_conv, &deform_rule, work_conv, kernel_deform_conv},
+     infer_deform_conv, BATCH(deform_axis, deform_beside), work_conv, kernel_deform_conv},
+    {0},
 };
-
-const struct op_family ops_conv = {entries, COUNT_OF(entries)};

@@ -467,13 +467,12 @@ KERNEL(kernel_non_max_suppression)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_ROI_ALIGN, 10, 0, 3, 3, 1, 1, OP_HEAVY,
-     "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
-     "sampling_ratio:int spatial_scale:float",
-     infer_roi_align, &batch_mixes, work_elements, kernel_roi_align},
-    {OP_NON_MAX_SUPPRESSION, 10, 0, 2, 5, 1, 1, OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int",
-     infer_non_max_suppression, &batch_mixes, work_elements, kernel_non_max_suppression},
+const struct op_info ops_detection[] = {
+    OP_ROW(ROI_ALIGN, 10, 3, 3, OP_HEAVY,
+           "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
+           "sampling_ratio:int spatial_scale:float",
+           roi_align, &batch_mixes),
+    OP_ROW(NON_MAX_SUPPRESSION, 10, 2, 5, OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int",
+           non_max_suppression, &batch_mixes),
+    {0},
 };
-
-const struct op_family ops_detection = {entries, COUNT_OF(entries)};

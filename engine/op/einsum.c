@@ -264,8 +264,6 @@ static int einsum_beside(const struct node *node, size_t i, int axis)
     return place >= 0 ? place : BATCH_OTHER;
 }
 
-static const struct batch_rule einsum_rule = {einsum_axis, einsum_beside};
-
 /* ---- reference kernels ---- */
 
 /* An array whose axes are labels; steps in elements, 0 for labels it does not have. A label that
@@ -472,9 +470,8 @@ KERNEL(kernel_einsum)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_einsum[] = {
     {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, OP_HEAVY, "equation:string", infer_einsum,
-     &einsum_rule, work_product, kernel_einsum},
+     BATCH(einsum_axis, einsum_beside), work_product, kernel_einsum},
+    {0},
 };
-
-const struct op_family ops_einsum = {entries, COUNT_OF(entries)};

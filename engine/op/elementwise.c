@@ -266,19 +266,16 @@ KERNEL(kernel_where)
 
 /* ---- the table ---- */
 
-static const struct op_info table[] = {
-    {OP_CAST, 6, 0, 1, 1, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", infer_cast,
-     &batch_elementwise, work_elements, kernel_cast},
-    {OP_CAST_LIKE, 15, 0, 2, 2, 1, 1, OP_PLAIN, "saturate:int round_mode:string", infer_cast_like,
-     &batch_elementwise, work_elements, kernel_cast},
-    {OP_IDENTITY, 1, 0, 1, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL,
-     infer_identity, &batch_reshape, work_elements, kernel_view},
+const struct op_info ops_elementwise[] = {
+    OP_ROW(CAST, 6, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", cast,
+           &batch_elementwise),
+    OP_ROW_OF(CAST_LIKE, 15, 2, 2, OP_PLAIN, "saturate:int round_mode:string", cast_like,
+              &batch_elementwise, cast),
+    OP_ROW_OF(IDENTITY, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, identity,
+              &batch_reshape, view),
     {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary, work_elements,
      kernel_dropout},
-    {OP_POW, 7, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer_pow, &batch_elementwise, work_elements,
-     kernel_pow},
-    {OP_WHERE, 9, 0, 3, 3, 1, 1, OP_BROADCAST, NULL, infer_where, &batch_elementwise, work_elements,
-     kernel_where},
+    OP_ROW(POW, 7, 2, 2, OP_BROADCAST, NULL, pow, &batch_elementwise),
+    OP_ROW(WHERE, 9, 3, 3, OP_BROADCAST, NULL, where, &batch_elementwise),
+    {0},
 };
-
-const struct op_family ops_elementwise = {table, COUNT_OF(table)};

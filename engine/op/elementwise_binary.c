@@ -472,13 +472,12 @@ static enum status infer_variadic(struct node *node, struct error *err)
             &batch_elementwise, work_elements, kernel_variadic                                     \
     }
 
-static const struct op_info entries[] = {
+const struct op_info ops_binary[] = {
     BINARY(ADD, 7, infer_binary, kernel_binary),
     BINARY(SUB, 7, infer_binary, kernel_binary),
     BINARY(MUL, 7, infer_binary, kernel_binary),
     BINARY(DIV, 7, infer_binary, kernel_binary),
-    {OP_MOD, 10, 0, 2, 2, 1, 1, OP_BROADCAST, "fmod:int", infer_binary, &batch_elementwise,
-     work_elements, kernel_binary},
+    OP_ROW(MOD, 10, 2, 2, OP_BROADCAST, "fmod:int", binary, &batch_elementwise),
     BINARY(PRELU, 7, infer_prelu, kernel_binary),
     VARIADIC(MAX),
     VARIADIC(MIN),
@@ -492,8 +491,6 @@ static const struct op_info entries[] = {
     COMPARISON(LESS, 7),
     COMPARISON(GREATER_OR_EQUAL, 12),
     COMPARISON(LESS_OR_EQUAL, 12),
-    {OP_CLIP, 11, 0, 1, 3, 1, 1, OP_UNARY, NULL, infer_clip, &batch_elementwise, work_elements,
-     kernel_clip},
+    OP_ROW(CLIP, 11, 1, 3, OP_UNARY, NULL, clip, &batch_elementwise),
+    {0},
 };
-
-const struct op_family ops_binary = {entries, COUNT_OF(entries)};

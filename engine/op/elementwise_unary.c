@@ -320,12 +320,11 @@ static enum status infer_gelu(struct node *node, struct error *err)
 #define UNARY_RECORD_(id, since, types, attrs, ...)                                                \
     UNARY(id, since, OP_UNARY, attrs, infer_##types),
 
-static const struct op_info entries[] = {
+const struct op_info ops_unary[] = {
     UNARIES(UNARY_RECORD) /* and those without rows */
     UNARY(NOT, 1, OP_UNARY | OP_PREDICATE, NULL, infer_not),
     UNARY(IS_NAN, 9, OP_UNARY | OP_PREDICATE, NULL, infer_predicate),
     UNARY(IS_INF, 10, OP_UNARY | OP_PREDICATE, "detect_negative:int detect_positive:int",
           infer_predicate),
+    {0},
 };
-
-const struct op_family ops_unary = {entries, COUNT_OF(entries)};

@@ -13,7 +13,7 @@
     X(quantize_product) X(quantize_ms) X(control) X(attention) X(transformer)                     \
     X(recurrent)
 /* clang-format on */
-#define OP_FAMILY_EXTERN(name) extern const struct op_family ops_##name;
+#define OP_FAMILY_EXTERN(name) extern const struct op_info ops_##name[]; /* up to OP_NONE */
 OP_FAMILIES(OP_FAMILY_EXTERN)
 #undef OP_FAMILY_EXTERN
 

@@ -15,3 +15,16 @@
     {                                                                                              \
         return infer_like(node, dtypes, err);                                                      \
     }
+
+/* A row of the table with one output, for all later opsets, whose work is in its elements alone:
+ * infer_<infer>() and kernel_<kernel>(). */
+#define OP_ROW_OF(id, since, least, most, traits, attrs, infer, rule, kernel)                      \
+    {                                                                                              \
+        OP_##id, since, 0, least, most, 1, 1, traits, attrs, infer_##infer, rule, work_elements,   \
+            kernel_##kernel                                                                        \
+    }
+#define OP_ROW(id, since, least, most, traits, attrs, name, rule)                                  \
+    OP_ROW_OF(id, since, least, most, traits, attrs, name, rule, name)
+
+/* The rule of one operator alone. */
+#define BATCH(axis, beside) (&(const struct batch_rule){axis, beside})

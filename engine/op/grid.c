@@ -70,8 +70,6 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
 
 /* ---- batches ---- */
 
-static const struct batch_rule affine_grid_rule = {batch_of_sample, batch_beside_shape};
-
 /* ---- GridSample ---- */
 
 #define MAX_TAPS 4
@@ -329,12 +327,10 @@ KERNEL(kernel_affine_grid)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_GRID_SAMPLE, 16, 0, 2, 2, 1, 1, OP_HEAVY,
-     "align_corners:int mode:string padding_mode:string", infer_grid_sample,
-     &batch_by_sample_of_two, work_elements, kernel_grid_sample},
-    {OP_AFFINE_GRID, 20, 0, 2, 2, 1, 1, OP_PLAIN, "align_corners:int", infer_affine_grid,
-     &affine_grid_rule, work_elements, kernel_affine_grid},
+const struct op_info ops_grid[] = {
+    OP_ROW(GRID_SAMPLE, 16, 2, 2, OP_HEAVY, "align_corners:int mode:string padding_mode:string",
+           grid_sample, &batch_by_sample_of_two),
+    OP_ROW(AFFINE_GRID, 20, 2, 2, OP_PLAIN, "align_corners:int", affine_grid,
+           BATCH(batch_of_sample, batch_beside_shape)),
+    {0},
 };
-
-const struct op_family ops_grid = {entries, COUNT_OF(entries)};

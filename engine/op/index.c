@@ -233,8 +233,6 @@ static int gather_axis(const struct node *node, const int *axes)
     return axes[0] < axis ? axes[0] : axes[0] - 1 + node->inputs[1]->shape.rank;
 }
 
-static const struct batch_rule gather_rule = {gather_axis, NULL};
-
 static int gather_elements_axis(const struct node *node, const int *axes)
 {
     return axes[0] == axes[1] && axes[0] != batch_attribute_axis(node, 0) &&
@@ -242,8 +240,6 @@ static int gather_elements_axis(const struct node *node, const int *axes)
                ? axes[0]
                : BATCH_MIXES;
 }
-
-static const struct batch_rule gather_elements_rule = {gather_elements_axis, NULL};
 
 /* The images are on a batch dimension of both, on one of the indices, or on one of the data that
  * the indices do not address. */
@@ -265,8 +261,6 @@ static int gather_nd_beside(const struct node *node, size_t i, int axis)
     return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
 }
 
-static const struct batch_rule gather_nd_rule = {gather_nd_axis, gather_nd_beside};
-
 /* The images are on one axis of all operands, as long in each, and not the one that is indexed. */
 static int scatter_elements_axis(const struct node *node, const int *axes)
 {
@@ -286,9 +280,6 @@ static int scatter_elements_beside(const struct node *node, size_t i, int axis)
     return axis;
 }
 
-static const struct batch_rule scatter_elements_rule = {scatter_elements_axis,
-                                                        scatter_elements_beside};
-
 static int one_hot_axis(const struct node *node, const int *axes)
 {
     const int64_t axis = node_int(node, "axis", -1);
@@ -296,8 +287,6 @@ static int one_hot_axis(const struct node *node, const int *axes)
     return from >= 0 && from >= (axis < 0 ? axis + node->outputs[0]->shape.rank : axis) ? from + 1
                                                                                         : from;
 }
-
-static const struct batch_rule one_hot_rule = {one_hot_axis, NULL};
 
 static int cum_sum_axis(const struct node *node, const int *axes)
 {
@@ -308,8 +297,6 @@ static int cum_sum_axis(const struct node *node, const int *axes)
     const int64_t at = tensor_int(axis, 0);
     return (at < 0 ? at + node->inputs[0]->shape.rank : at) != from ? from : BATCH_MIXES;
 }
-
-static const struct batch_rule cum_sum_rule = {cum_sum_axis, NULL};
 
 /* ---- reference kernels ---- */
 
@@ -690,25 +677,19 @@ KERNEL(kernel_cum_sum)
 
 /* ---- the table ---- */
 
-static const struct op_info table[] = {
-    {OP_GATHER, 1, 0, 2, 2, 1, 1, OP_MOVES, "axis:int", infer_gather, &gather_rule, work_elements,
-     kernel_gather},
-    {OP_GATHER_ELEMENTS, 11, 0, 2, 2, 1, 1, OP_PLAIN, "axis:int", infer_gather_elements,
-     &gather_elements_rule, work_elements, kernel_gather_elements},
-    {OP_GATHER_ND, 11, 0, 2, 2, 1, 1, OP_PLAIN, "batch_dims:int", infer_gather_nd, &gather_nd_rule,
-     work_elements, kernel_gather_nd},
-    {OP_SCATTER_ELEMENTS, 11, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int reduction:string",
-     infer_scatter_elements, &scatter_elements_rule, work_elements, kernel_scatter_elements},
-    {OP_SCATTER_ND, 11, 0, 3, 3, 1, 1, OP_PLAIN, "reduction:string", infer_scatter_nd, &batch_mixes,
-     work_elements, kernel_scatter_nd},
-    {OP_ONE_HOT, 9, 0, 3, 3, 1, 1, OP_PLAIN, "axis:int", infer_one_hot, &one_hot_rule,
-     work_elements, kernel_one_hot},
-    {OP_NON_ZERO, 9, 0, 1, 1, 1, 1, OP_DATA_SHAPE, NULL, infer_non_zero, &batch_mixes,
-     work_elements, kernel_non_zero},
-    {OP_COMPRESS, 9, 0, 2, 2, 1, 1, OP_DATA_SHAPE, "axis:int", infer_compress, &batch_mixes,
-     work_elements, kernel_compress},
-    {OP_CUM_SUM, 11, 0, 2, 2, 1, 1, OP_PLAIN, "exclusive:int reverse:int", infer_cum_sum,
-     &cum_sum_rule, work_elements, kernel_cum_sum},
+const struct op_info ops_index[] = {
+    OP_ROW(GATHER, 1, 2, 2, OP_MOVES, "axis:int", gather, BATCH(gather_axis, NULL)),
+    OP_ROW(GATHER_ELEMENTS, 11, 2, 2, OP_PLAIN, "axis:int", gather_elements,
+           BATCH(gather_elements_axis, NULL)),
+    OP_ROW(GATHER_ND, 11, 2, 2, OP_PLAIN, "batch_dims:int", gather_nd,
+           BATCH(gather_nd_axis, gather_nd_beside)),
+    OP_ROW(SCATTER_ELEMENTS, 11, 3, 3, OP_PLAIN, "axis:int reduction:string", scatter_elements,
+           BATCH(scatter_elements_axis, scatter_elements_beside)),
+    OP_ROW(SCATTER_ND, 11, 3, 3, OP_PLAIN, "reduction:string", scatter_nd, &batch_mixes),
+    OP_ROW(ONE_HOT, 9, 3, 3, OP_PLAIN, "axis:int", one_hot, BATCH(one_hot_axis, NULL)),
+    OP_ROW(NON_ZERO, 9, 1, 1, OP_DATA_SHAPE, NULL, non_zero, &batch_mixes),
+    OP_ROW(COMPRESS, 9, 2, 2, OP_DATA_SHAPE, "axis:int", compress, &batch_mixes),
+    OP_ROW(CUM_SUM, 11, 2, 2, OP_PLAIN, "exclusive:int reverse:int", cum_sum,
+           BATCH(cum_sum_axis, NULL)),
+    {0},
 };
-
-const struct op_family ops_index = {table, COUNT_OF(table)};

@@ -39,8 +39,6 @@ static int gemm_beside(const struct node *node, size_t i, int axis)
     return i == 2 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
 
-static const struct batch_rule gemm_rule = {gemm_axis, gemm_beside};
-
 /* ---- reference kernels ---- */
 
 /* ---- Gemm ---- */
@@ -212,12 +210,11 @@ KERNEL(kernel_matmul)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_linear[] = {
     {OP_GEMM, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
-     "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm, &gemm_rule,
-     work_product, kernel_gemm},
+     "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm,
+     BATCH(gemm_axis, gemm_beside), work_product, kernel_gemm},
     {OP_MATMUL, 1, 0, 2, 2, 1, 1, OP_PRODUCT | OP_HEAVY, NULL, infer_matmul, &batch_matmul,
      work_product, kernel_matmul},
+    {0},
 };
-
-const struct op_family ops_linear = {entries, COUNT_OF(entries)};

@@ -198,8 +198,6 @@ static int mean_variance_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-static const struct batch_rule mean_variance_rule = {mean_variance_axis, NULL};
-
 /* ---- reference kernels ---- */
 
 /* dst = src * scale + shift for elements at … at+n-1 of tensors. */
@@ -555,28 +553,23 @@ KERNEL(kernel_scale_shift)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_norm[] = {
     {OP_BATCH_NORMALIZATION, 9, 0, 5, 5, 1, 5, OP_NORMALIZATION,
      "epsilon:float momentum:float training_mode:int", infer_batch_normalization, &batch_by_sample,
      work_elements, kernel_batch_normalization},
-    {OP_INSTANCE_NORMALIZATION, 1, 0, 3, 3, 1, 1, OP_NORMALIZATION, "epsilon:float",
-     infer_instance_normalization, &batch_by_sample, work_elements, kernel_instance_normalization},
+    OP_ROW(INSTANCE_NORMALIZATION, 1, 3, 3, OP_NORMALIZATION, "epsilon:float",
+           instance_normalization, &batch_by_sample),
     {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
      "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
      work_elements, kernel_layer_normalization},
-    {OP_RMS_NORMALIZATION, 23, 0, 2, 2, 1, 1, OP_NORMALIZATION,
-     "axis:int epsilon:float stash_type:int", infer_rms_normalization, &batch_before_last,
-     work_elements, kernel_rms_normalization},
-    {OP_GROUP_NORMALIZATION, 21, 0, 3, 3, 1, 1, OP_NORMALIZATION,
-     "epsilon:float num_groups:int stash_type:int", infer_group_normalization, &batch_by_sample,
-     work_elements, kernel_group_normalization},
-    {OP_MEAN_VARIANCE_NORMALIZATION, 9, 0, 1, 1, 1, 1, OP_PLAIN, "axes:ints",
-     infer_mean_variance_normalization, &mean_variance_rule, work_elements,
-     kernel_mean_variance_normalization},
-    {OP_LRN, 1, 0, 1, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", infer_lrn,
-     &batch_by_sample, work_elements, kernel_lrn},
-    {OP_SCALE_SHIFT, 1, 0, 3, 3, 1, 1, OP_PLAIN, NULL, infer_scale_shift, &batch_mixes,
-     work_elements, kernel_scale_shift},
+    OP_ROW(RMS_NORMALIZATION, 23, 2, 2, OP_NORMALIZATION, "axis:int epsilon:float stash_type:int",
+           rms_normalization, &batch_before_last),
+    OP_ROW(GROUP_NORMALIZATION, 21, 3, 3, OP_NORMALIZATION,
+           "epsilon:float num_groups:int stash_type:int", group_normalization, &batch_by_sample),
+    OP_ROW(MEAN_VARIANCE_NORMALIZATION, 9, 1, 1, OP_PLAIN, "axes:ints", mean_variance_normalization,
+           BATCH(mean_variance_axis, NULL)),
+    OP_ROW(LRN, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", lrn,
+           &batch_by_sample),
+    OP_ROW(SCALE_SHIFT, 1, 3, 3, OP_PLAIN, NULL, scale_shift, &batch_mixes),
+    {0},
 };
-
-const struct op_family ops_norm = {entries, COUNT_OF(entries)};

@@ -11,8 +11,8 @@
 
 #define MAX_ENTRIES 4 /* opset ranges of one operator */
 
-static const struct op_family *const families[] = {
-#define OP_FAMILY_ENTRY(name) &ops_##name,
+static const struct op_info *const families[] = {
+#define OP_FAMILY_ENTRY(name) ops_##name,
     OP_FAMILIES(OP_FAMILY_ENTRY)
 #undef OP_FAMILY_ENTRY
 };
@@ -23,8 +23,7 @@ static pthread_once_t index_once = PTHREAD_ONCE_INIT;
 static void build_index(void)
 {
     for (size_t f = 0; f < COUNT_OF(families); f++) {
-        for (size_t i = 0; i < families[f]->count; i++) {
-            const struct op_info *info = &families[f]->ops[i];
+        for (const struct op_info *info = families[f]; info->op != OP_NONE; info++) {
             size_t slot = 0;
             while (slot < MAX_ENTRIES && by_op[info->op][slot])
                 slot++;

@@ -108,9 +108,3 @@ bool op_next_attr(const char **attrs, struct attr_spec *ret);
 
 /* The kind (enum attr_kind) of the operator's attribute `name`; -1 if it has no such attribute. */
 int op_attr_kind(const struct op_info *info, const char *name);
-
-/* A family's part of the table: `count` entries. */
-struct op_family {
-    const struct op_info *ops;
-    size_t count;
-};

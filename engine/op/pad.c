@@ -124,9 +124,6 @@ static int pad_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-static const struct batch_rule pad_rule = {pad_axis, NULL};
-static const struct batch_rule center_rule = {pad_axis, batch_beside_shape};
-
 /* ---- padding with a constant: fill everything, copy what overlaps ---- */
 
 static void pad_constant(const struct tensor *x, const struct padding *padding, const void *value,
@@ -336,13 +333,11 @@ KERNEL(kernel_col2im)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_PAD, 11, 0, 2, 4, 1, 1, OP_PLAIN, "mode:string", infer_pad, &pad_rule, work_elements,
-     kernel_pad},
-    {OP_CENTER_CROP_PAD, 18, 0, 2, 2, 1, 1, OP_PLAIN, "axes:ints", infer_pad, &center_rule,
-     work_elements, kernel_pad},
-    {OP_COL2IM, 18, 0, 3, 3, 1, 1, OP_HEAVY, "dilations:ints pads:ints strides:ints", infer_col2im,
-     &batch_by_sample, work_elements, kernel_col2im},
+const struct op_info ops_pad[] = {
+    OP_ROW(PAD, 11, 2, 4, OP_PLAIN, "mode:string", pad, BATCH(pad_axis, NULL)),
+    OP_ROW(CENTER_CROP_PAD, 18, 2, 2, OP_PLAIN, "axes:ints", pad,
+           BATCH(pad_axis, batch_beside_shape)),
+    OP_ROW(COL2IM, 18, 3, 3, OP_HEAVY, "dilations:ints pads:ints strides:ints", col2im,
+           &batch_by_sample),
+    {0},
 };
-
-const struct op_family ops_pad = {entries, COUNT_OF(entries)};

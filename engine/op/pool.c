@@ -451,7 +451,7 @@ KERNEL(kernel_max_unpool)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_pool[] = {
     {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, OP_KEEPS_NUMBERS | OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool, &batch_by_sample, work_window,
      kernel_max_pool},
@@ -460,14 +460,10 @@ static const struct op_info entries[] = {
      kernel_average_pool},
     {OP_LP_POOL, 2, 0, 1, 1, 1, 1, OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool,
      &batch_by_sample, work_window, kernel_lp_pool},
-    {OP_GLOBAL_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
-     work_elements, kernel_global_pool},
-    {OP_GLOBAL_MAX_POOL, 1, 0, 1, 1, 1, 1, OP_PLAIN, NULL, infer_global_pool, &batch_by_sample,
-     work_elements, kernel_global_pool},
-    {OP_GLOBAL_LP_POOL, 2, 0, 1, 1, 1, 1, OP_PLAIN, "p:int", infer_global_pool, &batch_by_sample,
-     work_elements, kernel_global_pool},
-    {OP_MAX_UNPOOL, 9, 0, 2, 3, 1, 1, OP_PLAIN, "kernel_shape:ints pads:ints strides:ints",
-     infer_max_unpool, &batch_by_sample_of_two, work_elements, kernel_max_unpool},
+    OP_ROW(GLOBAL_AVERAGE_POOL, 1, 1, 1, OP_PLAIN, NULL, global_pool, &batch_by_sample),
+    OP_ROW(GLOBAL_MAX_POOL, 1, 1, 1, OP_PLAIN, NULL, global_pool, &batch_by_sample),
+    OP_ROW(GLOBAL_LP_POOL, 2, 1, 1, OP_PLAIN, "p:int", global_pool, &batch_by_sample),
+    OP_ROW(MAX_UNPOOL, 9, 2, 3, OP_PLAIN, "kernel_shape:ints pads:ints strides:ints", max_unpool,
+           &batch_by_sample_of_two),
+    {0},
 };
-
-const struct op_family ops_pool = {entries, COUNT_OF(entries)};

@@ -327,16 +327,14 @@ KERNEL(kernel_dynamic_quantize)
 
 /* min_inputs counts up to the first optional zero point; inference checks those after it. */
 
-static const struct op_info entries[] = {
-    {OP_QUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN,
-     "axis:int saturate:int block_size:int output_dtype:int precision:int", infer_quantize,
-     &quantize_rule, work_elements, kernel_quantize},
-    {OP_DEQUANTIZE_LINEAR, 10, 0, 2, 3, 1, 1, OP_PLAIN, "axis:int block_size:int output_dtype:int",
-     infer_dequantize, &quantize_rule, work_elements, kernel_dequantize},
+const struct op_info ops_quantize[] = {
+    OP_ROW(QUANTIZE_LINEAR, 10, 2, 3, OP_PLAIN,
+           "axis:int saturate:int block_size:int output_dtype:int precision:int", quantize,
+           &quantize_rule),
+    OP_ROW(DEQUANTIZE_LINEAR, 10, 2, 3, OP_PLAIN, "axis:int block_size:int output_dtype:int",
+           dequantize, &quantize_rule),
     {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, OP_PLAIN, NULL, infer_dynamic_quantize,
      &batch_mixes, work_elements, kernel_dynamic_quantize},
-    {OP_DYNAMIC_ROUND, 1, 0, 1, 1, 1, 1, OP_UNARY, NULL, infer_f32, &batch_mixes, work_elements,
-     kernel_dynamic_round},
+    OP_ROW_OF(DYNAMIC_ROUND, 1, 1, 1, OP_UNARY, NULL, f32, &batch_mixes, dynamic_round),
+    {0},
 };
-
-const struct op_family ops_quantize = {entries, COUNT_OF(entries)};

@@ -96,8 +96,6 @@ static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
     return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
 }
 
-static const struct batch_rule qlinear_concat_rule = {batch_of_concat, qlinear_concat_beside};
-
 /* ---- reference kernels ---- */
 
 /* Element i of an 8-bit tensor's data. */
@@ -325,21 +323,16 @@ KERNEL(kernel_qlinear_global_average_pool)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_QLINEAR_ADD, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
-     work_elements, kernel_qlinear_binary},
-    {OP_QLINEAR_MUL, 1, 0, 2, 8, 1, 1, OP_PLAIN, NULL, infer_qlinear_binary, &batch_elementwise,
-     work_elements, kernel_qlinear_binary},
-    {OP_QLINEAR_CONCAT, 1, 0, 5, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_qlinear_concat,
-     &qlinear_concat_rule, work_elements, kernel_qlinear_concat},
+const struct op_info ops_quantize_ms[] = {
+    OP_ROW(QLINEAR_ADD, 1, 2, 8, OP_PLAIN, NULL, qlinear_binary, &batch_elementwise),
+    OP_ROW(QLINEAR_MUL, 1, 2, 8, OP_PLAIN, NULL, qlinear_binary, &batch_elementwise),
+    OP_ROW(QLINEAR_CONCAT, 1, 5, OP_VARIADIC, OP_PLAIN, "axis:int", qlinear_concat,
+           BATCH(batch_of_concat, qlinear_concat_beside)),
     {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
      infer_qlinear_average_pool, &batch_by_sample, work_window, kernel_qlinear_average_pool},
-    {OP_QLINEAR_GLOBAL_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_PLAIN, "channels_last:int",
-     infer_qlinear_global_average_pool, &batch_by_sample, work_elements,
-     kernel_qlinear_global_average_pool},
-    {OP_LOOKUP, 1, 0, 2, 2, 1, 1, OP_UNARY, NULL, infer_lookup, &batch_unary, work_elements,
-     kernel_lookup},
+    OP_ROW(QLINEAR_GLOBAL_AVERAGE_POOL, 1, 2, 5, OP_PLAIN, "channels_last:int",
+           qlinear_global_average_pool, &batch_by_sample),
+    OP_ROW(LOOKUP, 1, 2, 2, OP_UNARY, NULL, lookup, &batch_unary),
+    {0},
 };
-
-const struct op_family ops_quantize_ms = {entries, COUNT_OF(entries)};

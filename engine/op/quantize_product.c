@@ -136,8 +136,6 @@ static int qlinear_matmul_axis(const struct node *node, const int *axes)
     return batch_of_matmul(node, axes, 3);
 }
 
-static const struct batch_rule qlinear_matmul_rule = {qlinear_matmul_axis, batch_beside_matmul};
-
 static int qgemm_axis(const struct node *node, const int *axes)
 {
     return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
@@ -147,8 +145,6 @@ static int qgemm_beside(const struct node *node, size_t i, int axis)
 {
     return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
-
-static const struct batch_rule qgemm_rule = {qgemm_axis, qgemm_beside};
 
 /* ---- reference kernels ---- */
 
@@ -408,20 +404,19 @@ KERNEL(kernel_qgemm)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_quantize_product[] = {
     {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
      &batch_by_sample, work_qlinear_conv, kernel_qlinear_conv},
     {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer,
      &batch_by_sample, work_conv, kernel_conv_integer},
     {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, OP_HEAVY, NULL, infer_qlinear_matmul,
-     &qlinear_matmul_rule, work_qlinear_product, kernel_qlinear_matmul},
+     BATCH(qlinear_matmul_axis, batch_beside_matmul), work_qlinear_product, kernel_qlinear_matmul},
     {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul,
      work_product, kernel_matmul_integer},
     {OP_QGEMM, 1, 0, 6, 9, 1, 1, OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm,
-     &qgemm_rule, work_qlinear_product, kernel_qgemm},
+     BATCH(qgemm_axis, qgemm_beside), work_qlinear_product, kernel_qgemm},
     {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, OP_HEAVY,
      "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
      infer_matmul_nbits, &batch_beside_last, work_matmul_nbits, kernel_matmul_nbits},
+    {0},
 };
-
-const struct op_family ops_quantize_product = {entries, COUNT_OF(entries)};

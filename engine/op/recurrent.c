@@ -460,13 +460,12 @@ KERNEL(kernel_recurrent)
             infer_recurrent, &batch_recurrent, work_recurrent, kernel_recurrent                    \
     }
 
-static const struct op_info entries[] = {
+const struct op_info ops_recurrent[] = {
     ENTRY(OP_LSTM, 8, 3, " input_forget:int"),
     ENTRY(OP_GRU, 6, 2, " linear_before_reset:int"),
     ENTRY(OP_RNN, 6, 2, ""),
     {OP_RECURRENCE, 1, 0, 1, 8, 0, 3, OP_HEAVY,
      RECURRENT_ATTRS " cell:int input_forget:int linear_before_reset:int", infer_recurrent,
      &batch_recurrent, work_recurrent, kernel_recurrent},
+    {0},
 };
-
-const struct op_family ops_recurrent = {entries, COUNT_OF(entries)};

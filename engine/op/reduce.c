@@ -36,8 +36,6 @@ static int reduce_axis(const struct node *node, const int *axes)
                                                              : from - __builtin_popcount(before);
 }
 
-static const struct batch_rule reduce_rule = {reduce_axis, NULL};
-
 /* ---- reference kernels ---- */
 
 /* ---- rows of the input and where they go ---- */
@@ -352,15 +350,19 @@ KERNEL(kernel_extreme)
 #define REDUCE(id, kernel)                                                                         \
     {                                                                                              \
         OP_##id, 13, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",             \
-            infer_reduce, &reduce_rule, work_elements, kernel                                      \
+            infer_reduce, BATCH(reduce_axis, NULL), work_elements, kernel                          \
     }
 
-static const struct op_info table[] = {
-    REDUCE(REDUCE_SUM, kernel_reduce),         REDUCE(REDUCE_MEAN, kernel_reduce),
-    REDUCE(REDUCE_MAX, kernel_extreme),        REDUCE(REDUCE_MIN, kernel_extreme),
-    REDUCE(REDUCE_PROD, kernel_reduce),        REDUCE(REDUCE_L1, kernel_reduce),
-    REDUCE(REDUCE_L2, kernel_reduce),          REDUCE(REDUCE_LOG_SUM, kernel_reduce),
-    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce), REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
+const struct op_info ops_reduce[] = {
+    REDUCE(REDUCE_SUM, kernel_reduce),
+    REDUCE(REDUCE_MEAN, kernel_reduce),
+    REDUCE(REDUCE_MAX, kernel_extreme),
+    REDUCE(REDUCE_MIN, kernel_extreme),
+    REDUCE(REDUCE_PROD, kernel_reduce),
+    REDUCE(REDUCE_L1, kernel_reduce),
+    REDUCE(REDUCE_L2, kernel_reduce),
+    REDUCE(REDUCE_LOG_SUM, kernel_reduce),
+    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce),
+    REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
+    {0},
 };
-
-const struct op_family ops_reduce = {table, COUNT_OF(table)};

@@ -280,8 +280,6 @@ static int resize_beside(const struct node *node, size_t i, int axis)
                                                                             : BATCH_OTHER;
 }
 
-static const struct batch_rule resize_rule = {resize_axis, resize_beside};
-
 /* ---- taps: which input positions make an output position, and how much each counts; positions
  * outside are clamped to the edge, or left out (exclude_outside) ---- */
 
@@ -632,12 +630,12 @@ KERNEL(kernel_resize)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_RESIZE, 11, 0, 1, 4, 1, 1, OP_KEEPS_NUMBERS | OP_HEAVY,
-     "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
-     "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
-     "keep_aspect_ratio_policy:string",
-     infer_resize, &resize_rule, work_elements, kernel_resize},
+const struct op_info ops_resize[] = {
+    OP_ROW(
+        RESIZE, 11, 1, 4, OP_KEEPS_NUMBERS | OP_HEAVY,
+        "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
+        "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
+        "keep_aspect_ratio_policy:string",
+        resize, BATCH(resize_axis, resize_beside)),
+    {0},
 };
-
-const struct op_family ops_resize = {entries, COUNT_OF(entries)};

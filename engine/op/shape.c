@@ -435,8 +435,6 @@ static int transpose_axis(const struct node *node, const int *axes)
     return BATCH_MIXES;
 }
 
-static const struct batch_rule transpose_rule = {transpose_axis, NULL};
-
 static int slice_axis(const struct node *node, const int *axes)
 {
     const struct tensor *operands[5] = {0};
@@ -459,16 +457,12 @@ static int slice_beside(const struct node *node, size_t i, int axis)
     return i == 2 ? BATCH_EXTENTS : BATCH_OTHER;
 }
 
-static const struct batch_rule slice_rule = {slice_axis, slice_beside};
-
 static int expand_axis(const struct node *node, const int *axes)
 {
     const struct shape *in = &node->inputs[0]->shape, *out = &node->outputs[0]->shape;
     const int axis = batch_of_first(node, axes), to = axis + out->rank - in->rank;
     return axis >= 0 && in->dims[axis] == out->dims[to] ? to : BATCH_MIXES;
 }
-
-static const struct batch_rule expand_rule = {expand_axis, batch_beside_shape};
 
 static int tile_batch_axis(const struct node *node, const int *axes)
 {
@@ -478,23 +472,17 @@ static int tile_batch_axis(const struct node *node, const int *axes)
                                                                                    : BATCH_MIXES;
 }
 
-static const struct batch_rule tile_rule = {tile_batch_axis, NULL};
-
 static int trilu_axis(const struct node *node, const int *axes)
 {
     const int axis = batch_of_first(node, axes);
     return axis < node->inputs[0]->shape.rank - 2 ? axis : BATCH_MIXES;
 }
 
-static const struct batch_rule trilu_rule = {trilu_axis, NULL};
-
 static int concat_beside(const struct node *node, size_t i, int axis)
 {
     (void)node, (void)i;
     return axis;
 }
-
-static const struct batch_rule concat_rule = {batch_of_concat, concat_beside};
 
 /* ---- reference kernels ---- */
 
@@ -795,46 +783,39 @@ KERNEL(kernel_blocks)
 
 /* ---- the table ---- */
 
-static const struct op_info table[] = {
-    {OP_CONSTANT, 1, 0, 0, 0, 1, 1, OP_PLAIN,
-     "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
-     "value_string:string value_strings:strings",
-     infer_constant, &batch_mixes, work_elements, kernel_constant},
-    {OP_CONSTANT_OF_SHAPE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "value:tensor", infer_constant_of_shape,
-     &batch_mixes, work_elements, kernel_constant_of_shape},
-    {OP_SHAPE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", infer_shape, &batch_mixes,
-     work_elements, kernel_shape},
-    {OP_SIZE, 1, 0, 1, 1, 1, 1, OP_SHAPE_ONLY, NULL, infer_size, &batch_mixes, work_elements,
-     kernel_size},
-    {OP_RESHAPE, 5, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
-     infer_reshape, &batch_reshape, work_elements, kernel_view},
-    {OP_FLATTEN, 1, 0, 1, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", infer_flatten,
-     &batch_reshape, work_elements, kernel_view},
-    {OP_SQUEEZE, 13, 0, 1, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_squeeze,
-     &batch_reshape, work_elements, kernel_view},
-    {OP_UNSQUEEZE, 13, 0, 2, 2, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_unsqueeze,
-     &batch_reshape, work_elements, kernel_view},
-    {OP_TRANSPOSE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", infer_transpose,
-     &transpose_rule, work_elements, kernel_transpose},
-    {OP_CONCAT, 1, 0, 1, OP_VARIADIC, 1, 1, OP_PLAIN, "axis:int", infer_concat, &concat_rule,
-     work_elements, kernel_concat},
+const struct op_info ops_shape[] = {
+    OP_ROW(CONSTANT, 1, 0, 0, OP_PLAIN,
+           "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
+           "value_string:string value_strings:strings",
+           constant, &batch_mixes),
+    OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, OP_PLAIN, "value:tensor", constant_of_shape, &batch_mixes),
+    OP_ROW(SHAPE, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", shape, &batch_mixes),
+    OP_ROW(SIZE, 1, 1, 1, OP_SHAPE_ONLY, NULL, size, &batch_mixes),
+    OP_ROW_OF(RESHAPE, 5, 2, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int", reshape,
+              &batch_reshape, view),
+    OP_ROW_OF(FLATTEN, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", flatten,
+              &batch_reshape, view),
+    OP_ROW_OF(SQUEEZE, 13, 1, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, squeeze,
+              &batch_reshape, view),
+    OP_ROW_OF(UNSQUEEZE, 13, 2, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, unsqueeze,
+              &batch_reshape, view),
+    OP_ROW(TRANSPOSE, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", transpose,
+           BATCH(transpose_axis, NULL)),
+    OP_ROW(CONCAT, 1, 1, OP_VARIADIC, OP_PLAIN, "axis:int", concat,
+           BATCH(batch_of_concat, concat_beside)),
     {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
      infer_split, &batch_beside_first, work_elements, kernel_split},
-    {OP_SLICE, 10, 0, 3, 5, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_slice, &slice_rule,
-     work_elements, kernel_slice},
-    {OP_EXPAND, 8, 0, 2, 2, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, NULL, infer_expand, &expand_rule,
-     work_elements, kernel_expand},
-    {OP_TILE, 6, 0, 2, 2, 1, 1, OP_PLAIN, NULL, infer_tile, &tile_rule, work_elements, kernel_tile},
-    {OP_RANGE, 11, 0, 3, 3, 1, 1, OP_PLAIN, "stash_type:int", infer_range, &batch_mixes,
-     work_elements, kernel_range},
-    {OP_EYE_LIKE, 9, 0, 1, 1, 1, 1, OP_PLAIN, "dtype:int k:int", infer_eye_like, &batch_mixes,
-     work_elements, kernel_eye_like},
-    {OP_TRILU, 14, 0, 1, 2, 1, 1, OP_PLAIN, "upper:int", infer_trilu, &trilu_rule, work_elements,
-     kernel_trilu},
-    {OP_DEPTH_TO_SPACE, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
-     infer_depth_to_space, &batch_by_sample, work_elements, kernel_blocks},
-    {OP_SPACE_TO_DEPTH, 1, 0, 1, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
-     infer_space_to_depth, &batch_by_sample, work_elements, kernel_blocks},
+    OP_ROW(SLICE, 10, 3, 5, OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice,
+           BATCH(slice_axis, slice_beside)),
+    OP_ROW(EXPAND, 8, 2, 2, OP_MOVES | OP_KEEPS_NUMBERS, NULL, expand,
+           BATCH(expand_axis, batch_beside_shape)),
+    OP_ROW(TILE, 6, 2, 2, OP_PLAIN, NULL, tile, BATCH(tile_batch_axis, NULL)),
+    OP_ROW(RANGE, 11, 3, 3, OP_PLAIN, "stash_type:int", range, &batch_mixes),
+    OP_ROW(EYE_LIKE, 9, 1, 1, OP_PLAIN, "dtype:int k:int", eye_like, &batch_mixes),
+    OP_ROW(TRILU, 14, 1, 2, OP_PLAIN, "upper:int", trilu, BATCH(trilu_axis, NULL)),
+    OP_ROW_OF(DEPTH_TO_SPACE, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+              depth_to_space, &batch_by_sample, blocks),
+    OP_ROW_OF(SPACE_TO_DEPTH, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
+              space_to_depth, &batch_by_sample, blocks),
+    {0},
 };
-
-const struct op_family ops_shape = {table, COUNT_OF(table)};

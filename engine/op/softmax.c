@@ -126,15 +126,11 @@ KERNEL(kernel_columns)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
-    {OP_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PROBABILITIES, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_columns},
-    {OP_LOG_SOFTMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_columns},
-    {OP_HARDMAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int", infer_softmax, &batch_beside_last,
-     work_elements, kernel_columns},
-    {OP_LP_NORMALIZATION, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int p:int", infer_lp_normalization,
-     &batch_beside_last, work_elements, kernel_columns},
+const struct op_info ops_softmax[] = {
+    OP_ROW_OF(SOFTMAX, 1, 1, 1, OP_PROBABILITIES, "axis:int", softmax, &batch_beside_last, columns),
+    OP_ROW_OF(LOG_SOFTMAX, 1, 1, 1, OP_PLAIN, "axis:int", softmax, &batch_beside_last, columns),
+    OP_ROW_OF(HARDMAX, 1, 1, 1, OP_PLAIN, "axis:int", softmax, &batch_beside_last, columns),
+    OP_ROW_OF(LP_NORMALIZATION, 1, 1, 1, OP_PLAIN, "axis:int p:int", lp_normalization,
+              &batch_beside_last, columns),
+    {0},
 };
-
-const struct op_family ops_softmax = {entries, COUNT_OF(entries)};

@@ -449,15 +449,14 @@ KERNEL(kernel_arg)
 
 /* ---- the table ---- */
 
-static const struct op_info entries[] = {
+const struct op_info ops_sort[] = {
     {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
      &batch_beside_last, work_elements, kernel_top_k},
     {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
      work_elements, kernel_unique},
-    {OP_ARG_MAX, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
-     infer_arg, &arg_rule, work_elements, kernel_arg},
-    {OP_ARG_MIN, 1, 0, 1, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int",
-     infer_arg, &arg_rule, work_elements, kernel_arg},
+    OP_ROW(ARG_MAX, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int", arg,
+           &arg_rule),
+    OP_ROW(ARG_MIN, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int", arg,
+           &arg_rule),
+    {0},
 };
-
-const struct op_family ops_sort = {entries, COUNT_OF(entries)};

@@ -310,8 +310,6 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
     return i == 3 || node->inputs[i]->shape.rank > 2 ? 0 : BATCH_OTHER;
 }
 
-static const struct batch_rule rotary_rule = {batch_of_sample, rotary_beside};
-
 /* ---- reference kernels ---- */
 
 /* ---- Attention ---- */
@@ -590,7 +588,7 @@ KERNEL(kernel_rotary_embedding)
     "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int scale:float "        \
     "softcap:float softmax_precision:int"
 
-static const struct op_info entries[] = {
+const struct op_info ops_transformer[] = {
     {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
      &attention_rule, work_attention, kernel_onnx_attention},
     {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
@@ -598,11 +596,9 @@ static const struct op_info entries[] = {
     {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, OP_HEAVY,
      ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention,
      &attention_rule, work_attention, kernel_onnx_attention},
-    {OP_ROTARY_EMBEDDING, 23, 0, 3, 4, 1, 1, OP_PLAIN,
-     "interleaved:int num_heads:int rotary_embedding_dim:int", infer_rotary, &rotary_rule,
-     work_elements, kernel_rotary_embedding},
-    {OP_VALID_KEYS, 1, 0, 1, 1, 1, 1, OP_PLAIN, "keys:int", infer_keys, &batch_unary, work_elements,
-     kernel_valid_keys},
+    OP_ROW_OF(ROTARY_EMBEDDING, 23, 3, 4, OP_PLAIN,
+              "interleaved:int num_heads:int rotary_embedding_dim:int", rotary,
+              BATCH(batch_of_sample, rotary_beside), rotary_embedding),
+    OP_ROW_OF(VALID_KEYS, 1, 1, 1, OP_PLAIN, "keys:int", keys, &batch_unary, valid_keys),
+    {0},
 };
-
-const struct op_family ops_transformer = {entries, COUNT_OF(entries)};
