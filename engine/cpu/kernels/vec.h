@@ -17,6 +17,17 @@
 
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
+/* gcc and clang have these operators for registers of every width. */
+#define vec_add(a, b)            ((a) + (b))
+#define vec_sub(a, b)            ((a) - (b))
+#define vec_mul(a, b)            ((a) * (b))
+#define vec_div(a, b)            ((a) / (b))
+#define vec_zero()               ((vec){0})
+#define vec_bits(v)              ((vec_integers)(v)) /* the same register as signed integers */
+#define vec_magnitude(v)         ((vec)(vec_bits(v) & INT32_MAX))
+#define vec_with_sign(v, sign)   ((vec)(vec_bits(v) | (vec_bits(sign) & INT32_MIN))) /* v >= 0 */
+#define vec_scale_by(p, shifted) ((vec)(vec_bits(p) + (vec_bits(shifted) << 23)))
+
 static inline size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -29,14 +40,16 @@ typedef __m512 vec;
 #define vec_load(p)      _mm512_loadu_ps(p)
 #define vec_store(p, v)  _mm512_storeu_ps(p, v)
 #define vec_set(x)       _mm512_set1_ps(x)
-#define vec_zero()       _mm512_setzero_ps()
-#define vec_add(a, b)    _mm512_add_ps(a, b)
-#define vec_sub(a, b)    _mm512_sub_ps(a, b)
-#define vec_mul(a, b)    _mm512_mul_ps(a, b)
-#define vec_div(a, b)    _mm512_div_ps(a, b)
 #define vec_max(a, b)    _mm512_max_ps(a, b)
 #define vec_min(a, b)    _mm512_min_ps(a, b)
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
+
+#define vec_round(v) _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+/* less where a < b */
+#define vec_select_less(a, b, less, otherwise)                                                     \
+    _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less)
+typedef __m512i ints;
+#define ints_round(v) _mm512_cvtps_epi32(v)
 
 ALWAYS_INLINE __mmask16 vec_mask(size_t n)
 {
@@ -92,14 +105,15 @@ typedef __m256 vec;
 #define vec_load(p)      _mm256_loadu_ps(p)
 #define vec_store(p, v)  _mm256_storeu_ps(p, v)
 #define vec_set(x)       _mm256_set1_ps(x)
-#define vec_zero()       _mm256_setzero_ps()
-#define vec_add(a, b)    _mm256_add_ps(a, b)
-#define vec_sub(a, b)    _mm256_sub_ps(a, b)
-#define vec_mul(a, b)    _mm256_mul_ps(a, b)
-#define vec_div(a, b)    _mm256_div_ps(a, b)
 #define vec_max(a, b)    _mm256_max_ps(a, b)
 #define vec_min(a, b)    _mm256_min_ps(a, b)
 #define vec_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+
+#define vec_round(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define vec_select_less(a, b, less, otherwise)                                                     \
+    _mm256_blendv_ps(otherwise, less, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
+typedef __m256i ints;
+#define ints_round(v) _mm256_cvtps_epi32(v)
 
 ALWAYS_INLINE vec vec_widen(const uint16_t *p)
 {
@@ -114,12 +128,12 @@ typedef float32x4_t vec;
 #define vec_load(p)      vld1q_f32(p)
 #define vec_store(p, v)  vst1q_f32(p, v)
 #define vec_set(x)       vdupq_n_f32(x)
-#define vec_zero()       vdupq_n_f32(0)
-#define vec_add(a, b)    vaddq_f32(a, b)
-#define vec_sub(a, b)    vsubq_f32(a, b)
-#define vec_mul(a, b)    vmulq_f32(a, b)
-#define vec_div(a, b)    vdivq_f32(a, b)
 #define vec_fma(a, b, c) vfmaq_f32(c, a, b)
+
+#define vec_round(v)                           vrndnq_f32(v)
+#define vec_select_less(a, b, less, otherwise) vbslq_f32(vcltq_f32(a, b), less, otherwise)
+typedef int32x4_t ints;
+#define ints_round(v)                          vcvtnq_s32_f32(v)
 
 /* The second operand where one is NaN, as on x86-64. */
 ALWAYS_INLINE vec vec_max(vec a, vec b)
@@ -144,14 +158,18 @@ typedef __m128 vec;
 #define vec_load(p)      _mm_loadu_ps(p)
 #define vec_store(p, v)  _mm_storeu_ps(p, v)
 #define vec_set(x)       _mm_set1_ps(x)
-#define vec_zero()       _mm_setzero_ps()
-#define vec_add(a, b)    _mm_add_ps(a, b)
-#define vec_sub(a, b)    _mm_sub_ps(a, b)
-#define vec_mul(a, b)    _mm_mul_ps(a, b)
-#define vec_div(a, b)    _mm_div_ps(a, b)
 #define vec_max(a, b)    _mm_max_ps(a, b)
 #define vec_min(a, b)    _mm_min_ps(a, b)
 #define vec_fma(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
+#define vec_round(v)     _mm_cvtepi32_ps(_mm_cvtps_epi32(v))
+typedef __m128i ints;
+#define ints_round(v)    _mm_cvtps_epi32(v)
+
+ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
+{
+    const vec mask = _mm_cmplt_ps(a, b);
+    return _mm_or_ps(_mm_and_ps(mask, less), _mm_andnot_ps(mask, otherwise));
+}
 
 ALWAYS_INLINE vec vec_widen(const uint16_t *p)
 {
@@ -205,3 +223,5 @@ ALWAYS_INLINE void vec_narrow_n(uint16_t *p, vec v, size_t n)
 }
 
 #endif
+
+typedef int32_t vec_integers __attribute__((vector_size(sizeof(vec))));

@@ -11,7 +11,6 @@
 
 #if defined __AVX512F__
 
-typedef __m512i ints;
 typedef ints words;
 #define ints_zero()      _mm512_setzero_si512()
 #define ints_set(x)      _mm512_set1_epi32(x)
@@ -19,7 +18,6 @@ typedef ints words;
 #define ints_store(p, v) _mm512_storeu_si512(p, v)
 #define ints_add(a, b)   _mm512_add_epi32(a, b)
 #define ints_real(v)     _mm512_cvtepi32_ps(v)
-#define ints_round(v)    _mm512_cvtps_epi32(v)
 #define load_words(p)    _mm512_loadu_si512(p)
 #define even_bytes(v)    _mm512_and_si512(v, _mm512_set1_epi16(0xff))
 #define odd_bytes(v)     _mm512_srli_epi16(v, 8)
@@ -50,7 +48,6 @@ ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
 
 #elif defined __AVX2__
 
-typedef __m256i ints;
 typedef ints words;
 #define ints_zero()      _mm256_setzero_si256()
 #define ints_set(x)      _mm256_set1_epi32(x)
@@ -58,7 +55,6 @@ typedef ints words;
 #define ints_store(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
 #define ints_add(a, b)   _mm256_add_epi32(a, b)
 #define ints_real(v)     _mm256_cvtepi32_ps(v)
-#define ints_round(v)    _mm256_cvtps_epi32(v)
 #define load_words(p)    ints_load(p)
 #define even_bytes(v)    _mm256_and_si256(v, _mm256_set1_epi16(0xff))
 #define odd_bytes(v)     _mm256_srli_epi16(v, 8)
@@ -90,7 +86,6 @@ ALWAYS_INLINE DOT ints add_dot(ints sum, ints x, ints w)
 
 #elif defined __aarch64__
 
-typedef int32x4_t ints;
 typedef int16x8_t words;
 #define ints_zero()      vdupq_n_s32(0)
 #define ints_set(x)      vdupq_n_s32(x)
@@ -98,7 +93,6 @@ typedef int16x8_t words;
 #define ints_store(p, v) vst1q_s32(p, v)
 #define ints_add(a, b)   vaddq_s32(a, b)
 #define ints_real(v)     vcvtq_f32_s32(v)
-#define ints_round(v)    vcvtnq_s32_f32(v)
 #define load_pairs(w)    vmovl_s8(vld1_s8(w))
 #define load_words(p)    vld1q_s16((const int16_t *)(const void *)(p))
 #define even_bytes(v)    vandq_s32(v, vdupq_n_s32(0xff00ff))
@@ -137,7 +131,6 @@ ALWAYS_INLINE ints add_dot(ints sum, ints x, int8x16_t w)
 
 #else
 
-typedef __m128i ints;
 typedef ints words;
 #define ints_zero()      _mm_setzero_si128()
 #define ints_set(x)      _mm_set1_epi32(x)
@@ -145,7 +138,6 @@ typedef ints words;
 #define ints_store(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
 #define ints_add(a, b)   _mm_add_epi32(a, b)
 #define ints_real(v)     _mm_cvtepi32_ps(v)
-#define ints_round(v)    _mm_cvtps_epi32(v)
 #define load_words(p)    ints_load(p)
 #define even_bytes(v)    _mm_and_si128(v, _mm_set1_epi16(0xff))
 #define odd_bytes(v)     _mm_srli_epi16(v, 8)

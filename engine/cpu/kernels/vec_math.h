@@ -18,178 +18,27 @@ ALWAYS_INLINE vec vec_exp2_fraction(vec r)
     return vec_fma(p, r, vec_set(1));
 }
 
+/* vec_scale2: p * 2^n, vec_inverse: 1 / x for x in [1, inf). */
 #if defined __AVX512F__
 
-ALWAYS_INLINE vec vec_round(vec x)
-{
-    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
+#define vec_scale2(p, n) _mm512_scalef_ps(p, n)
 
-/* p * 2^n */
-ALWAYS_INLINE vec vec_scale2(vec p, vec n)
-{
-    return _mm512_scalef_ps(p, n);
-}
-
-/* p * 2^n, n the whole number in the low bits of `shifted`. */
-ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
-{
-    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n));
-}
-
-/* 1 / x for x in [1, inf): an estimate of 14 bits and one step of Newton's. */
+/* An estimate of 14 bits and one step of Newton's. */
 ALWAYS_INLINE vec vec_inverse(vec x)
 {
     const vec y = _mm512_rcp14_ps(x);
     return vec_mul(y, _mm512_fnmadd_ps(x, y, vec_set(2)));
 }
 
-ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
-{
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less);
-}
-
-ALWAYS_INLINE vec vec_magnitude(vec x)
-{
-    return _mm512_abs_ps(x);
-}
-
-ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
-{
-    const __m512i bit = _mm512_set1_epi32((int)0x80000000);
-    /* magnitude | (sign & bit) */
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(magnitude),
-                                                         _mm512_castps_si512(sign), bit, 0xf8));
-}
-
-#elif defined __AVX2__
-
-ALWAYS_INLINE vec vec_round(vec x)
-{
-    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-ALWAYS_INLINE vec vec_scale2(vec p, vec n)
-{
-    /* in two steps, because 2^128 has no float of its own */
-    const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
-    const __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
-    const vec a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
-    const vec b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
-    return vec_mul(vec_mul(p, a), b);
-}
-
-ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
-{
-    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), n));
-}
-
-ALWAYS_INLINE vec vec_inverse(vec x)
-{
-    return _mm256_div_ps(vec_set(1), x);
-}
-
-ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
-{
-    return _mm256_blendv_ps(otherwise, less, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
-}
-
-ALWAYS_INLINE vec vec_magnitude(vec x)
-{
-    return _mm256_andnot_ps(vec_set(-0.0f), x);
-}
-
-ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
-{
-    return _mm256_or_ps(magnitude, _mm256_and_ps(vec_set(-0.0f), sign));
-}
-
-#elif defined __aarch64__
-
-ALWAYS_INLINE vec vec_round(vec x)
-{
-    return vrndnq_f32(x);
-}
-
-ALWAYS_INLINE vec vec_scale2(vec p, vec n)
-{
-    /* in two steps, because 2^128 has no float of its own */
-    const int32x4_t whole = vcvtnq_s32_f32(n), half = vshrq_n_s32(whole, 1);
-    const int32x4_t rest = vsubq_s32(whole, half), bias = vdupq_n_s32(127);
-    const vec a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23));
-    const vec b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23));
-    return vec_mul(vec_mul(p, a), b);
-}
-
-ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
-{
-    const int32x4_t n = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
-    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), n));
-}
-
-ALWAYS_INLINE vec vec_inverse(vec x)
-{
-    return vec_div(vec_set(1), x);
-}
-
-ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
-{
-    return vbslq_f32(vcltq_f32(a, b), less, otherwise);
-}
-
-ALWAYS_INLINE vec vec_magnitude(vec x)
-{
-    return vabsq_f32(x);
-}
-
-ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
-{
-    return vbslq_f32(vdupq_n_u32(0x80000000), sign, magnitude);
-}
-
 #else
 
-ALWAYS_INLINE vec vec_round(vec x)
-{
-    return _mm_cvtepi32_ps(_mm_cvtps_epi32(x));
-}
+#define vec_inverse(x) vec_div(vec_set(1), x)
 
 ALWAYS_INLINE vec vec_scale2(vec p, vec n)
 {
-    const __m128i whole = _mm_cvtps_epi32(n), half = _mm_srai_epi32(whole, 1);
-    const __m128i rest = _mm_sub_epi32(whole, half), bias = _mm_set1_epi32(127);
-    const vec a = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(half, bias), 23));
-    const vec b = _mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(rest, bias), 23));
-    return vec_mul(vec_mul(p, a), b);
-}
-
-ALWAYS_INLINE vec vec_scale_by(vec p, vec shifted)
-{
-    const __m128i n = _mm_slli_epi32(_mm_castps_si128(shifted), 23);
-    return _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(p), n));
-}
-
-ALWAYS_INLINE vec vec_inverse(vec x)
-{
-    return _mm_div_ps(vec_set(1), x);
-}
-
-ALWAYS_INLINE vec vec_select_less(vec a, vec b, vec less, vec otherwise)
-{
-    const vec mask = _mm_cmplt_ps(a, b);
-    return _mm_or_ps(_mm_and_ps(mask, less), _mm_andnot_ps(mask, otherwise));
-}
-
-ALWAYS_INLINE vec vec_magnitude(vec x)
-{
-    return _mm_andnot_ps(vec_set(-0.0f), x);
-}
-
-ALWAYS_INLINE vec vec_with_sign(vec magnitude, vec sign)
-{
-    return _mm_or_ps(magnitude, _mm_and_ps(vec_set(-0.0f), sign));
+    /* in two steps, because 2^128 has no float of its own */
+    const vec_integers whole = vec_bits(ints_round(n)), half = whole >> 1;
+    return vec_mul(vec_mul(p, (vec)((half + 127) << 23)), (vec)((whole - half + 127) << 23));
 }
 
 #endif
@@ -214,9 +63,9 @@ ALWAYS_INLINE vec vec_exp(vec x)
 }
 
 /* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Adding 3 * 2^22 rounds to a whole
- * number and leaves it in the low bits, where the exponent's are made of it; the polynomial is the
- * one of its degree with the smallest greatest error. What can run beside the multiplications
- * (additions, shifts) does. */
+ * number and leaves it in the low bits, of which vec_scale_by() makes the exponent's; the
+ * polynomial is the one of its degree with the smallest greatest error. What can run beside the
+ * multiplications (additions, shifts) does. */
 ALWAYS_INLINE vec vec_exp2_quick(vec t)
 {
     const vec magic = vec_set(12582912.0f);
