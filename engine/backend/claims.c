@@ -90,3 +90,19 @@ bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct 
     ret->zero = zero ? (int)tensor_int(zero->known, 0) : 0;
     return isnormal(ret->scale) && (zero || dtype == DTYPE_U8);
 }
+
+const struct value *concat_part(const struct node *node, size_t p)
+{
+    return node->op == OP_SPLIT         ? node->outputs[p]
+           : node->op == OP_CONCAT      ? node->inputs[p]
+           : node->op == OP_SCALE_SHIFT ? node->inputs[p ? 2 + p : 0]
+                                        : node->inputs[2 + 3 * p];
+}
+
+size_t concat_part_count(const struct node *node)
+{
+    return node->op == OP_SPLIT         ? node->output_count
+           : node->op == OP_CONCAT      ? node->input_count
+           : node->op == OP_SCALE_SHIFT ? node->input_count - 2
+                                        : node->input_count / 3;
+}

@@ -36,3 +36,8 @@ bool is_8bit(enum dtype dtype);
 /* Operands `at` and `at + 1`: a float32 constant of one number, and a zero point of `dtype`, which
  * a uint8 tensor may leave out; false when they are something else. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
+
+/* The parts of a Concat, QLinearConcat or Split, and those that a ScaleShift joins; NULL for an
+ * output of Split that nobody reads. */
+const struct value *concat_part(const struct node *node, size_t p);
+size_t concat_part_count(const struct node *node);

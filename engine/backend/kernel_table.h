@@ -12,6 +12,10 @@ struct kernel {
     kernel_claim_fn claim; /* adds what it can to *ret */
 };
 
+/* Defines a kernel's claim; many add nothing to *ret. */
+#define KERNEL_CLAIM(name)                                                                         \
+    static bool name(const struct node *node, __attribute__((unused)) struct kernel_caps *ret)
+
 static inline bool kernel_claims(const struct kernel *kernel, const struct node *node,
                                  struct kernel_caps *ret)
 {

@@ -22,8 +22,7 @@ bool cpu_claim(const struct node *node, struct kernel_caps *ret)
     return false;
 }
 
-static enum status create_step(const struct lowering *lowering, struct step **ret,
-                               struct error *err)
+STEP_CREATE(create_step)
 {
     struct kernel_caps caps;
     char text[NODE_TEXT];

@@ -4,8 +4,7 @@
  * its own rule it creates a step only for layers where it is worthwhile; with lowering->any it does
  * so for all that it claims. The first kernel that creates a step is the rule's choice. While a
  * session is made the autotuner runs all kernels that fit a layer, as long as BUDGET_MS lasts. The
- * tuning store keeps its choice by the layer's geometry, so that batch sizes, sessions, models and
- * later starts share it. */
+ * tuning store keeps its choice by the layer's geometry. */
 #include <string.h>
 
 #include "engine/backend/autotune.h"
@@ -35,8 +34,7 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* Another kernel replaces the rule's when it takes less than this share of its time. */
 #define SWITCH_RATIO 0.92
 
-/* A kernel whose weights are already packed for other steps may be slower by this factor, the error
- * of measurement. */
+/* A kernel whose weights are packed already may be slower by this, the error of measurement. */
 #define SAME_SPEED_RATIO 1.03
 
 #define FLOAT_PRODUCTS   OP_CONV, OP_GEMM, OP_MATMUL
@@ -72,16 +70,15 @@ static const struct cpu_kernel *general_kernel(const struct node *node)
 }
 
 /* Leaves float32 to cpu_gemm, which is faster, and depthwise convolutions to their own kernels. */
-static bool own_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(own_claim)
 {
-    (void)ret;
     const struct shape *weights = &weights_of(node)->shape;
     const bool is_depthwise = node_int(node, "group", 1) > 1 && weights->dims[1] == 1;
     return node->inputs[0]->dtype != DTYPE_F32 && !is_depthwise && general_kernel(node);
 }
 
 /* Makes a step for the autotuner only: no rule prefers these kernels. */
-static enum status lower_own(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_own)
 {
     struct lowering own = *lowering;
     own.own = true;
@@ -324,8 +321,7 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
                             .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
-    /* As oneDNN splits its loops: else a kernel whose threads take over a late one's chunks would
-     * be charged for them. */
+    /* As oneDNN splits its loops: else taking over a late thread's chunks would be charged. */
     parallel_is_even = true;
     const enum status status = autotune_choose(&tune, costs, ret_chosen, err);
     parallel_is_even = false;
@@ -368,8 +364,7 @@ static bool is_worth_measuring(const struct lowering *lowering, const struct ste
            weights_of(node)->known;
 }
 
-static enum status lower_product(const struct lowering *lowering, struct step **ret,
-                                 struct error *err)
+STEP_CREATE(lower_product)
 {
     struct weight *before = lowering->backend->weights;
     const struct graph_hash key = key_of(lowering);
@@ -399,7 +394,7 @@ static enum status lower_product(const struct lowering *lowering, struct step **
 }
 
 /* Can what any of the kernels can. */
-static bool product_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(product_claim)
 {
     const struct value *bias = node_bias(node);
     struct kernel_caps caps;

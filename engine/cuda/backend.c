@@ -78,17 +78,15 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
 }
 
 /* A node whose outputs are empty has nothing to do. */
-static bool nothing_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(nothing_claim)
 {
-    (void)ret;
     for (size_t o = 0; o < node->output_count; o++)
         if (node->outputs[o] && shape_count(&node->outputs[o]->shape))
             return false;
     return true;
 }
 
-static enum status lower_nothing(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                 struct error *err)
+CUDA_CREATE(lower_nothing)
 {
     return cuda_step_create(compile, NULL, sizeof **ret, run_nothing, ret, err) ? STATUS_OK
                                                                                 : STATUS_NO_MEMORY;
@@ -107,7 +105,7 @@ static const struct cuda_kernel *const kernels[] = {
     &cuda_kernel_strided_copy, &cuda_kernel_view,           &cuda_kernel_slice,
     &cuda_kernel_convert,      &cuda_kernel_gather_scatter, &cuda_kernel_host};
 
-static bool claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(claim)
 {
     for (size_t k = 0; k < COUNT_OF(kernels); k++)
         if (kernel_claims(&kernels[k]->kernel, node, ret))
@@ -115,8 +113,7 @@ static bool claim(const struct node *node, struct kernel_caps *ret)
     return false;
 }
 
-static enum status create_step(const struct cuda_lowering *compile, struct cuda_step **ret,
-                               struct error *err)
+CUDA_CREATE(create_step)
 {
     struct kernel_caps caps;
     char text[NODE_TEXT];

@@ -251,10 +251,9 @@ static void attention_items(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status attention_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(attention_run)
 {
     struct attention_step *s = (struct attention_step *)base;
-    (void)err;
     s->q.data = program->data[s->q.value];
     s->k.data = program->data[s->k.value];
     s->v.data = program->data[s->v.value];
@@ -327,7 +326,7 @@ static bool computes(enum dtype dtype)
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
 }
 
-static bool attention_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(attention_claim)
 {
     for (size_t i = 0; i < node->input_count; i++)
         if (!computes(node->inputs[i]->dtype))
@@ -337,8 +336,7 @@ static bool attention_claim(const struct node *node, struct kernel_caps *ret)
     return true;
 }
 
-static enum status lower_attention(const struct lowering *lowering, struct step **ret,
-                                   struct error *err)
+STEP_CREATE(lower_attention)
 {
     const struct node *node = lowering->node;
     struct attention a;

@@ -108,11 +108,10 @@ static void concat_rows(void *context, size_t begin, size_t end)
             concat_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
 }
 
-static enum status concat_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(concat_run)
 {
     struct concat_step *s = (struct concat_step *)base;
     const size_t bytes = s->row * dtype_size(s->dtype);
-    (void)err;
     s->data = program->data[s->whole];
     s->scale = program->data[s->scale_value];
     s->shift = program->data[s->shift_value];
@@ -143,26 +142,9 @@ static void fill_requantize_table(const struct scale_zero *from, const struct sc
     }
 }
 
-/* Returns part p; NULL for an output of Split that nobody reads. */
-static const struct value *part_of(const struct node *node, size_t p)
-{
-    return node->op == OP_SPLIT         ? node->outputs[p]
-           : node->op == OP_CONCAT      ? node->inputs[p]
-           : node->op == OP_SCALE_SHIFT ? node->inputs[p ? 2 + p : 0]
-                                        : node->inputs[2 + 3 * p];
-}
-
-static size_t part_count(const struct node *node)
-{
-    return node->op == OP_SPLIT         ? node->output_count
-           : node->op == OP_CONCAT      ? node->input_count
-           : node->op == OP_SCALE_SHIFT ? node->input_count - 2
-                                        : node->input_count / 3;
-}
-
 static void add_part(struct concat_step *s, const struct node *node, size_t p, size_t run)
 {
-    const struct value *value = part_of(node, p);
+    const struct value *value = concat_part(node, p);
     struct concat_part *part = &s->parts[s->count];
     if (value) {
         *part = (struct concat_part){
@@ -201,14 +183,13 @@ static void set_scale(struct concat_step *s, const struct node *node)
     }
 }
 
-static enum status lower_concat(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+STEP_CREATE(lower_concat)
 {
     const struct node *node = lowering->node;
     const bool splits = node->op == OP_SPLIT, is_int8 = node->op == OP_QLINEAR_CONCAT;
     const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
     const struct value *lengths = splits ? node_input(node, 1) : NULL;
-    const size_t count = part_count(node);
+    const size_t count = concat_part_count(node);
     if (lengths && !lengths->known)
         return STATUS_OK;
     const int rank = whole->shape.rank;
@@ -229,7 +210,7 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
     TRY(check_memory(step->parts && (!is_int8 || step->tables), "while compiling", err));
     const size_t inner = resolve_extent(&whole->shape, axis + 1, rank);
     for (size_t p = 0; p < count; p++) {
-        const struct value *part = part_of(node, p);
+        const struct value *part = concat_part(node, p);
         const int64_t extent =
             part ? part->shape.dims[axis]
                  : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[axis], p);
@@ -241,18 +222,17 @@ static enum status lower_concat(const struct lowering *lowering, struct step **r
 }
 
 /* True if these kernels run the node. Split may leave its first part out. */
-static bool concat_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(concat_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     ret->narrow = NARROW_SAME;
     return x && shape_count(&x->shape) && (y ? shape_count(&y->shape) > 0 : node->op == OP_SPLIT);
 }
 
-static bool quantized_concat_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(quantized_concat_claim)
 {
     const struct value *y = node_output(node, 0);
     struct scale_zero ignored;
-    (void)ret;
     if (!y || !shape_count(&y->shape) || !scale_zero_of(node, 0, y->dtype, &ignored))
         return false;
     for (size_t i = 2; i + 1 < node->input_count; i += 3)
@@ -269,7 +249,7 @@ static bool joins_types(enum dtype part, enum dtype whole)
            ((part == DTYPE_F32 || is_8bit(part)) && (whole == DTYPE_F32 || is_8bit(whole)));
 }
 
-static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(scaled_parts_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     float low, high;

@@ -89,14 +89,12 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     return STATUS_OK;
 }
 
-static bool onednn_conv_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(onednn_conv_claim)
 {
-    (void)ret;
     return !node->gate && !node_output(node, 1);
 }
 
-static enum status lower_onednn_conv(const struct lowering *lowering, struct step **ret,
-                                     struct error *err)
+STEP_CREATE(lower_onednn_conv)
 {
     const struct node *node = lowering->node;
     const struct value *bias = node_bias(node);
@@ -109,8 +107,7 @@ static enum status lower_onednn_conv(const struct lowering *lowering, struct ste
 const struct cpu_kernel cpu_onednn_conv = {{"dnnl_conv", {OP_CONV}, onednn_conv_claim},
                                            lower_onednn_conv};
 
-/* ONNX's [C, M / group, K…] as oneDNN's weights of a deconvolution, [group,] M / group, C / group,
- * K…. */
+/* ONNX's [C, M / group, K…] as oneDNN's of a deconvolution, [group,] M / group, C / group, K…. */
 static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};
@@ -135,7 +132,7 @@ static struct strided_layout transposed_weights(const struct tensor *weights, in
 }
 
 /* oneDNN takes at most one stride of output_padding, and explicit pads only. */
-static bool deconv_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(deconv_claim)
 {
     const struct value *bias = node_bias(node);
     size_t count, strides;
@@ -154,8 +151,7 @@ static bool deconv_claim(const struct node *node, struct kernel_caps *ret)
 }
 
 /* ConvTranspose, float32. */
-static enum status lower_deconv(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+STEP_CREATE(lower_deconv)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);

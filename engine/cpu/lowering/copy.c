@@ -71,10 +71,9 @@ static void transpose_outer(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status transpose_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(transpose_run)
 {
     struct transpose_step *s = (struct transpose_step *)base;
-    (void)err;
     parallel_for(program->backend->options.threads, s->outer,
                  s->dims[s->rank - 2] * s->dims[s->rank - 1], transpose_outer, s);
     return STATUS_OK;
@@ -102,8 +101,7 @@ static enum status read_walk(const struct node *node, struct access_map *ret, st
     return STATUS_OK;
 }
 
-static enum status lower_transpose(const struct lowering *lowering, struct step **ret,
-                                   struct error *err)
+STEP_CREATE(lower_transpose)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -132,8 +130,7 @@ static enum status lower_transpose(const struct lowering *lowering, struct step 
     return STATUS_OK;
 }
 
-/* ---- Identity, Cast between float32 and 16 bits, views whose bytes the plan could not share ----
- */
+/* ---- Identity, Cast between float32 and 16 bits, views that the plan could not share ---- */
 
 struct move_step {
     struct step step;
@@ -163,10 +160,9 @@ static void move_pieces(void *context, size_t begin, size_t end)
         s->simd->narrow_f16((const float *)(const void *)x, (uint16_t *)(void *)y, n);
 }
 
-static enum status move_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(move_run)
 {
     struct move_step *s = (struct move_step *)base;
-    (void)err;
     if (s->step.x != s->step.y)
         parallel_for(program->backend->options.threads, (s->count + MOVE_PIECE - 1) / MOVE_PIECE,
                      MOVE_PIECE / 4, move_pieces, s);
@@ -178,7 +174,7 @@ static bool is_16_bits(enum dtype dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
-static enum status lower_move(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_move)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -197,14 +193,14 @@ static enum status lower_move(const struct lowering *lowering, struct step **ret
     return STATUS_OK;
 }
 
-static bool copy_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(copy_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     ret->narrow = NARROW_SAME;
     return x && y && shape_count(&x->shape) && shape_count(&y->shape);
 }
 
-static bool cast_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(cast_claim)
 {
     const bool is_claimed = copy_claim(node, ret);
     ret->narrow = NARROW_NO;

@@ -15,8 +15,7 @@ struct depthwise_step {
     bool makes_mean;
     struct depthwise kernel;
     size_t images, out_height, blocks;
-    /* The threads share images x groups (of blocks whose weights stay in the cache) x bands (of
-     * depthwise_rows rows). */
+    /* The threads share images x groups (of blocks that stay in the cache) x bands (of rows). */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
@@ -89,11 +88,10 @@ static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mea
     }
 }
 
-static enum status depthwise_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(depthwise_run)
 {
     struct depthwise_step *s = (struct depthwise_step *)base;
     const struct depthwise *d = &s->kernel;
-    (void)err;
     s->sums = NULL;
     if (s->makes_mean) {
         const size_t count = s->images * s->threads * sums_of(s);
@@ -158,7 +156,7 @@ static bool depthwise_fits(const struct node *node, const struct window *w)
            w->pad_begin[1] < w->kernel[1] && w->pad_begin[0] < w->kernel[0];
 }
 
-static bool depthwise_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(depthwise_claim)
 {
     const struct value *x = node->inputs[0];
     struct window w;
@@ -170,8 +168,7 @@ static bool depthwise_claim(const struct node *node, struct kernel_caps *ret)
            depthwise_fits(node, &w);
 }
 
-static enum status lower_depthwise(const struct lowering *lowering, struct step **ret,
-                                   struct error *err)
+STEP_CREATE(lower_depthwise)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0], *bias = node_bias(node);

@@ -61,12 +61,11 @@ static void set_terms(struct round_step *s, int threads)
     s->zero = zero > 0 ? (int)(zero < 255 ? zero : 255) : 0;
 }
 
-static enum status round_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(round_run)
 {
     struct round_step *s = (struct round_step *)base;
     const int threads = program->backend->options.threads;
     const size_t pieces = (s->count + PIECE - 1) / PIECE;
-    (void)err;
     s->x_data = (const void *)base->x;
     s->y_data = (void *)base->y;
     s->ranges = (struct range *)(void *)program->scratch;
@@ -78,14 +77,12 @@ static enum status round_run(struct step *base, struct program *program, struct 
     return STATUS_OK;
 }
 
-static bool dynamic_round_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(dynamic_round_claim)
 {
-    (void)ret;
     return node->inputs[0]->dtype == DTYPE_F32 && shape_count(&node->inputs[0]->shape);
 }
 
-static enum status lower_dynamic_round(const struct lowering *lowering, struct step **ret,
-                                       struct error *err)
+STEP_CREATE(lower_dynamic_round)
 {
     const struct node *node = lowering->node;
     struct round_step *step = step_create(lowering, sizeof *step, round_run, ret, err);

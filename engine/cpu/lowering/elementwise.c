@@ -135,10 +135,9 @@ static void elementwise_columns(void *context, size_t begin, size_t end)
     elementwise_row(s, 0, first, last < s->row ? last : s->row);
 }
 
-static enum status elementwise_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(elementwise_run)
 {
     struct elementwise_step *s = (struct elementwise_step *)base;
-    (void)err;
     s->a_data = program->data[s->a];
     s->y_data = program->data[s->y];
     if (s->kind == KIND_BINARY || s->kind == KIND_ROWS)
@@ -269,7 +268,7 @@ static bool elementwise_classify(const struct node *node, struct elementwise_ste
            !node_attr(node, "broadcast");
 }
 
-static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(elementwise_claim)
 {
     struct elementwise_step s;
     if (!elementwise_classify(node, &s))
@@ -280,8 +279,7 @@ static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
     return true;
 }
 
-static enum status lower_elementwise(const struct lowering *lowering, struct step **ret,
-                                     struct error *err)
+STEP_CREATE(lower_elementwise)
 {
     const struct node *node = lowering->node;
     struct elementwise_step proto;

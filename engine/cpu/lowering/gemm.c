@@ -198,10 +198,9 @@ static void dense_pieces(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status dense_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(dense_run)
 {
     struct dense_step *s = (struct dense_step *)base;
-    (void)err;
     s->x_data = (const void *)base->x;
     s->y_data = (void *)base->y;
     residual_begin(&s->finish.residual, program, s->y_data);
@@ -277,9 +276,8 @@ static bool pack_matrix(const void *context, const struct tensor *constant, floa
 }
 
 /* oneDNN's products are as quick, but its activations that need an exponential are slower, so that
- * lensd's kernel pays for those. Not where rows lie a multiple of 4096 bytes apart: a block's rows
- * would compete for the same few sets of the first-level cache. Measured on Zen 4, layer by layer.
- */
+ * lensd's kernel pays for those. Not where rows lie a multiple of 4096 bytes apart: they would
+ * compete for the same few sets of the first-level cache. Measured on Zen 4. */
 static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 {
 #define IS_EXPONENTIAL(name, is_exponential) [ACTIVATION_##name] = is_exponential,
@@ -325,8 +323,7 @@ static bool is_pointwise(const struct window *w)
     return pointwise;
 }
 
-/* Each row of results is a separate product, which fetches the weights again: they have to be few.
- */
+/* Each row of results is a product of its own, which fetches the weights: they have to be few. */
 static bool reads_in_place(const struct dense_step *s)
 {
     enum { NEAR = 64 * 1024, FEWEST = 14 };
@@ -344,7 +341,7 @@ static bool multiplies_gate(const struct node *node)
            is_pointwise(&w);
 }
 
-static bool dense_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(dense_claim)
 {
     const struct value *x = node->inputs[0], *w = node->inputs[1], *y = node->outputs[0];
     const struct value *bias = node_bias(node);
@@ -361,8 +358,7 @@ static bool dense_claim(const struct node *node, struct kernel_caps *ret)
     return true;
 }
 
-static enum status lower_dense_conv(const struct lowering *lowering, struct step **ret,
-                                    struct error *err)
+STEP_CREATE(lower_dense_conv)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
@@ -381,8 +377,7 @@ static enum status lower_dense_conv(const struct lowering *lowering, struct step
     return dense_build(lowering, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
 }
 
-static enum status lower_dense_matmul(const struct lowering *lowering, struct step **ret,
-                                      struct error *err)
+STEP_CREATE(lower_dense_matmul)
 {
     const struct node *node = lowering->node;
     const struct value *b = node->inputs[1], *y = node->outputs[0];
@@ -396,7 +391,7 @@ static enum status lower_dense_matmul(const struct lowering *lowering, struct st
     return dense_build(lowering, &proto, pack_matrix, "matrix panels", node_bias(node), ret, err);
 }
 
-static enum status lower_gemm(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_gemm)
 {
     return lowering->node->op == OP_CONV ? lower_dense_conv(lowering, ret, err)
                                          : lower_dense_matmul(lowering, ret, err);

@@ -70,12 +70,11 @@ static void join(const struct groups_step *s, const float *partial, float *to)
     }
 }
 
-static enum status groups_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(groups_run)
 {
     struct groups_step *s = (struct groups_step *)base;
     const int threads = program->backend->options.threads;
     const size_t cost = s->pixels / s->pieces * s->channels / 8 + 1;
-    (void)err;
     s->partial = (float *)(void *)program->scratch;
     s->wrong = s->partial + s->pieces * s->channels;
     s->mean = s->wrong + s->pieces * s->channels;
@@ -120,10 +119,9 @@ static void lrn_pixels(void *context, size_t begin, size_t end)
                      squares, s->y_data + i * s->channels);
 }
 
-static enum status lrn_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(lrn_run)
 {
     struct lrn_step *s = (struct lrn_step *)base;
-    (void)err;
     s->x_data = (const void *)base->x;
     s->y_data = (void *)base->y;
     parallel_for(program->backend->options.threads, s->pixels, s->channels, lrn_pixels, s);
@@ -134,7 +132,7 @@ static enum status lrn_run(struct step *base, struct program *program, struct er
 
 /* Asked before and after the layout pass, so the shape of x does not tell which dimension the
  * channels are; the parameters do. */
-static bool groups_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(groups_claim)
 {
     enum { WIDEST = 1024 };
     ret->can = KERNEL_CHANNELS_LAST;
@@ -145,7 +143,7 @@ static bool groups_claim(const struct node *node, struct kernel_caps *ret)
     return claim_group_parameters(node);
 }
 
-static enum status lower_lrn(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_lrn)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0];
@@ -165,8 +163,7 @@ static enum status lower_lrn(const struct lowering *lowering, struct step **ret,
     return STATUS_OK;
 }
 
-static enum status lower_groups(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+STEP_CREATE(lower_groups)
 {
     const struct node *node = lowering->node;
     if (node->op == OP_LRN)

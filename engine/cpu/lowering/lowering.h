@@ -1,7 +1,6 @@
 /* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
- * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Other operators of the
- * hot path use lensd's own kernels, and all others the reference kernels. compile.c has the table.
- */
+ * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Others use lensd's own
+ * kernels, or the reference kernels. compile.c has the table. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"
@@ -15,6 +14,13 @@ struct cpu_kernel {
     struct kernel kernel;
     enum status (*create)(const struct lowering *lowering, struct step **ret, struct error *err);
 };
+
+/* Define create() of a row, and the function that runs its step; many of these cannot fail. */
+#define STEP_CREATE(name)                                                                          \
+    static enum status name(const struct lowering *lowering, struct step **ret, struct error *err)
+#define STEP_RUN(name)                                                                             \
+    static enum status name(struct step *base, struct program *program,                            \
+                            __attribute__((unused)) struct error *err)
 
 extern const struct cpu_kernel cpu_product; /* product_kernels.c */
 extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_gemm, cpu_onednn_conv,

@@ -49,9 +49,8 @@ static bool float_product(const struct node *node)
            b->shape.rank >= 2 && !a->known;
 }
 
-static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(matmul_claim)
 {
-    (void)ret;
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
     return float_product(node) && (node->op != OP_GEMM || claim_gemm_is_plain(node)) &&
            (b->rank == 2 || b->rank == a->rank);
@@ -79,8 +78,7 @@ static enum status matmul_product(const struct lowering *lowering, struct produc
     return STATUS_OK;
 }
 
-static enum status lower_onednn_matmul(const struct lowering *lowering, struct step **ret,
-                                       struct error *err)
+STEP_CREATE(lower_onednn_matmul)
 {
     const struct node *node = lowering->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
@@ -105,8 +103,7 @@ const struct cpu_kernel cpu_onednn_matmul = {{"dnnl_matmul", {OP_GEMM, OP_MATMUL
 
 /* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
  * may have them transposed), one scale an output column, int32 bias. */
-static enum status lower_qmatmul(const struct lowering *lowering, struct step **ret,
-                                 struct error *err)
+STEP_CREATE(lower_qmatmul)
 {
     const struct node *node = lowering->node;
     struct product_desc desc;

@@ -1,6 +1,5 @@
 /* Softmax over the last dimension, LayerNormalization and RMSNormalization over the last ones,
- * float32 and bfloat16; ReduceMean over the last one, float32. The first three can write 8-bit
- * results. */
+ * float32 and bfloat16, also with 8-bit results; ReduceMean over the last one, float32. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -61,10 +60,9 @@ static void norm_rows(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status norm_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(norm_run)
 {
     struct norm_step *s = (struct norm_step *)base;
-    (void)err;
     s->x_data = program->data[s->x];
     s->y_data = program->data[s->y];
     s->scale_data = s->has_scale ? program->data[s->scale] : NULL;
@@ -84,7 +82,7 @@ static bool is_row_mean(const struct node *node)
            edit_axes(node, 1, axes, &count) && count == 1 && axes[0] == x->shape.rank - 1;
 }
 
-static bool norm_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(norm_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     const struct value *bias = node_input(node, 2);
@@ -102,7 +100,7 @@ static bool norm_claim(const struct node *node, struct kernel_caps *ret)
                                                      (!bias || claim_is_row(node, bias))));
 }
 
-static enum status lower_norm(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_norm)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

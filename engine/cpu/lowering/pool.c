@@ -222,10 +222,9 @@ static void pool_mean(struct pool_step *s, struct program *program)
     s->simd->binary(BINARY_MUL, y, 1, &factor, 0, y, s->images * s->channels);
 }
 
-static enum status pool_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(pool_run)
 {
     struct pool_step *s = (struct pool_step *)base;
-    (void)err;
     int threads = program->backend->options.threads;
     const struct window *w = &s->window;
     if (s->global && s->pieces)
@@ -245,7 +244,7 @@ static bool is_global(const struct node *node)
     return node->op == OP_GLOBAL_AVERAGE_POOL || node->op == OP_GLOBAL_MAX_POOL;
 }
 
-static bool pool_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(pool_claim)
 {
     size_t count = 0, taps = 1;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);
@@ -258,7 +257,7 @@ static bool pool_claim(const struct node *node, struct kernel_caps *ret)
             (node->inputs[0]->shape.rank <= 4 && taps <= MOST_TAPS && !node_output(node, 1)));
 }
 
-static enum status lower_pool(const struct lowering *lowering, struct step **ret, struct error *err)
+STEP_CREATE(lower_pool)
 {
     const struct node *node = lowering->node;
     const bool global = is_global(node);

@@ -1,5 +1,4 @@
-/* One step for every product that oneDNN computes: the product, its packed weights, its residual.
- */
+/* The step of a product that oneDNN computes: the product, its packed weights, its residual. */
 #include "engine/cpu/lowering/product.h"
 
 struct product_step {
@@ -10,7 +9,7 @@ struct product_step {
     struct residual residual;
 };
 
-static enum status product_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(product_run)
 {
     struct product_step *step = (struct product_step *)base;
     void *dst = program->data[step->dst_value];

@@ -3,8 +3,7 @@
 
 #include "engine/cpu/lowering/lowering.h"
 
-/* Creates a step that computes the product and the node's epilogue. *ret stays NULL if oneDNN has
- * no implementation. */
+/* Creates a step of the product and the node's epilogue; *ret stays NULL if oneDNN has none. */
 enum status product_create(const struct lowering *lowering, const struct product_desc *desc,
                            struct step **ret, struct error *err) MUST_USE;
 

@@ -7,8 +7,7 @@
 
 #include <stdlib.h>
 
-/* Is the result float32, or of 8 bits with a scale and zero point at `result` or in the epilogue?
- */
+/* Is the result float32, or of 8 bits with a scale at `result` or in the epilogue? */
 static bool makes_result(const struct node *node, size_t result)
 {
     const struct value *y = node->outputs[0];
@@ -62,7 +61,7 @@ static void add_caps(const struct node *node, struct kernel_caps *ret)
         ret->can |= KERNEL_STORED_RESULT;
 }
 
-static bool qconv_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(qconv_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
@@ -82,8 +81,7 @@ static bool qconv_claim(const struct node *node, struct kernel_caps *ret)
     return scales == 1 || scales == (size_t)w->known->shape.dims[0];
 }
 
-static enum status lower_qconv(const struct lowering *lowering, struct step **ret,
-                               struct error *err)
+STEP_CREATE(lower_qconv)
 {
     const struct node *node = lowering->node;
     struct product_desc desc;

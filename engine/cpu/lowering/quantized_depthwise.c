@@ -34,11 +34,10 @@ static void qdepthwise_bands(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status qdepthwise_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(qdepthwise_run)
 {
     struct qdepthwise_step *s = (struct qdepthwise_step *)base;
     const struct depthwise_8bit *d = &s->kernel;
-    (void)err;
     parallel_for(program->backend->options.threads, s->images * s->bands,
                  d->rows * d->out_width * d->channels * d->taps * d->taps / 64, qdepthwise_bands,
                  s);

@@ -151,11 +151,10 @@ static void qrows_means(void *context, size_t begin, size_t end)
 
 /* ---- the step ---- */
 
-static enum status qrows_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(qrows_run)
 {
     struct row_step *s = (struct row_step *)base;
     const int threads = program->backend->options.threads;
-    (void)err;
     s->b_data = program->data[s->b];
     if (s->by_channel) {
         parallel_for(threads, s->images * s->pixels, s->channels / 8 + 1, qrows_pixels, s);
@@ -358,7 +357,7 @@ static bool wants_channels_last(enum row_kind kind)
     return kind == ROW_MAX_POOL || kind == ROW_MEAN_POOL || kind == ROW_MEAN;
 }
 
-static bool qrows_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(qrows_claim)
 {
     struct row_step found = {.simd = simd()};
     if (!qrows_classify(node, &found))
@@ -380,8 +379,7 @@ static const char *name_of(const struct row_step *s)
     }
 }
 
-static enum status lower_qrows(const struct lowering *lowering, struct step **ret,
-                               struct error *err)
+STEP_CREATE(lower_qrows)
 {
     const struct node *node = lowering->node;
     struct row_step proto = {.simd = simd()};

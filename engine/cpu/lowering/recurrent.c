@@ -270,7 +270,7 @@ static void *value_data(const struct program *program, int64_t value)
     return value < 0 ? NULL : program->data[value];
 }
 
-static enum status recurrent_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(recurrent_run)
 {
     struct recurrent_step *s = (struct recurrent_step *)base;
     const struct recurrent *r = &s->shape;
@@ -317,9 +317,8 @@ static bool is_plain(const struct value *value)
     return !value || is_f32_constant(value);
 }
 
-static bool recurrent_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(recurrent_claim)
 {
-    (void)ret;
     const struct value *x = node->inputs[RECURRENT_X], *weights = node_input(node, RECURRENT_R);
     struct recurrent r;
     struct error ignored;
@@ -393,8 +392,7 @@ static enum status recurrent_memory(struct recurrent_step *s, struct error *err)
     return STATUS_OK;
 }
 
-static enum status lower_recurrent(const struct lowering *lowering, struct step **ret,
-                                   struct error *err)
+STEP_CREATE(lower_recurrent)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[RECURRENT_X], *weights = node->inputs[RECURRENT_R];

@@ -1,5 +1,4 @@
-/* A step that runs a node's reference kernel on the planned memory: whatever no faster step takes.
- */
+/* A step that runs a node's reference kernel on the planned memory. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/op/bound_kernel.h"
@@ -36,7 +35,7 @@ static void apply_epilogue(const struct generic_step *s, struct program *program
         simd()->activate(y, y, s->y_count, e->activation, e->alpha, e->beta);
 }
 
-static enum status generic_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(generic_run)
 {
     struct generic_step *s = (struct generic_step *)base;
     const struct bound_kernel *bound = &s->bound;
@@ -56,15 +55,14 @@ static enum status generic_run(struct step *base, struct program *program, struc
     return STATUS_OK;
 }
 
-static bool reference_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(reference_claim)
 {
     if (node_output(node, 0))
         ret->in_place = claim_residual(node);
     return kernel_find(node->op) && !node->channels_last;
 }
 
-static enum status lower_reference(const struct lowering *lowering, struct step **ret,
-                                   struct error *err)
+STEP_CREATE(lower_reference)
 {
     const struct node *node = lowering->node;
     char text[NODE_TEXT];

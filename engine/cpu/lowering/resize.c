@@ -109,10 +109,9 @@ static void resize_rows(void *context, size_t begin, size_t end)
     }
 }
 
-static enum status resize_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(resize_run)
 {
     struct resize_step *s = (struct resize_step *)base;
-    (void)err;
     parallel_for(program->backend->options.threads, s->images * s->out_height,
                  s->out_width * s->channels / 4 + 1, resize_rows, s);
     return STATUS_OK;
@@ -173,7 +172,7 @@ static bool is_stored_image(const struct node *node)
            strcmp(node_string(node, "mode", "nearest"), "nearest") == 0;
 }
 
-static bool resize_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(resize_claim)
 {
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
@@ -185,8 +184,7 @@ static bool resize_claim(const struct node *node, struct kernel_caps *ret)
            (resize_is_spatial(node, &plan) && plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN);
 }
 
-static enum status lower_resize(const struct lowering *lowering, struct step **ret,
-                                struct error *err)
+STEP_CREATE(lower_resize)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

@@ -166,10 +166,9 @@ static void round_sinks(void *context, size_t begin, size_t end)
         winograd_sink_tile(s, s->first + i, s->m, s->count, i);
 }
 
-static enum status winograd_run(struct step *base, struct program *program, struct error *err)
+STEP_RUN(winograd_run)
 {
     struct winograd_step *s = (struct winograd_step *)base;
-    (void)err;
     const int threads = program->backend->options.threads;
     residual_begin(&s->finish.residual, program, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
@@ -193,8 +192,7 @@ static enum status winograd_run(struct step *base, struct program *program, stru
 
 /* ---- compile ---- */
 
-/* G g G' of a 3x3 filter g at one point is the sum of its numbers times these; in double, because
- * it is done once. */
+/* G g G' of a 3x3 filter g at one point is the sum of its numbers times these, in double. */
 static void coefficients(size_t point, double ret[9])
 {
     const double p = 0.70710678118654752440, q = 1.41421356237309504880;
@@ -367,15 +365,13 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
     return is_small(ret);
 }
 
-static bool winograd_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(winograd_claim)
 {
     struct winograd_step ignored;
-    (void)ret;
     return measure_up(node, &ignored);
 }
 
-static enum status lower_winograd(const struct lowering *lowering, struct step **ret,
-                                  struct error *err)
+STEP_CREATE(lower_winograd)
 {
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

@@ -13,8 +13,7 @@ struct cuda_attention_step {
     struct cuda_operand inputs[3 + ATTENTION_BIASES];
 };
 
-static enum status attention_run(struct cuda_step *base, struct cuda_program *program,
-                                 struct error *err)
+CUDA_RUN(attention_run)
 {
     struct cuda_attention_step *s = (struct cuda_attention_step *)base;
     const void *in[3 + ATTENTION_BIASES] = {NULL};
@@ -73,7 +72,7 @@ static bool convert_attention(const struct attention *from, struct cuda_attentio
            convert_map(&from->v, &ret->v) && convert_map(&from->y, &ret->y);
 }
 
-static bool attention_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(attention_claim)
 {
     if (!node_output(node, 0))
         return false;
@@ -88,8 +87,7 @@ static bool attention_claim(const struct node *node, struct kernel_caps *ret)
     return is_computed(dtype) && !node->epilogue.activation && !node->epilogue.residual;
 }
 
-static enum status lower_attention(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                   struct error *err)
+CUDA_CREATE(lower_attention)
 {
     const struct node *node = compile->node;
     struct cuda_backend *backend = compile->backend;

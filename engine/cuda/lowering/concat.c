@@ -24,8 +24,7 @@ struct cuda_concat_step {
     enum dtype dtype;
 };
 
-static enum status concat_run(struct cuda_step *base, struct cuda_program *program,
-                              struct error *err)
+CUDA_RUN(concat_run)
 {
     struct cuda_concat_step *s = (struct cuda_concat_step *)base;
     for (size_t first = 0; first < s->count; first += CUDA_PARTS) {
@@ -86,7 +85,7 @@ static bool quantized_parts_fit(const struct node *node)
 }
 
 /* Parts of a ScaleShift are numbers of its result's type. */
-static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(scaled_parts_claim)
 {
     if (!claim_reads_image(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||
         !is_f32_constant(node->inputs[2]))
@@ -101,7 +100,7 @@ static bool scaled_parts_claim(const struct node *node, struct kernel_caps *ret)
     return is_computed(dtype);
 }
 
-static bool concat_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(concat_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (node->op == OP_SPLIT) {
@@ -120,20 +119,11 @@ static bool concat_claim(const struct node *node, struct kernel_caps *ret)
     return true;
 }
 
-/* Part p, or NULL if it is an output of Split without readers. */
-static const struct value *part_of(const struct node *node, size_t p)
-{
-    return node->op == OP_SPLIT         ? node->outputs[p]
-           : node->op == OP_CONCAT      ? node->inputs[p]
-           : node->op == OP_SCALE_SHIFT ? node->inputs[p ? 2 + p : 0]
-                                        : node->inputs[2 + 3 * p];
-}
-
 static enum status add_part(const struct cuda_lowering *compile, struct cuda_concat_step *s,
                             size_t p, size_t width, enum dtype dtype, struct error *err)
 {
     const struct node *node = compile->node;
-    const struct value *part = part_of(node, p);
+    const struct value *part = concat_part(node, p);
     struct part *to = &s->parts[s->count];
     to->offset = s->form.pitch;
     to->width = width;
@@ -151,18 +141,14 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_con
     return cuda_operand_of(compile, part, dtype, &to->operand, err);
 }
 
-static enum status lower_concat(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_concat)
 {
     const struct node *node = compile->node;
     const bool splits = node->op == OP_SPLIT, is_int8 = node->op == OP_QLINEAR_CONCAT;
     const bool is_scale = node->op == OP_SCALE_SHIFT, is_plain = !splits && !is_int8 && !is_scale;
     const struct value *whole = splits ? node->inputs[0] : node->outputs[0];
     const struct value *lengths = splits ? node_input(node, 1) : NULL;
-    const size_t count = splits     ? node->output_count
-                         : is_int8  ? node->input_count / 3
-                         : is_scale ? node->input_count - 2
-                                    : node->input_count;
+    const size_t count = concat_part_count(node);
     const int rank = whole->shape.rank;
     const int at = is_scale ? rank - 1 : (int)node_axis(node, is_plain ? 1 : 0, rank);
     const size_t inner =
@@ -180,7 +166,7 @@ static enum status lower_concat(const struct cuda_lowering *compile, struct cuda
     s->parts = calloc(node->input_count + node->output_count, sizeof *s->parts);
     TRY(check_memory(s->parts, "while compiling", err));
     for (size_t p = 0; p < count; p++) {
-        const struct value *part = part_of(node, p);
+        const struct value *part = concat_part(node, p);
         const int64_t extent =
             part ? part->shape.dims[at]
                  : resolve_split(node, lengths ? lengths->known : NULL, whole->shape.dims[at], p);

@@ -18,7 +18,7 @@ enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
 
 struct conv_step {
     struct cuda_step step;
-    enum { CONV_TENSOR, CONV_SIMT, CONV_DIRECT, CONV_DEPTHWISE } kind;
+    __typeof__(cuda_conv_simt) *plain; /* on ordinary cores; NULL: on tensor cores */
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
@@ -27,7 +27,7 @@ struct conv_step {
     enum dtype x_dtype, y_dtype;
     int unpadded; /* channels of x where the kernel needs one more; 0: no padding */
     size_t padded_bytes;
-    /* CONV_TENSOR: candidate 0 is `product` if there is one; `candidates` follow. */
+    /* On tensor cores: candidate 0 is `product` if there is one; `candidates` follow. */
     struct cuda_step *product;
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     int candidate_count, candidate;
@@ -56,7 +56,7 @@ static void run_tensor(struct conv_step *s, struct cuda_program *program, const 
                      epilogue, candidate, workspace + s->padded_bytes);
 }
 
-static enum status conv_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+CUDA_RUN(conv_run)
 {
     struct conv_step *s = (struct conv_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -64,30 +64,16 @@ static enum status conv_run(struct cuda_step *base, struct cuda_program *program
     const void *x = program->data[base->x];
     void *y = program->data[base->y];
     epilogue.residual = s->has_residual ? program->data[s->residual] : NULL;
-    switch (s->kind) {
-    case CONV_TENSOR:
-        if (s->product && s->candidate == 0)
-            return s->product->run(s->product, program, err);
+    if (s->plain)
+        s->plain(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv, &epilogue);
+    else if (s->product && s->candidate == 0)
+        return s->product->run(s->product, program, err);
+    else
         run_tensor(s, program, x, y, &epilogue);
-        break;
-    case CONV_SIMT:
-        cuda_conv_simt(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                       &epilogue);
-        break;
-    case CONV_DIRECT:
-        cuda_conv_direct(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                         &epilogue);
-        break;
-    case CONV_DEPTHWISE:
-        cuda_conv_depthwise(stream, (int)s->x_dtype, x, s->weights, y, (int)s->y_dtype, &s->conv,
-                            &epilogue);
-        break;
-    }
     return cuda_launched(base, program, err);
 }
 
-static enum status conv_tune(struct cuda_step *base, struct cuda_program *program,
-                             struct error *err)
+CUDA_RUN(conv_tune)
 {
     struct conv_step *s = (struct conv_step *)base;
     struct conv_key key = {.conv = s->conv,
@@ -173,7 +159,6 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
         return STATUS_OK;
     struct conv_step *s = conv_create(compile, conv, weights, bias, &step, err);
     TRY(allocated(s));
-    s->kind = CONV_TENSOR;
     s->step.kernel = "tensor-core conv";
     s->step.tune = conv_tune;
     memcpy(s->candidates, candidates, sizeof candidates);
@@ -281,19 +266,18 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
                          compile->node->inputs[0]->dtype, &weights, err));
     struct conv_step *s = conv_create(compile, c, weights, bias, ret, err);
     TRY(allocated(s));
-    s->kind = depthwise ? CONV_DEPTHWISE : direct ? CONV_DIRECT : CONV_SIMT;
+    s->plain = depthwise ? cuda_conv_depthwise : direct ? cuda_conv_direct : cuda_conv_simt;
     s->step.kernel = depthwise ? "depthwise conv" : direct ? "direct conv" : "conv";
     return STATUS_OK;
 }
 
-/* Few channels a group would leave most of a tile empty; beyond a quarter of it tensor cores win.
- */
+/* Few channels a group leave most of a tile empty; beyond a quarter of it tensor cores win. */
 static bool is_for_tiles(const struct cuda_conv *c)
 {
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);
 }
 
-static bool conv_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(conv_claim)
 {
     const struct value *x = node_input(node, 0), *bias = node_bias(node);
     if (!claim_reads_image(node) || x->shape.rank != 4 || !is_f32_constant(node_input(node, 1)) ||
@@ -307,8 +291,7 @@ static bool conv_claim(const struct node *node, struct kernel_caps *ret)
     return true;
 }
 
-static enum status lower_conv(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+CUDA_CREATE(lower_conv)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

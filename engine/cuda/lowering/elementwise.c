@@ -14,8 +14,7 @@ struct cuda_elementwise_step {
     size_t count;
 };
 
-static enum status elementwise_run(struct cuda_step *base, struct cuda_program *program,
-                                   struct error *err)
+CUDA_RUN(elementwise_run)
 {
     struct cuda_elementwise_step *s = (struct cuda_elementwise_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -67,7 +66,7 @@ static bool elementwise_classify(const struct node *node, struct cuda_elementwis
            !(a->known && node->inputs[1]->known);
 }
 
-static bool elementwise_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(elementwise_claim)
 {
     struct cuda_elementwise_step ignored = {0};
     if (!elementwise_classify(node, &ignored))
@@ -92,8 +91,7 @@ static enum status elementwise_fill(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_elementwise(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                     struct error *err)
+CUDA_CREATE(lower_elementwise)
 {
     struct cuda_elementwise_step proto = {0};
     (void)elementwise_classify(compile->node, &proto);

@@ -1,9 +1,8 @@
 /* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices.
  *
  * Indices that may be out of range run on the host, which reports the error; here all are known to
- * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two
- * indices are equal, which only constants can show.
- */
+ * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two are
+ * equal, as constants can show. */
 #include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -26,8 +25,7 @@ struct gather_scatter_step {
     struct cuda_along along;
 };
 
-static enum status gather_scatter_run(struct cuda_step *base, struct cuda_program *program,
-                                      struct error *err)
+CUDA_RUN(gather_scatter_run)
 {
     struct gather_scatter_step *s = (struct gather_scatter_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -251,15 +249,13 @@ static bool gather_scatter_classify(const struct node *node, struct gather_scatt
     return false;
 }
 
-static bool gather_scatter_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(gather_scatter_claim)
 {
     struct gather_scatter_step ignored = {0};
-    (void)ret;
     return gather_scatter_classify(node, &ignored);
 }
 
-static enum status lower_gather_scatter(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                        struct error *err)
+CUDA_CREATE(lower_gather_scatter)
 {
     const struct node *node = compile->node;
     struct gather_scatter_step proto = {0};

@@ -56,7 +56,7 @@ static enum status copy_up(struct host_step *s, struct cuda_program *program, st
     return cuda_check(cudaStreamSynchronize(backend->stream), backend->device, s->step.name, err);
 }
 
-static enum status host_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+CUDA_RUN(host_run)
 {
     struct host_step *s = (struct host_step *)base;
     TRY(copy_down(s, program, err));
@@ -65,14 +65,12 @@ static enum status host_run(struct cuda_step *base, struct cuda_program *program
     return copy_up(s, program, err);
 }
 
-static bool host_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(host_claim)
 {
-    (void)ret;
     return kernel_find(node->op) && !node->channels_last;
 }
 
-static enum status lower_host(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+CUDA_CREATE(lower_host)
 {
     const struct node *node = compile->node;
     const void *bias;

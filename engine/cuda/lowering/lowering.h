@@ -1,6 +1,5 @@
 /* Private to engine/cuda/: how nodes become steps. A lowering knows one family of operators; it
- * uses program.h, and the lowerings it builds on, never the table in backend.c that lists them all.
- */
+ * never uses the table in backend.c that lists them all. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"
@@ -13,6 +12,13 @@ struct cuda_kernel {
     enum status (*create)(const struct cuda_lowering *compile, struct cuda_step **ret,
                           struct error *err);
 };
+
+/* Define create() of a row, and the function that runs its step. */
+#define CUDA_CREATE(name)                                                                          \
+    static enum status name(const struct cuda_lowering *compile, struct cuda_step **ret,           \
+                            struct error *err)
+#define CUDA_RUN(name)                                                                             \
+    static enum status name(struct cuda_step *base, struct cuda_program *program, struct error *err)
 
 extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cuda_kernel_matmul,
     cuda_kernel_attention, cuda_kernel_int8_product, cuda_kernel_int8_rows, cuda_kernel_elementwise,
@@ -61,8 +67,7 @@ enum status window_of_conv(const struct node *node, const struct window *window,
 /* A pool, whose kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
-/* Describes the product y [rows, n] of x [rows, k] as a convolution of 1-pixel images. Each of
- * rows, n and k fits an int. */
+/* The product y [rows, n] of x [rows, k] as a convolution of 1-pixel images; all fit an int. */
 struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
@@ -72,8 +77,7 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
                          int count, size_t *ret_workspace);
 
-/* Everything that decides how long a step on tensor cores takes. It has no padding, as it is hashed
- * as bytes. */
+/* Everything that decides how long a step on tensor cores takes. No padding: it is hashed. */
 struct conv_key {
     struct cuda_conv conv;
     int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;

@@ -10,8 +10,7 @@ static int64_t batch_of(const struct shape *shape)
     return batch;
 }
 
-/* A second operand that is a matrix, or batch dimensions that are the same (or all 1 on one side).
- */
+/* A second operand that is a matrix, or batch dimensions that are equal (or all 1 on one side). */
 static bool matmul_fits(const struct node *node)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
@@ -24,7 +23,7 @@ static bool matmul_fits(const struct node *node)
     return bb == 1 || (bb == yb && (ab == yb || ab == 1));
 }
 
-static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(matmul_claim)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
     ret->narrow = NARROW_PRODUCT;
@@ -36,8 +35,7 @@ static bool matmul_claim(const struct node *node, struct kernel_caps *ret)
            (node->op == OP_GEMM ? claim_gemm_is_plain(node) : matmul_fits(node));
 }
 
-static enum status lower_matmul(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_matmul)
 {
     const struct node *node = compile->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];

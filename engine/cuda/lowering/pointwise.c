@@ -8,8 +8,7 @@
 
 #include "engine/base/size.h"
 
-/* A step is one launch. With more than two operands, each further operand is one more launch, whose
- * left operand is y. */
+/* A step is one launch; each operand after the second is one more, whose left operand is y. */
 struct pointwise_launch {
     struct cuda_pointwise numbers;
     struct cuda_operand operands[CUDA_OPERANDS];
@@ -26,8 +25,7 @@ static void pointwise_free(struct cuda_step *base)
     free(((struct pointwise_step *)base)->launches);
 }
 
-static enum status pointwise_run(struct cuda_step *base, struct cuda_program *program,
-                                 struct error *err)
+CUDA_RUN(pointwise_run)
 {
     struct pointwise_step *s = (struct pointwise_step *)base;
     for (size_t l = 0; l < s->count; l++) {
@@ -148,8 +146,7 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
 }
 
-/* Divisors of integers are known not to be zero. Others run on the host, which reports the error.
- */
+/* Divisors of integers are known not to be zero. Others run on the host, which reports it. */
 static bool divides_safely(const struct node *node)
 {
     const struct value *divisor = node->inputs[1];
@@ -226,7 +223,7 @@ static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n
     return node->op != OP_CLIP || clip_of(node, n);
 }
 
-static bool pointwise_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(pointwise_claim)
 {
     struct cuda_pointwise ignored;
     if (!pointwise_classify(node, &ignored))
@@ -303,8 +300,7 @@ static enum status pointwise_fill(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_pointwise(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                   struct error *err)
+CUDA_CREATE(lower_pointwise)
 {
     const struct node *node = compile->node;
     struct cuda_pointwise numbers;

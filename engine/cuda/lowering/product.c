@@ -99,8 +99,7 @@ static enum status multiply(struct cuda_product_step *s, struct cuda_program *pr
     return STATUS_OK;
 }
 
-static enum status product_run(struct cuda_step *base, struct cuda_program *program,
-                               struct error *err)
+CUDA_RUN(product_run)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
     struct cuda_backend *backend = program->backend;
@@ -127,8 +126,7 @@ static enum status product_run(struct cuda_step *base, struct cuda_program *prog
     return cuda_launched(base, program, err);
 }
 
-static enum status product_tune(struct cuda_step *base, struct cuda_program *program,
-                                struct error *err)
+CUDA_RUN(product_tune)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
     const struct cuda_product *p = &s->product;

@@ -118,7 +118,7 @@ static bool quantized_operands_fit(const struct node *node, const struct quantiz
            (o->is_conv || o->x->shape.rank >= 2);
 }
 
-static bool quantized_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(quantized_claim)
 {
     struct quantized_operands o;
     if (!quantized_read_operands(node, &o) || !quantized_operands_fit(node, &o) ||
@@ -339,8 +339,7 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
 
 /* ---- steps ---- */
 
-static enum status quantized_run(struct cuda_step *base, struct cuda_program *program,
-                                 struct error *err)
+CUDA_RUN(quantized_run)
 {
     struct int8_step *s = (struct int8_step *)base;
     struct cuda_backend *backend = program->backend;
@@ -379,8 +378,7 @@ static enum status quantized_run(struct cuda_step *base, struct cuda_program *pr
     return cuda_launched(base, program, err);
 }
 
-static enum status quantized_tune(struct cuda_step *base, struct cuda_program *program,
-                                  struct error *err)
+CUDA_RUN(quantized_tune)
 {
     struct int8_step *s = (struct int8_step *)base;
     const struct conv_key key = {.conv = s->conv.conv,
@@ -473,8 +471,7 @@ static enum status quantized_fill(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_quantized(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                   struct error *err)
+CUDA_CREATE(lower_quantized)
 {
     const struct node *node = compile->node;
     struct quantized_operands o;

@@ -32,8 +32,7 @@ struct int8_rows_step {
     float factor;
 };
 
-static enum status quantized_rows_run(struct cuda_step *base, struct cuda_program *program,
-                                      struct error *err)
+CUDA_RUN(quantized_rows_run)
 {
     struct int8_rows_step *s = (struct int8_rows_step *)base;
     struct cuda_backend *backend = program->backend;
@@ -174,7 +173,7 @@ static bool quantized_rows_classify(const struct node *node, struct int8_rows_st
     return false;
 }
 
-static bool quantized_rows_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(quantized_rows_claim)
 {
     struct int8_rows_step s;
     if (!quantized_rows_classify(node, &s))
@@ -296,8 +295,7 @@ static enum status quantized_rows_fill(const struct cuda_lowering *compile,
     }
 }
 
-static enum status lower_quantized_rows(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                        struct error *err)
+CUDA_CREATE(lower_quantized_rows)
 {
     struct int8_rows_step proto = {0};
     (void)quantized_rows_classify(compile->node, &proto);

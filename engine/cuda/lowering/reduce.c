@@ -20,8 +20,7 @@ struct axis_step {
     size_t k;
 };
 
-static enum status reduce_axes_run(struct cuda_step *base, struct cuda_program *program,
-                                   struct error *err)
+CUDA_RUN(reduce_axes_run)
 {
     struct axis_step *s = (struct axis_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -183,15 +182,13 @@ static bool reduce_axes_classify(const struct node *node, struct axis_step *s)
     return false;
 }
 
-static bool reduce_axes_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(reduce_axes_claim)
 {
     struct axis_step ignored = {0};
-    (void)ret;
     return reduce_axes_classify(node, &ignored);
 }
 
-static enum status lower_reduce_axes(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                     struct error *err)
+CUDA_CREATE(lower_reduce_axes)
 {
     static const char *const names[] = {"reduce", "extreme", "softmax", "cumsum", "top k"};
     const struct node *node = compile->node;

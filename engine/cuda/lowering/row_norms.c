@@ -18,8 +18,7 @@ struct row_norms_step {
     bool is_max;
 };
 
-static enum status row_norms_run(struct cuda_step *base, struct cuda_program *program,
-                                 struct error *err)
+CUDA_RUN(row_norms_run)
 {
     struct row_norms_step *s = (struct row_norms_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -108,14 +107,14 @@ static bool read_reduce(const struct node *node, struct row_norms_step *s)
     return reduced_block(node, s) && s->outer * s->inner <= INT32_MAX;
 }
 
-static bool rows_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(rows_claim)
 {
     struct row_norms_step ignored = {0};
     ret->narrow = NARROW_SAME;
     return rows_fit(node) && read_rows(node, &ignored);
 }
 
-static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(rows_pool_claim)
 {
     struct row_norms_step ignored = {0};
     ret->can = KERNEL_CHANNELS_LAST;
@@ -123,7 +122,7 @@ static bool rows_pool_claim(const struct node *node, struct kernel_caps *ret)
     return rows_fit(node) && claim_reads_image(node) && read_pool(node, &ignored);
 }
 
-static bool rows_reduce_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(rows_reduce_claim)
 {
     struct row_norms_step ignored = {0};
     ret->narrow = NARROW_SAME;
@@ -141,8 +140,7 @@ static enum status create_rows(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_row_norms(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                   struct error *err)
+CUDA_CREATE(lower_row_norms)
 {
     const struct node *node = compile->node;
     struct row_norms_step proto = {0};
@@ -154,8 +152,7 @@ static enum status lower_row_norms(const struct cuda_lowering *compile, struct c
     return create_rows(compile, &proto, ret, err);
 }
 
-static enum status lower_pool(const struct cuda_lowering *compile, struct cuda_step **ret,
-                              struct error *err)
+CUDA_CREATE(lower_pool)
 {
     struct row_norms_step proto = {0};
     (void)read_pool(compile->node, &proto);
@@ -164,8 +161,7 @@ static enum status lower_pool(const struct cuda_lowering *compile, struct cuda_s
     return create_rows(compile, &proto, ret, err);
 }
 
-static enum status lower_reduce(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_reduce)
 {
     struct row_norms_step proto = {0};
     (void)read_reduce(compile->node, &proto);

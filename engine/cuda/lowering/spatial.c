@@ -35,8 +35,7 @@ struct spatial_step {
     struct cuda_grid_sample sample;
 };
 
-static enum status spatial_run(struct cuda_step *base, struct cuda_program *program,
-                               struct error *err)
+CUDA_RUN(spatial_run)
 {
     struct spatial_step *s = (struct spatial_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -106,7 +105,7 @@ static struct shape channels_first(const struct shape *last)
     return plain;
 }
 
-static bool resize_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(resize_claim)
 {
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
@@ -116,9 +115,8 @@ static bool resize_claim(const struct node *node, struct kernel_caps *ret)
            (node->channels_last || resize_is_spatial(node, &plan));
 }
 
-static bool resize_any_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(resize_any_claim)
 {
-    (void)ret;
     return image_is_kept(node) && !node->channels_last;
 }
 
@@ -139,8 +137,7 @@ static void fill_axis(const struct resize_plan *plan, const struct resize_axis *
     }
 }
 
-/* Fills `resize`'s taps and its tables on the device. axes[d]: which of the plan's is dimension d.
- */
+/* Fills `resize`'s taps and tables on the device. axes[d]: which of the plan's dimension d is. */
 static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
                                const int *axes, struct spatial_step *s, struct error *err)
 {
@@ -189,8 +186,7 @@ static bool fits_index(const struct shape *shape)
     return shape->rank <= CUDA_MAX_RANK;
 }
 
-static enum status lower_resize(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_resize)
 {
     static const int last[4] = {0, 2, 3, 1}, own[CUDA_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
     const struct node *node = compile->node;
@@ -217,17 +213,15 @@ const struct cuda_kernel cuda_kernel_resize_any = {{"resize any", {OP_RESIZE}, r
 
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 
-/* Called before and after the layout pass, so the number of channels is taken from the parameters.
- */
-static bool groups_claim(const struct node *node, struct kernel_caps *ret)
+/* Called before and after the layout pass, so the parameters tell the number of channels. */
+KERNEL_CLAIM(groups_claim)
 {
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
     return image_is_kept(node) && claim_reads_image(node) && claim_group_parameters(node);
 }
 
-static enum status lower_groups(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_groups)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
@@ -250,7 +244,7 @@ static enum status lower_groups(const struct cuda_lowering *compile, struct cuda
 const struct cuda_kernel cuda_kernel_groups = {
     {"groups", {OP_GROUP_NORMALIZATION, OP_INSTANCE_NORMALIZATION}, groups_claim}, lower_groups};
 
-static bool lrn_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(lrn_claim)
 {
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
@@ -258,8 +252,7 @@ static bool lrn_claim(const struct node *node, struct kernel_caps *ret)
            node_int(node, "size", 1) <= INT_MAX;
 }
 
-static enum status lower_lrn(const struct cuda_lowering *compile, struct cuda_step **ret,
-                             struct error *err)
+CUDA_CREATE(lower_lrn)
 {
     const struct node *node = compile->node;
     const struct shape *x = &node->inputs[0]->shape;
@@ -278,7 +271,7 @@ const struct cuda_kernel cuda_kernel_lrn = {{"lrn", {OP_LRN}, lrn_claim}, lower_
 
 /* ---- ConvTranspose ---- */
 
-static bool conv_transposed_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(conv_transposed_claim)
 {
     const struct value *w = node_input(node, 1), *bias = node_bias(node);
     ret->can = KERNEL_CHANNELS_LAST;
@@ -288,8 +281,7 @@ static bool conv_transposed_claim(const struct node *node, struct kernel_caps *r
            (!bias || is_f32_constant(bias)) && !node->epilogue.residual;
 }
 
-static enum status lower_transposed(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                    struct error *err)
+CUDA_CREATE(lower_transposed)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0];
@@ -318,16 +310,14 @@ const struct cuda_kernel cuda_kernel_conv_transpose = {
 
 /* ---- GridSample ---- */
 
-static bool sample_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(sample_claim)
 {
     const struct value *x = node_input(node, 0), *grid = node_input(node, 1);
-    (void)ret;
     return image_is_kept(node) && grid && x->shape.rank == 4 &&
            (grid->known ? grid->known->dtype == DTYPE_F32 : grid->dtype == x->dtype);
 }
 
-static enum status lower_sample(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                struct error *err)
+CUDA_CREATE(lower_sample)
 {
     const struct node *node = compile->node;
     const struct value *x = node->inputs[0], *grid = node->inputs[1];

@@ -1,5 +1,4 @@
-/* Steps that only move bytes: Transpose, Slice, Expand, Move, Cast, and views whose bytes the
- * planner could not share. */
+/* Steps that only move bytes: Transpose, Slice, Expand, Move, Cast, and views not shared. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
@@ -15,7 +14,7 @@ struct cuda_copy_step {
     size_t count, bytes;
 };
 
-static enum status move_run(struct cuda_step *base, struct cuda_program *program, struct error *err)
+CUDA_RUN(move_run)
 {
     struct cuda_copy_step *s = (struct cuda_copy_step *)base;
     cudaStream_t stream = program->backend->stream;
@@ -87,8 +86,7 @@ static enum status move_create(const struct cuda_lowering *compile,
     return STATUS_OK;
 }
 
-static enum status lower_map(const struct cuda_lowering *compile, struct cuda_step **ret,
-                             struct error *err)
+CUDA_CREATE(lower_map)
 {
     const struct node *node = compile->node;
     struct cuda_copy_step s = {.kind = MOVE_MAP};
@@ -101,8 +99,7 @@ static enum status lower_map(const struct cuda_lowering *compile, struct cuda_st
 }
 
 /* OP_STRIDED_COPY: a chain of moves that a pass has merged (engine/op/access_map.h). */
-static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_step **ret,
-                               struct error *err)
+CUDA_CREATE(lower_chain)
 {
     const struct value *x = compile->node->inputs[0];
     struct cuda_copy_step s = {.kind = MOVE_MAP, .size = (int)dtype_size(x->dtype)};
@@ -117,8 +114,7 @@ static enum status lower_chain(const struct cuda_lowering *compile, struct cuda_
     return move_create(compile, &s, "copy", ret, err);
 }
 
-static enum status lower_convert(const struct cuda_lowering *compile, struct cuda_step **ret,
-                                 struct error *err)
+CUDA_CREATE(lower_convert)
 {
     const struct value *x = compile->node->inputs[0], *y = compile->node->outputs[0];
     bool same = x->dtype == y->dtype;
@@ -134,15 +130,14 @@ static enum status lower_convert(const struct cuda_lowering *compile, struct cud
     return move_create(compile, &s, same ? "copy" : "convert", ret, err);
 }
 
-static bool convert_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(convert_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
-    (void)ret;
     return x && y && !x->known && shape_count(&x->shape) && shape_count(&y->shape) &&
            !node->epilogue.activation && !node->epilogue.residual;
 }
 
-static bool move_claim(const struct node *node, struct kernel_caps *ret)
+KERNEL_CLAIM(move_claim)
 {
     ret->narrow = NARROW_SAME;
     return convert_claim(node, ret);
