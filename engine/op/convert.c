@@ -105,9 +105,8 @@ void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n)
         break;
     }
     default:
-        for (size_t done = 0; done < n; done += BLOCK) {
+        FOR_BLOCKS(done, count, n) {
             double wide[BLOCK];
-            size_t count = n - done < BLOCK ? n - done : BLOCK;
             load_doubles(element(src, dtype, done), dtype, wide, count);
             for (size_t i = 0; i < count; i++)
                 dst[done + i] = double_to_int64(wide[i]);
@@ -178,9 +177,8 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
         VECTOR_LOOP for (size_t i = 0; i < n; i++) half[i] = float_narrow_bfloat16(src[i]);
         break;
     default:
-        for (size_t done = 0; done < n; done += BLOCK) {
+        FOR_BLOCKS(done, count, n) {
             double wide[BLOCK];
-            size_t count = n - done < BLOCK ? n - done : BLOCK;
             load_doubles(src + done, DTYPE_F32, wide, count);
             store_doubles(wide, dtype, element_at(dst, dtype, done), count);
         }
@@ -261,12 +259,11 @@ void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, siz
     default:
         break;
     }
-    for (size_t done = 0; done < n; done += BLOCK) {
+    FOR_BLOCKS(done, count, n) {
         union {
             double wide[BLOCK];
             int64_t whole[BLOCK];
         } block;
-        size_t count = n - done < BLOCK ? n - done : BLOCK;
         const void *in = element(src, from, done);
         void *out = element_at(dst, to, done);
         if (dtype_is_float(from)) {

@@ -17,8 +17,7 @@
 #define INTEGER_TYPES(X) SIGNED_TYPES(X) UNSIGNED_TYPES(X)
 
 /* The loop has no dependence between iterations that would keep gcc from vectorising it (an output
- * may be the very same array as an input). Clang finds out by itself, and warns when it is told so
- * in vain. */
+ * may be the very same array as an input). Clang finds out by itself, and warns if told. */
 #ifdef __clang__
 #define VECTOR_LOOP
 #else
@@ -28,11 +27,15 @@
 /* Elements that kernels convert at a time through buffers on the stack. */
 #define BLOCK 256
 
+/* A loop over `count` elements in blocks, of `n` elements from `at` on. */
+#define FOR_BLOCKS(at, n, count)                                                                   \
+    for (size_t at = 0, n;                                                                         \
+         at < (count) && (n = ((count) < at + BLOCK ? (count) : at + BLOCK) - at); at += BLOCK)
+
 /* dst[i] = (to) src[i]. */
 void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n);
 
-/* Any dtype to float / double / int64 / uint64 and back. From float types to integers and between
- * integers as above. */
+/* Any dtype to float / double / int64 / uint64 and back; to integers as above. */
 void load_floats(const void *src, enum dtype dtype, float *dst, size_t n);
 void store_floats(const float *src, enum dtype dtype, void *dst, size_t n);
 void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n);

@@ -138,8 +138,7 @@ static float sum_lanes(vec v)
 
 static void add_biases(float *s, size_t n, const float *const *biases, size_t count)
 {
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, width, n) {
         vec v = vec_load_n(s + i, width);
         for (size_t b = 0; b < count; b++)
             v = vec_add(v, vec_load_n(biases[b] + i, width));

@@ -208,8 +208,7 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *
         [ENDING_ANY + 2] = TILE_NAME(taps, stride, ENDING_ANY, 1, 1),                              \
     }
 #else
-/* For each size of tiles: float32 by its ending, whole tiles of bfloat16, and last rows that are
- * left over of both. */
+/* For each size: float32 by its ending, whole tiles of bfloat16, and the last rows of both. */
 #define TILE_OF(name, taps, stride) TILE(taps, stride, ENDING_##name, 0, ROWS)
 #define TILES(taps, stride)                                                                        \
     TILE_OF(CLAMP, taps, stride)                                                                   \

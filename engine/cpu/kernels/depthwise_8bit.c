@@ -129,8 +129,7 @@ ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, const ints *sum, s
         }
 }
 
-/* `count` <= pixels result columns of a block in `rows` result rows. columns: from the first that
- * they meet. */
+/* `count` <= pixels result columns in `rows` rows. columns: from the first that they meet. */
 struct tile_kind {
     void (*run)(const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,
                 size_t rows, size_t count);

@@ -1,7 +1,6 @@
 /* Compiled once for each variant (meson.build): SIMD_VARIANT names the variant, the compiler's -m
  * flags decide the width. The loops are written so that gcc and clang vectorise them: no branches,
- * no libm, selects instead. Reductions keep LANES partial sums, because float addition may not be
- * reordered by the compiler. */
+ * no libm, selects instead. Reductions keep LANES partial sums: the compiler may not reorder. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
@@ -57,8 +56,7 @@ ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y,
                              size_t n, bool bf16)
 {
     const vec least = vec_set(s->low), most = vec_set(s->high);
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, width, n) {
         const vec a = vec_load_n(s->scale + i, width), b = vec_load_n(s->shift + i, width);
         for (size_t r = 0; r < rows; r++) {
             const size_t from = r * s->x_step + i, to = r * s->y_step + i;
@@ -104,8 +102,7 @@ static void widen_bf16(const uint16_t *x, float *y, size_t n)
 static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 {
 #if defined __AVX512BF16__
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = smaller(n - i, VEC);
+    FOR_REGISTERS(i, width, n) {
         vec_narrow_n(y + i, vec_load_n(x + i, width), width);
     }
 #else

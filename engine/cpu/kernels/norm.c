@@ -119,8 +119,7 @@ void SIMD_NAMED(norm_row)(const float *x, const float *scale, const float *bias,
     const float variance = squares - wrong * wrong;
     const float factor = 1.0f / sqrtf((variance > 0 ? variance : 0) + epsilon);
     const vec m = vec_set(mean), f = vec_set(factor), shift = vec_set(-wrong * factor);
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, width, n) {
         vec v = vec_fma(vec_sub(vec_load_n(x + i, width), m), f, shift);
         if (scale)
             v = vec_mul(v, vec_load_n(scale + i, width));
@@ -156,8 +155,7 @@ void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float 
 void SIMD_NAMED(square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                              float *difference, size_t n)
 {
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, width, n) {
         const vec m = vec_load_n(mean + i, width);
         vec s = vec_zero(), all = vec_zero();
         for (size_t r = 0; r < rows; r++) {
@@ -174,8 +172,7 @@ void SIMD_NAMED(center_rows)(const float *x, const float *mean, const float *fac
                              const float *shift, size_t rows, float *y, size_t n)
 {
     for (size_t r = 0; r < rows; r++, x += n, y += n)
-        for (size_t i = 0; i < n; i += VEC) {
-            const size_t width = n - i < VEC ? n - i : VEC;
+        FOR_REGISTERS(i, width, n) {
             const vec d = vec_sub(vec_load_n(x + i, width), vec_load_n(mean + i, width));
             vec_store_n(y + i,
                         vec_fma(d, vec_load_n(factor + i, width), vec_load_n(shift + i, width)),

@@ -52,8 +52,7 @@ void SIMD_NAMED(pool_sum)(const float *const *taps, size_t count, float factor, 
 
 void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n)
 {
-    for (size_t c = 0; c < n; c += VEC) {
-        const size_t width = n - c < VEC ? n - c : VEC;
+    FOR_REGISTERS(c, width, n) {
         vec best = vec_widen_n(taps[0] + c, width);
         for (size_t t = 1; t < count; t++)
             best = vec_max(vec_widen_n(taps[t] + c, width), best);
@@ -64,8 +63,7 @@ void SIMD_NAMED(pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16
 void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
                                size_t n)
 {
-    for (size_t c = 0; c < n; c += VEC) {
-        const size_t width = n - c < VEC ? n - c : VEC;
+    FOR_REGISTERS(c, width, n) {
         vec sum = vec_zero();
         for (size_t t = 0; t < count; t++)
             sum = vec_add(vec_widen_n(taps[t] + c, width), sum);
@@ -75,8 +73,7 @@ void SIMD_NAMED(pool_sum_bf16)(const uint16_t *const *taps, size_t count, float 
 
 void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
 {
-    for (size_t c = 0; c < n; c += VEC) {
-        const size_t width = n - c < VEC ? n - c : VEC;
+    FOR_REGISTERS(c, width, n) {
         vec_store_n(y + c, vec_add(vec_load_n(y + c, width), vec_widen_n(x + c, width)), width);
     }
 }
@@ -90,8 +87,7 @@ void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
     for (size_t first = 0; first < rows; first += GROUP) {
         const size_t count = rows - first < GROUP ? rows - first : GROUP;
         const float *row = x + first * n;
-        for (size_t c = 0; c < n; c += VEC) {
-            const size_t width = n - c < VEC ? n - c : VEC;
+        FOR_REGISTERS(c, width, n) {
             vec sum = vec_load_n(row + c, width);
             for (size_t r = 1; r < count; r++)
                 sum = vec_add(vec_load_n(row + r * n + c, width), sum);
@@ -103,8 +99,7 @@ void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
 void SIMD_NAMED(blend)(const float *const *taps, const float *weights, size_t count, float *y,
                        size_t n)
 {
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t width = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, width, n) {
         vec sum = vec_mul(vec_set(weights[0]), vec_load_n(taps[0] + i, width));
         for (size_t t = 1; t < count; t++)
             sum = vec_fma(vec_set(weights[t]), vec_load_n(taps[t] + i, width), sum);

@@ -56,8 +56,7 @@ void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed,
     const float first = (float)((is_signed ? -128 : 0) - zero);
     const vec low = vec_set(first), high = vec_set(first + 255), offset = vec_set((float)zero);
     uint8_t *to = y;
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t rest = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, rest, n) {
         /* a division, as the operator is defined: a reciprocal would move numbers at ties */
         float real[VEC], whole[VEC];
         vec_store(real, vec_load_n(x + i, rest));
@@ -194,8 +193,7 @@ void SIMD_NAMED(scale_rows_8bit)(const struct scale_rows *s, const void *x, enum
 void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t rest = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, rest, n) {
         /* where x is NaN, the second operand is the answer; lanes beyond repeat the last number */
         const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
         least = vec_min(v, least);
@@ -352,8 +350,7 @@ ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor
                             bool is_signed, uint8_t *y, size_t n)
 {
     const vec low = vec_set(is_signed ? -128 : 0), high = vec_add(low, vec_set(255));
-    for (size_t i = 0; i < n; i += VEC) {
-        const size_t rest = n - i < VEC ? n - i : VEC;
+    FOR_REGISTERS(i, rest, n) {
         vec sum = vec_zero();
         for (size_t t = 0; t < count; t++) {
             uint8_t bytes[VEC] = {0};

@@ -2,8 +2,7 @@
  *
  * Everything here works on contiguous rows; the steps that call it split work over threads and know
  * about shapes. Results of the variants agree to the last few bits only (fused multiply-add).
- * Sources of the approximations stand beside them in vec_math.h; greatest errors are tested against
- * libm. */
+ * Sources of the approximations stand in vec_math.h; errors are tested against libm. */
 #pragma once
 
 #include <stddef.h>
@@ -21,8 +20,7 @@ enum binary_kind {
     BINARY_PRELU, /* a where it is not below 0, else a * b */
 };
 
-/* c = activation(clamp(a * b + bias [+ what c holds])), a with a row step, b as gemm_pack left it.
- */
+/* c = activation(clamp(a * b + bias [+ c])), a with a row step, b as gemm_pack left it. */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
@@ -35,9 +33,8 @@ struct gemm {
     struct epilogue row; /* the activation; its residual does not count */
 };
 
-/* A tile of an image: steps in elements from pixel to pixel, and which of its rows [top, bottom)
- * and columns [left, right) exist. A source tile has 6 x 6 pixels, a result tile 4 x 4 whose first
- * ones exist. */
+/* A tile of an image: steps in elements from pixel to pixel, and which rows [top, bottom) and
+ * columns [left, right) exist. A source tile has 6 x 6 pixels, a result tile the first of 4 x 4. */
 struct winograd_tile {
     ptrdiff_t row_step, column_step;
     int top, bottom, left, right;
@@ -138,8 +135,7 @@ struct simd_kernels {
     /* The product for m rows. Columns are taken in panels of gemm_columns; b of a range of columns
      * that starts at a panel is b + k * first column. */
     void (*gemm)(const struct gemm *g, size_t m);
-    /* Element (p, j) of the k x n weights is w[p * k_step + j * n_step]; `packed` has room for
-     * gemm_packed(k, n) floats. */
+    /* Element (p, j) of k x n weights: w[p * k_step + j * n_step]; gemm_packed(k, n) floats. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
                       float *packed);
     size_t (*gemm_packed)(size_t k, size_t n);
@@ -185,8 +181,7 @@ struct simd_kernels {
                       size_t first_block, size_t last_block, float *sums);
     size_t depthwise_channels, depthwise_rows;
 
-    /* Result rows first … first + rows - 1; first is a multiple of d->rows. A block is
-     * depthwise_channels. */
+    /* Result rows first … first + rows - 1; first is a multiple of d->rows. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
     /* Packs weights [channel][taps][taps], where `packed` is not NULL; returns their bytes. */
@@ -223,8 +218,7 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* y[c] = x[c] * scale[c] + shift[c] for rows, clamped; NaN stays NaN. y may be x where the
-     * steps are alike. */
+    /* y[c] = x[c] * scale[c] + shift[c] for rows, clamped; NaN stays. y may be x if steps agree. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
@@ -271,8 +265,7 @@ struct simd_kernels {
 
     float (*sum_row)(const float *x, size_t n);
 
-    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (either may be NULL); the mean counts as
-     * 0 with is_rms. y may be x. */
+    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (or NULL); is_rms: the mean is 0. */
     void (*norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
                      bool is_rms, float *y, size_t n);
 
@@ -288,8 +281,7 @@ struct simd_kernels {
 /* The largest tile_rows and tile_columns of all variants. */
 enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 
-/* Of x86-64, and (base, too) of arm64: NEON, with the dot product, with that of matrices and with
- * bfloat16. */
+/* Of x86-64, and (base, too) of arm64: NEON, its dot product, that of matrices and bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
@@ -304,6 +296,5 @@ const struct simd_kernels *simd(void);
 /* Whether gemm_dot can be called on this CPU. */
 bool simd_has_dot(const struct simd_kernels *kernels);
 
-/* For tests: what simd() answers from now on; NULL: the widest again. Not while a session is made
- * or used by another thread. */
+/* For tests: what simd() answers; NULL: the widest. Not while another thread uses a session. */
 void simd_use(const struct simd_kernels *kernels);

@@ -18,10 +18,10 @@
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
 /* gcc and clang have these operators for registers of every width. */
-#define vec_add(a, b)            ((a) + (b))
-#define vec_sub(a, b)            ((a) - (b))
-#define vec_mul(a, b)            ((a) * (b))
-#define vec_div(a, b)            ((a) / (b))
+#define vec_add(a, b)            ((vec)((a) + (b)))
+#define vec_sub(a, b)            ((vec)((a) - (b)))
+#define vec_mul(a, b)            ((vec)((a) * (b)))
+#define vec_div(a, b)            ((vec)((a) / (b)))
 #define vec_zero()               ((vec){0})
 #define vec_bits(v)              ((vec_integers)(v)) /* the same register as signed integers */
 #define vec_magnitude(v)         ((vec)(vec_bits(v) & INT32_MAX))
@@ -32,6 +32,10 @@ static inline size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
+
+/* A loop over `n` numbers by registers, of `width` lanes from `i` on. */
+#define FOR_REGISTERS(i, width, n)                                                                 \
+    for (size_t i = 0, width; i < (n) && (width = smaller((n) - (i), VEC)); i += VEC)
 
 #if defined __AVX512F__
 

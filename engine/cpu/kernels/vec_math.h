@@ -1,6 +1,5 @@
 /* Private to engine/cpu/kernels/: exponential, logistic, hyperbolic tangent and error function of a
- * register of floats. Greatest errors are tested against libm (tests/unit/engine/cpu/test_simd.c).
- */
+ * register of floats. tests/unit/engine/cpu/test_simd.c compares them with libm. */
 #pragma once
 
 #include "engine/cpu/kernels/vec.h"
@@ -80,9 +79,8 @@ ALWAYS_INLINE vec vec_exp2_quick(vec t)
     return vec_scale_by(p, shifted);
 }
 
-/* 1 + 2^t, 1 + 2^126 at its most: 1 / (1 + e^-x) is the logistic function. The divisions that
- * follow are as quick as an estimate with Newton's step, whose multiplications other work can use.
- */
+/* 1 + 2^t, 1 + 2^126 at its most: 1 / (1 + e^-x) is the logistic function. Dividing by it is as
+ * quick as an estimate with Newton's step. */
 ALWAYS_INLINE vec vec_gate_divisor(vec t)
 {
     const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t));
