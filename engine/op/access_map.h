@@ -42,7 +42,6 @@ void access_map_join(struct access_map_group *group);
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 
-/* Reads it and checks that it stays within `elements` elements and has `groups` groups.
- * STATUS_MODEL otherwise. */
+/* Reads it; STATUS_MODEL unless it stays within `elements` elements and has `groups` groups. */
 enum status access_map_load(const struct node *node, const char *name, int groups, size_t elements,
                             struct access_map *ret, struct error *err) MUST_USE;

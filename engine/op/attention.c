@@ -115,8 +115,6 @@ static enum status infer_strided_copy(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &shape, err);
 }
 
-/* ---- reference kernels ---- */
-
 struct operand_of {
     const struct tensor *tensor;
     const struct access_map *map;
@@ -217,8 +215,6 @@ KERNEL(kernel_strided_copy)
                size);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_attention[] = {
     OP_ROW(ATTENTION, 1, 3, 3 + ATTENTION_BIASES, OP_PLAIN,

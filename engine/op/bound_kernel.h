@@ -28,8 +28,7 @@ void bound_kernel_free(struct bound_kernel *bound);
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
                              void *stop_context, struct error *err) MUST_USE;
 
-/* True if the step has parts that the kernel does not compute: bias, residual, activation, storing.
- */
+/* True if the step has what the kernel does not compute: bias, residual, activation, storing. */
 static inline bool bound_kernel_has_more(const struct bound_kernel *bound)
 {
     return bound->bias || bound->epilogue.residual || bound->epilogue.activation ||

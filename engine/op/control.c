@@ -155,16 +155,13 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
         char text[SHAPE_TEXT];
         if (shape->rank < 1 || shape->dims[0] != batch)
             return error_set(err, STATUS_SHAPE,
-                             "operand %zu has shape %s, expected a batch of "
-                             "%lld",
-                             i, shape_text(shape, text), (long long)batch);
+                             "operand %zu has shape %s, expected a batch of %lld", i,
+                             shape_text(shape, text), (long long)batch);
     }
     return STATUS_OK;
 }
 
 /* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
-
-/* ---- reference kernels ---- */
 
 /* A body's output becomes output i of the node; takes the reference over. */
 static enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
@@ -673,8 +670,6 @@ KERNEL(kernel_scan)
     iteration_end(&scan.it);
     return status;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_control[] = {
     {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",

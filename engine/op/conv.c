@@ -10,8 +10,6 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* ---- inference ---- */
-
 static enum status infer_conv(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *w = &node->inputs[1]->shape;
@@ -37,8 +35,7 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
     if (groups < 1 || (int64_t)conv.in_channels % groups)
         return error_set(err, STATUS_SHAPE,
-                         "offset_group is %lld, which does not divide %zu input "
-                         "channels",
+                         "offset_group is %lld, which does not divide %zu input channels",
                          (long long)groups, conv.in_channels);
     for (int i = 0; i < conv.window.spatial; i++)
         if (__builtin_mul_overflow(taps, conv.window.kernel[i], &taps))
@@ -53,8 +50,6 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     TRY(operand_has_shape(node, 4, "mask", &wanted, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
-
-/* ---- batches ---- */
 
 /* Offsets and mask belong to the images, the weights do not. */
 static int deform_axis(const struct node *node, const int *axes)
@@ -478,8 +473,6 @@ KERNEL(kernel_deform_conv)
     TRY(deform_batch(args, &d, in, dst, err));
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_conv[] = {
     {OP_CONV, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv,

@@ -23,8 +23,7 @@ static enum status check_operands(const struct node *node, const struct shape *x
     TRY(check_spatial_rank(x, err));
     if (w->rank != x->rank)
         return error_set(err, STATUS_SHAPE,
-                         "the weights have shape %s, expected rank %d as the "
-                         "input %s has",
+                         "the weights have shape %s, expected rank %d as the input %s has",
                          shape_text(w, right), x->rank, shape_text(x, left));
     size_t count;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);

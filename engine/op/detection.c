@@ -6,8 +6,6 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* ---- inference ---- */
-
 /* A known index that names no image is an error of the model. */
 static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
 {
@@ -464,8 +462,6 @@ KERNEL(kernel_non_max_suppression)
         memcpy((*args->out[0])->data, s.out, s.count * 3 * sizeof *s.out);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_detection[] = {
     OP_ROW(ROI_ALIGN, 10, 3, 3, OP_HEAVY,

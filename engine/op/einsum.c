@@ -59,9 +59,7 @@ static enum status read_term(const char **text, struct term *ret, struct error *
             term.ellipsis = true;
         } else if (label < 0) {
             return error_set(err, STATUS_MODEL,
-                             "the equation holds '%c', expected letters, '...', "
-                             "',' and '->'",
-                             *p);
+                             "the equation holds '%c', expected letters, '...', ',' and '->'", *p);
         }
         if (term.count == TERM_LABELS)
             return error_set(err, STATUS_UNSUPPORTED,
@@ -174,8 +172,7 @@ static enum status einsum_plan_init(const struct node *node, const struct shape 
         bool last = operand + 1 == operands;
         if (last ? *text == ',' : *text != ',')
             return error_set(err, STATUS_MODEL,
-                             "the equation does not have %zu terms, one for "
-                             "each operand",
+                             "the equation does not have %zu terms, one for each operand",
                              operands);
         text += *text == ',';
         TRY(bind_operand(&plan, operand, &term, shapes[operand], err));
@@ -212,10 +209,7 @@ static enum status infer_einsum(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
 }
 
-/* ---- batches ---- */
-
-/* Returns the dimension that has a label. -1: none has it. -2: several have it, as on a diagonal.
- */
+/* Returns the dimension that has a label. -1: none. -2: several, as on a diagonal. */
 static int label_place(const int8_t *labels, int rank, int label)
 {
     int place = -1;
@@ -263,8 +257,6 @@ static int einsum_beside(const struct node *node, size_t i, int axis)
             : -1;
     return place >= 0 ? place : BATCH_OTHER;
 }
-
-/* ---- reference kernels ---- */
 
 /* An array whose axes are labels; steps in elements, 0 for labels it does not have. A label that
  * occurs twice (a diagonal) has the sum of both steps. */
@@ -467,8 +459,6 @@ KERNEL(kernel_einsum)
     TRY(contract_all(args, &plan, arithmetic, operands, dst, err));
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_einsum[] = {
     {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, OP_HEAVY, "equation:string", infer_einsum,

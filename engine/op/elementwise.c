@@ -83,8 +83,6 @@ static enum status infer_where(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* ---- reference kernels ---- */
-
 KERNEL(kernel_cast)
 {
     const struct tensor *x = args->in[0];
@@ -208,8 +206,7 @@ KERNEL(kernel_pow)
             pow_floats(&row);
             continue;
         }
-        for (size_t done = 0; done < operands.row; done += BLOCK) {
-            size_t n = operands.row - done < BLOCK ? operands.row - done : BLOCK;
+        FOR_BLOCKS(done, n, operands.row) {
             if (integers)
                 pow_integers(&row, done, n);
             else
@@ -263,8 +260,6 @@ KERNEL(kernel_where)
     } while (broadcast_next(&operands));
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_elementwise[] = {
     OP_ROW(CAST, 6, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", cast,

@@ -1,5 +1,4 @@
-/* Private to the reference kernels: rows of elementwise operators, and how operands
- * broadcast. */
+/* Private to the reference kernels: rows of elementwise operators, and broadcasting. */
 #pragma once
 
 #include "engine/op/kernel.h"

@@ -115,8 +115,7 @@ static enum status half_blocks(binary_row row, enum dtype dtype, bool predicate,
         load_floats(a, dtype, x, 1);
     if (!b_moves)
         load_floats(b, dtype, y, 1);
-    for (size_t done = 0; done < n; done += BLOCK) {
-        size_t count = n - done < BLOCK ? n - done : BLOCK;
+    FOR_BLOCKS(done, count, n) {
         if (a_moves)
             load_floats(element(a, dtype, done), dtype, x, count);
         if (b_moves)
@@ -153,8 +152,6 @@ HALF_ROWS(greater, true)
 HALF_ROWS(less, true)
 HALF_ROWS(greater_or_equal, true)
 HALF_ROWS(less_or_equal, true)
-
-/* ---- the table ---- */
 
 #define NUMBER_ENTRIES(NAME)                                                                       \
     {                                                                                              \
@@ -284,8 +281,7 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
             break;
         do {
             float block[BLOCK];
-            for (size_t done = 0; done < operands.row; done += BLOCK) {
-                size_t n = operands.row - done < BLOCK ? operands.row - done : BLOCK;
+            FOR_BLOCKS(done, n, operands.row) {
                 size_t from = operands.rows.offset[0] + (operands.moves[0] ? done : 0);
                 load_floats(element(in->data, in->dtype, from), in->dtype, block,
                             operands.moves[0] ? n : 1);
@@ -381,8 +377,6 @@ KERNEL(kernel_clip)
     return STATUS_OK;
 }
 
-/* ---- inference ---- */
-
 static enum status infer_clip(struct node *node, struct error *err)
 {
     for (size_t i = 1; i < node->input_count; i++) {
@@ -454,38 +448,28 @@ static enum status infer_variadic(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* ---- the table ---- */
-
-#define BINARY(id, first, infer, kernel)                                                           \
-    {                                                                                              \
-        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST, NULL, infer, &batch_elementwise,              \
-            work_elements, kernel                                                                  \
-    }
+/* Two or any number of operands that broadcast. */
+#define BINARY(id, first, infer)                                                                   \
+    OP_ROW_OF(id, first, 2, 2, OP_BROADCAST, NULL, infer, &batch_elementwise, binary)
 #define COMPARISON(id, first)                                                                      \
-    {                                                                                              \
-        OP_##id, first, 0, 2, 2, 1, 1, OP_BROADCAST | OP_PREDICATE, NULL, infer_comparison,        \
-            &batch_elementwise, work_elements, kernel_binary                                       \
-    }
-#define VARIADIC(id)                                                                               \
-    {                                                                                              \
-        OP_##id, 1, 0, 1, OP_VARIADIC, 1, 1, OP_BROADCAST, NULL, infer_variadic,                   \
-            &batch_elementwise, work_elements, kernel_variadic                                     \
-    }
+    OP_ROW_OF(id, first, 2, 2, OP_BROADCAST | OP_PREDICATE, NULL, comparison, &batch_elementwise,  \
+              binary)
+#define VARIADIC(id) OP_ROW(id, 1, 1, OP_VARIADIC, OP_BROADCAST, NULL, variadic, &batch_elementwise)
 
 const struct op_info ops_binary[] = {
-    BINARY(ADD, 7, infer_binary, kernel_binary),
-    BINARY(SUB, 7, infer_binary, kernel_binary),
-    BINARY(MUL, 7, infer_binary, kernel_binary),
-    BINARY(DIV, 7, infer_binary, kernel_binary),
+    BINARY(ADD, 7, binary),
+    BINARY(SUB, 7, binary),
+    BINARY(MUL, 7, binary),
+    BINARY(DIV, 7, binary),
     OP_ROW(MOD, 10, 2, 2, OP_BROADCAST, "fmod:int", binary, &batch_elementwise),
-    BINARY(PRELU, 7, infer_prelu, kernel_binary),
+    BINARY(PRELU, 7, prelu),
     VARIADIC(MAX),
     VARIADIC(MIN),
     VARIADIC(SUM),
     VARIADIC(MEAN),
-    BINARY(AND, 7, infer_logical, kernel_binary),
-    BINARY(OR, 7, infer_logical, kernel_binary),
-    BINARY(XOR, 7, infer_logical, kernel_binary),
+    BINARY(AND, 7, logical),
+    BINARY(OR, 7, logical),
+    BINARY(XOR, 7, logical),
     COMPARISON(EQUAL, 7),
     COMPARISON(GREATER, 7),
     COMPARISON(LESS, 7),

@@ -1,6 +1,6 @@
-/* Operators with one operand. Floats have a row function per operator for float32 and
- * float64 (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a
- * block at a time. */
+/* Operators with one operand. Floats have a row function per operator for float32 and float64
+ * (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a block
+ * at a time. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 
@@ -138,9 +138,8 @@ static void unary_in_double(const struct unary_rows *unary, const struct paramet
                             const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
-    for (size_t done = 0; done < count; done += BLOCK) {
+    FOR_BLOCKS(done, n, count) {
         double block[BLOCK];
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
         load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
         unary->wide(block, block, n, parameters);
         store_doubles(block, y->dtype, element_at(y->data, y->dtype, done), n);
@@ -159,9 +158,8 @@ static void unary_floats(const struct unary_rows *unary, const struct parameters
         unary->wide(x->data, y->data, count, parameters);
         return;
     }
-    for (size_t done = 0; done < count; done += BLOCK) {
+    FOR_BLOCKS(done, n, count) {
         float block[BLOCK];
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
         load_floats(element(x->data, x->dtype, done), x->dtype, block, n);
         unary->single(block, block, n, parameters);
         store_floats(block, y->dtype, element_at(y->data, y->dtype, done), n);
@@ -186,9 +184,8 @@ static int64_t whole(enum op op, int64_t x)
 static void unary_integers(enum op op, const struct tensor *x, struct tensor *y)
 {
     size_t count = shape_count(&x->shape);
-    for (size_t done = 0; done < count; done += BLOCK) {
+    FOR_BLOCKS(done, n, count) {
         int64_t block[BLOCK];
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
         load_integers(element(x->data, x->dtype, done), x->dtype, block, n);
         for (size_t i = 0; i < n; i++) {
             /* uint64 above INT64_MAX reads as negative, but no unsigned number is. */
@@ -213,9 +210,8 @@ static void unary_predicate(const struct node *node, const struct tensor *x, str
     bool positive = node_int(node, "detect_positive", 1) != 0;
     size_t count = shape_count(&x->shape);
     uint8_t *to = y->data;
-    for (size_t done = 0; done < count; done += BLOCK) {
+    FOR_BLOCKS(done, n, count) {
         double block[BLOCK];
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
         load_doubles(element(x->data, x->dtype, done), x->dtype, block, n);
         for (size_t i = 0; i < n; i++) {
             double value = block[i];
@@ -288,8 +284,6 @@ KERNEL(kernel_unary)
     return STATUS_OK;
 }
 
-/* ---- inference ---- */
-
 INFER_LIKE(infer_float, DTYPES_FLOAT)
 INFER_LIKE(infer_number, DTYPES_NUMBER)
 INFER_LIKE(infer_signed, DTYPES_FLOAT | DTYPES_SIGNED)
@@ -300,7 +294,7 @@ static enum status infer_predicate(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
 }
 
-INFER_LIKE(infer_not, DTYPES_BOOL)
+INFER_LIKE(infer_flag, DTYPES_BOOL)
 
 static enum status infer_gelu(struct node *node, struct error *err)
 {
@@ -309,22 +303,16 @@ static enum status infer_gelu(struct node *node, struct error *err)
     return infer_float(node, err);
 }
 
-/* ---- the table ---- */
-
 #define UNARY(id, since, traits, attrs, infer)                                                     \
-    {                                                                                              \
-        OP_##id, since, 0, 1, 1, 1, 1, traits, attrs, infer, &batch_elementwise, work_elements,    \
-            kernel_unary                                                                           \
-    }
-#define UNARY_RECORD(id, name, ...) UNARY_RECORD_(id, __VA_ARGS__)
-#define UNARY_RECORD_(id, since, types, attrs, ...)                                                \
-    UNARY(id, since, OP_UNARY, attrs, infer_##types),
+    OP_ROW_OF(id, since, 1, 1, traits, attrs, infer, &batch_elementwise, unary)
+#define UNARY_RECORD(id, name, ...)                 UNARY_RECORD_(id, __VA_ARGS__)
+#define UNARY_RECORD_(id, since, types, attrs, ...) UNARY(id, since, OP_UNARY, attrs, types),
 
 const struct op_info ops_unary[] = {
     UNARIES(UNARY_RECORD) /* and those without rows */
-    UNARY(NOT, 1, OP_UNARY | OP_PREDICATE, NULL, infer_not),
-    UNARY(IS_NAN, 9, OP_UNARY | OP_PREDICATE, NULL, infer_predicate),
+    UNARY(NOT, 1, OP_UNARY | OP_PREDICATE, NULL, flag),
+    UNARY(IS_NAN, 9, OP_UNARY | OP_PREDICATE, NULL, predicate),
     UNARY(IS_INF, 10, OP_UNARY | OP_PREDICATE, "detect_negative:int detect_positive:int",
-          infer_predicate),
+          predicate),
     {0},
 };

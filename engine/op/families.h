@@ -1,5 +1,4 @@
-/* Private to engine/op/, but for struct window: the families of the operator table and what their
- * inference functions share. */
+/* Private to engine/op/ but for struct window: the families, and what their inference shares. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -61,8 +60,7 @@ enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t m
                        size_t *ret_count, bool *ret_known, struct error *err) MUST_USE;
 
 /* Spatial attributes of Conv, pools …: kernel, strides, pads (begin…, end…), dilations, auto_pad
- * worked out for the given input extents. Shared by inference and by every kernel, so that they
- * cannot disagree. */
+ * worked out for the given input extents. Inference and all kernels share them. */
 struct window {
     int spatial; /* 1 … 3 */
     int64_t kernel[3], stride[3], dilation[3], pad_begin[3], pad_end[3];

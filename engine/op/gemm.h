@@ -1,7 +1,6 @@
 /* Private to the reference kernels: matrix products, and the element types they come in.
  *
- * float16 and bfloat16 are computed in float32, integers modulo 2^32 or 2^64 (so that overflow
- * wraps as numpy has it). */
+ * float16 and bfloat16 are computed in float32, integers modulo 2^32 or 2^64 (as in numpy). */
 #pragma once
 
 #include "engine/op/kernel.h"
@@ -15,8 +14,7 @@ enum arithmetic arithmetic_for(enum dtype dtype);
 size_t arithmetic_size(enum arithmetic arithmetic);
 
 /* c[m, n] += a[m, k] * b[k, n]. Element (i, p) of a is a[i * a_row + p * a_col], so that a may be
- * transposed; rows of b and c are contiguous and ldb, ldc apart. No overlap; any extent may be 0.
- */
+ * transposed; rows of b and c are ldb, ldc apart. No overlap; any extent may be 0. */
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc);
 

@@ -6,8 +6,7 @@
 
 /* ---- matrix products ---- */
 
-/* numpy matmul: a [batch_a …, m, k] times b [batch_b …, k, n], batches broadcast, 1-D operands
- * promoted. */
+/* numpy matmul: a [batch_a …, m, k] times b [batch_b …, k, n]; 1-D operands are promoted. */
 struct matmul_shape {
     struct shape out;
     size_t m, n, k;
@@ -121,8 +120,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
  * has these factors, but no extents: the shape of x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
 
-/* Taps of each output position along an axis: 1, 2, 4, or more where it goes down with antialias.
- */
+/* Taps of each output position along an axis: 1, 2, 4, or more going down with antialias. */
 size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis);
 
 /* Those of output position i: where, inside the axis, and how much. True: it lies outside of the

@@ -14,8 +14,6 @@ enum interpolation { INTERPOLATE_LINEAR, INTERPOLATE_NEAREST, INTERPOLATE_CUBIC 
 #define GRID_PADDINGS "zeros border reflection"
 enum grid_padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
 
-/* ---- inference ---- */
-
 static enum status infer_grid_sample(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *grid = &node->inputs[1]->shape;
@@ -67,8 +65,6 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     out.dims[spatial + 1] = spatial;
     return infer_output(node, 0, theta->dtype, &out, err);
 }
-
-/* ---- batches ---- */
 
 /* ---- GridSample ---- */
 
@@ -324,8 +320,6 @@ KERNEL(kernel_affine_grid)
               node_int(args->node, "align_corners", 0) != 0);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_grid[] = {
     OP_ROW(GRID_SAMPLE, 16, 2, 2, OP_HEAVY, "align_corners:int mode:string padding_mode:string",

@@ -221,8 +221,6 @@ static enum status infer_cum_sum(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-/* ---- batches ---- */
-
 static int gather_axis(const struct node *node, const int *axes)
 {
     const int axis = (int)batch_attribute_axis(node, 0);
@@ -297,8 +295,6 @@ static int cum_sum_axis(const struct node *node, const int *axes)
     const int64_t at = tensor_int(axis, 0);
     return (at < 0 ? at + node->inputs[0]->shape.rank : at) != from ? from : BATCH_MIXES;
 }
-
-/* ---- reference kernels ---- */
 
 static int64_t index_at(const struct tensor *indices, size_t i)
 {
@@ -431,8 +427,7 @@ KERNEL(kernel_scatter_elements)
 
 /* ---- index tuples ---- */
 
-/* Tuples of `depth` indices into dimensions first … first + depth - 1 of `shape`; each addresses a
- * slice of `slice` elements. */
+/* Tuples of `depth` indices into dimensions from `first` on; each addresses `slice` elements. */
 struct tuples {
     const struct tensor *indices;
     const struct shape *shape;
@@ -550,8 +545,7 @@ KERNEL(kernel_non_zero)
     const struct tensor *x = args->in[0];
     size_t count = shape_count(&x->shape), found = 0;
     uint8_t flags[BLOCK];
-    for (size_t done = 0; done < count; done += BLOCK) {
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
+    FOR_BLOCKS(done, n, count) {
         flags_row(x, done, flags, n);
         for (size_t i = 0; i < n; i++)
             found += flags[i];
@@ -560,8 +554,7 @@ KERNEL(kernel_non_zero)
     TRY(kernel_output(args, 0, DTYPE_I64, &SHAPE(rank, (int64_t)found), err));
     int64_t *to = (*args->out[0])->data, at[TENSOR_MAX_RANK] = {0};
     size_t column = 0;
-    for (size_t done = 0; done < count; done += BLOCK) {
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
+    FOR_BLOCKS(done, n, count) {
         flags_row(x, done, flags, n);
         for (size_t i = 0; i < n; i++) {
             for (int d = 0; flags[i] && d < rank; d++)
@@ -625,8 +618,7 @@ struct running {
 
 static void running_row(const struct running *running, const void *from, void *to, enum dtype dtype)
 {
-    for (size_t done = 0; done < running->inner; done += BLOCK) {
-        size_t n = running->inner - done < BLOCK ? running->inner - done : BLOCK;
+    FOR_BLOCKS(done, n, running->inner) {
         double values[BLOCK], before[BLOCK];
         int64_t integers[BLOCK], whole_before[BLOCK];
         void *row = element_at(to, dtype, done);
@@ -674,8 +666,6 @@ KERNEL(kernel_cum_sum)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_index[] = {
     OP_ROW(GATHER, 1, 2, 2, OP_MOVES, "axis:int", gather, BATCH(gather_axis, NULL)),

@@ -62,8 +62,7 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
     if (interpreter->steps++ >= interpreter->max_steps)
         return error_set(
             err, STATUS_MODEL,
-            "the model was stopped after %llu steps; does it hold a loop that does not "
-            "end?",
+            "the model was stopped after %llu steps; does it hold a loop that does not end?",
             (unsigned long long)interpreter->max_steps);
     return STATUS_OK;
 }
@@ -206,8 +205,7 @@ static void widest_node(const struct graph *graph, size_t *ret_inputs, size_t *r
     }
 }
 
-/* One allocation for everything; the counts are those of arrays that exist, so that the sizes fit.
- */
+/* One allocation for everything; the counts are those of existing arrays, so the sizes fit. */
 static enum status run_start(struct run *run, struct interpreter *interpreter, struct graph *graph,
                              struct error *err)
 {

@@ -1,5 +1,4 @@
-/* Calls reference kernels, stops them, and allocates their scratch memory and outputs of
- * data-dependent shape. */
+/* Calls and stops reference kernels; their scratch memory and outputs of data-dependent shape. */
 #include <stdalign.h>
 #include <stdlib.h>
 

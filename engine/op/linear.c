@@ -27,8 +27,6 @@ static enum status infer_matmul(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
 }
 
-/* ---- batches ---- */
-
 static int gemm_axis(const struct node *node, const int *axes)
 {
     return batch_of_first(node, axes) == (node_int(node, "transA", 0) ? 1 : 0) ? 0 : BATCH_MIXES;
@@ -38,8 +36,6 @@ static int gemm_beside(const struct node *node, size_t i, int axis)
 {
     return i == 2 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
-
-/* ---- reference kernels ---- */
 
 /* ---- Gemm ---- */
 
@@ -98,8 +94,7 @@ static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void 
     if (c)
         bias_steps(&c->shape, &row, &column);
     for (size_t i = 0; i < gemm->m; i++) {
-        for (size_t j = 0; j < gemm->n; j += BLOCK) {
-            size_t count = gemm->n - j < BLOCK ? gemm->n - j : BLOCK;
+        FOR_BLOCKS(j, count, gemm->n) {
             void *at = element_at(y, dtype, i * gemm->n + j);
             load_doubles(at, dtype, values, count);
             if (c)
@@ -207,8 +202,6 @@ KERNEL(kernel_matmul)
         epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_linear[] = {
     {OP_GEMM, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,

@@ -13,22 +13,19 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* dst = weights * src + bias in `arithmetic`, ONNX Conv. src [N, C, …], weights [M, C/group, …],
- * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. Padding counts as 0.
- * STATUS_NO_MEMORY. */
+ * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. STATUS_NO_MEMORY. */
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
 
-/* values[i] = activation(values[i] + residual[i]); residual may be NULL. ARITHMETIC_F32 or
- * ARITHMETIC_F64. */
+/* values[i] = activation(values[i] + residual[i]) in F32 or F64; residual may be NULL. */
 void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
                     const void *residual, size_t count);
 
 /* Index of the input that is the residual of the node's epilogue; SIZE_MAX if there is none. */
 size_t epilogue_residual(const struct kernel_args *args);
 
-/* A window of three spatial dimensions that does what `window` does: leading dimensions of extent
- * 1. */
+/* The same window with three spatial dimensions, leading ones of extent 1. */
 struct window window_in_3d(const struct window *window);
 
 /* Number of taps of a 3-D window, and number of positions per channel of its input and output. */
@@ -40,6 +37,5 @@ size_t window_outputs(const struct window *window);
  * *first … *end-1; the input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
-/* Taps along axis i that lie inside the input or its padding, not beyond (ceil_mode may have the
- * window stick out). */
+/* Taps along axis i inside the input or its padding (with ceil_mode the window may stick out). */
 int64_t window_padded_taps(const struct window *window, int i, int64_t at);

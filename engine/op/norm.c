@@ -124,8 +124,7 @@ static enum status infer_group_normalization(struct node *node, struct error *er
     TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
     if (groups < 1 || x->shape.dims[1] % groups)
         return error_set(err, STATUS_SHAPE,
-                         "num_groups is %lld, expected a divisor of the %lld "
-                         "channels",
+                         "num_groups is %lld, expected a divisor of the %lld channels",
                          (long long)groups, (long long)x->shape.dims[1]);
     TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
     TRY(operand_vector(node, 2, "bias", x->shape.dims[1], err));
@@ -186,8 +185,6 @@ static enum status infer_scale_shift(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-/* ---- batches ---- */
-
 static int mean_variance_axis(const struct node *node, const int *axes)
 {
     unsigned reduced;
@@ -198,15 +195,12 @@ static int mean_variance_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* ---- reference kernels ---- */
-
 /* dst = src * scale + shift for elements at … at+n-1 of tensors. */
 static void affine_row(const struct tensor *x, struct tensor *y, size_t at, size_t n, double scale,
                        double shift)
 {
     double values[BLOCK];
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t count = n - i < BLOCK ? n - i : BLOCK;
+    FOR_BLOCKS(i, count, n) {
         load_doubles(element(x->data, x->dtype, at + i), x->dtype, values, count);
         for (size_t k = 0; k < count; k++)
             values[k] = values[k] * scale + shift;
@@ -441,8 +435,7 @@ KERNEL(kernel_rms_normalization)
 
 /* ---- MeanVarianceNormalization ---- */
 
-/* Dimensions of x in the order kept, then reduced. src: steps of x, dst: steps of the contiguous
- * transposed array. */
+/* Dimensions of x, kept ones first. src: steps of x, dst: those of the transposed array. */
 static size_t transposed_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
 {
     ptrdiff_t steps[TENSOR_MAX_RANK], step = sizeof(double);
@@ -550,8 +543,6 @@ KERNEL(kernel_scale_shift)
         dst[i] = in[0][i] * in[1][i % channels] + in[2][i % channels];
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_norm[] = {
     {OP_BATCH_NORMALIZATION, 9, 0, 5, 5, 1, 5, OP_NORMALIZATION,

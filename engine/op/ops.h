@@ -51,8 +51,7 @@ enum op_trait {
 
 #define OP_VARIADIC 255
 
-/* In the tables of engine/op a row is one operator and range of opsets, its fields in this order.
- */
+/* In the tables of engine/op a row is one operator and range of opsets, in this order. */
 struct op_info {
     enum op op;
     int since, until; /* opsets of its domain this entry is right for; until 0 = every later one
@@ -78,16 +77,14 @@ const struct op_info *op_find(enum op op, int opset);
 const struct op_info *op_record(enum op op);
 bool op_has(enum op op, unsigned traits); /* one of them */
 
-/* The type a Cast converts to, which opsets before 6 give as text; DTYPE_NONE if lensd lacks it.
- * Any thread. */
+/* The type a Cast converts to; DTYPE_NONE if lensd lacks it. Any thread. */
 enum dtype op_cast_target(const struct node *cast);
 
 /* Estimates the work of a node from the shapes of its operands: elements read and written, and the
  * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
 double node_work(const struct node *node);
 
-/* The numbers of inputs and outputs are the entry's, and no required input is left out.
- * STATUS_MODEL. */
+/* STATUS_MODEL unless the counts are the entry's, and no required input is left out. */
 enum status op_check_operands(const struct node *node, const struct op_info *info,
                               struct error *err) MUST_USE;
 

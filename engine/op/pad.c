@@ -3,8 +3,6 @@
 
 #include "engine/op/family.h"
 
-/* ---- inference ---- */
-
 static enum status infer_pad(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *fill = node_input(node, 2);
@@ -107,8 +105,6 @@ static enum status infer_col2im(struct node *node, struct error *err)
     TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
     return infer_output(node, 0, x->dtype, &col2im.out, err);
 }
-
-/* ---- batches ---- */
 
 static int pad_axis(const struct node *node, const int *axes)
 {
@@ -291,10 +287,9 @@ static void add_row(const struct col2im_image *image, size_t block_element, cons
         block_element /= (size_t)g->block[d];
         base[d] = k * g->dilation[d] - g->pad[d];
     }
-    for (size_t done = 0; done < positions; done += BLOCK) {
+    FOR_BLOCKS(done, n, positions) {
         double values[BLOCK];
         int64_t integers[BLOCK];
-        size_t n = positions - done < BLOCK ? positions - done : BLOCK;
         if (image->real)
             load_doubles(element(row, dtype, done), dtype, values, n);
         else
@@ -330,8 +325,6 @@ KERNEL(kernel_col2im)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_pad[] = {
     OP_ROW(PAD, 11, 2, 4, OP_PLAIN, "mode:string", pad, BATCH(pad_axis, NULL)),

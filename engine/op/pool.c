@@ -8,8 +8,6 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* ---- inference ---- */
-
 /* The p of LpPool and GlobalLpPool. */
 static double pool_norm(const struct node *node)
 {
@@ -91,8 +89,6 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* ---- reference kernels ---- */
-
 /* Ranges of taps for one output position. */
 struct tap_ranges {
     int64_t first[3], end[3];
@@ -131,8 +127,7 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
     return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
 }
 
-/* Calls `body` with `row`, the input row's start, and x0, count, step: the positions of its taps.
- */
+/* Calls `body` with `row`, the input row's start, and x0, count, step: positions of its taps. */
 #define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
     for (int64_t tz = (cursor)->taps.first[0]; tz < (cursor)->taps.end[0]; tz++)                   \
         for (int64_t ty = (cursor)->taps.first[1]; ty < (cursor)->taps.end[1]; ty++) {             \
@@ -208,8 +203,7 @@ static enum status max_plane(const struct kernel_args *args, enum dtype dtype, c
                                 : max_plane_u8(args, src, dst, indices, window, err);
 }
 
-/* Turns positions within a plane into positions within the tensor. column_major: storage_order 1.
- */
+/* Turns positions in a plane into positions in the tensor. column_major: storage_order 1. */
 static void place_indices(int64_t *indices, size_t positions, size_t base, const struct window *w,
                           bool column_major)
 {
@@ -371,8 +365,7 @@ KERNEL(kernel_global_pool)
     double values[BLOCK];
     for (size_t n = 0; n < planes; n++) {
         double result = op == OP_GLOBAL_MAX_POOL ? -INFINITY : 0;
-        for (size_t i = 0; i < plane; i += BLOCK) {
-            size_t count = plane - i < BLOCK ? plane - i : BLOCK;
+        FOR_BLOCKS(i, count, plane) {
             load_doubles(element(x->data, x->dtype, n * plane + i), x->dtype, values, count);
             result = global_value(op, values, count, p, result);
         }
@@ -406,8 +399,7 @@ static enum status unpool_output(const struct kernel_args *args, const struct sh
         fits = (*ret)->shape.dims[i] >= addressed->dims[i];
     if (!fits)
         return error_set(err, STATUS_SHAPE,
-                         "output_shape is smaller than what strides and "
-                         "kernel_shape give");
+                         "output_shape is smaller than what strides and kernel_shape give");
     return STATUS_OK;
 }
 
@@ -448,8 +440,6 @@ KERNEL(kernel_max_unpool)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_pool[] = {
     {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, OP_KEEPS_NUMBERS | OP_HEAVY,

@@ -29,19 +29,16 @@ static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
     return value < (double)q->high ? (int64_t)value : q->high;
 }
 
-/* The same of real / scale. ONNX rounds before it adds the zero point, which shows at ties when the
- * zero point is odd. */
+/* The same of real / scale. ONNX rounds before it adds the zero point, which shows at ties. */
 static inline int64_t quant_round(const struct quant *q, double divided)
 {
     return quant_round_shifted(q, rint(divided) + (double)q->zero);
 }
 
-/* dst[i] = src[i] - zero[i / run] (zero 0 where `zeros` is NULL, zeros[0] for all where run is 0);
- * src is an 8-bit tensor. */
+/* dst[i] = src[i] - zeros[i / run] (NULL: 0; run 0: zeros[0] for all); src is an 8-bit tensor. */
 void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
 
-/* Iterates over the output matrices of a batched product; offsets 0 and 1: which matrix of each
- * operand. */
+/* Iterates over the matrices of a batched product; offsets 0 and 1: which of each operand. */
 struct strided_iterator batch_iterator(const struct matmul_shape *shape);
 
 /* y[m, n] += a * b as Gemm has it; y is what sums start from. */

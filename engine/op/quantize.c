@@ -73,8 +73,6 @@ static enum status infer_dynamic_quantize(struct node *node, struct error *err)
 
 INFER_LIKE(infer_f32, DTYPE_BIT(F32))
 
-/* ---- batches ---- */
-
 static int quantize_beside(const struct node *node, size_t i, int axis)
 {
     const int rank = node->inputs[i]->shape.rank;
@@ -82,8 +80,6 @@ static int quantize_beside(const struct node *node, size_t i, int axis)
 }
 
 static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside};
-
-/* ---- reference kernels ---- */
 
 /* ---- element by element, with the scale each belongs to ---- */
 
@@ -232,10 +228,9 @@ KERNEL(kernel_quantize)
         return STATUS_OK;
     }
     struct block_cursor cursor = {.layout = &layout};
-    for (size_t at = 0; at < count; at += BLOCK) {
+    FOR_BLOCKS(at, n, count) {
         double values[BLOCK];
         int64_t stored[BLOCK];
-        size_t n = count - at < BLOCK ? count - at : BLOCK;
         load_doubles(element(x->data, x->dtype, at), x->dtype, values, n);
         for (size_t i = 0; i < n; i++, cursor_next(&cursor)) {
             double s = params.scale[cursor.at];

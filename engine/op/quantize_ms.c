@@ -4,13 +4,10 @@
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
  * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
- * arithmetic in a certain order, in some operators with the zero point added before rounding. The
- * same order is kept here. */
+ * arithmetic in a certain order, in some with the zero point added before rounding. So do these. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
-
-/* ---- inference ---- */
 
 static enum status infer_qlinear_binary(struct node *node, struct error *err)
 {
@@ -28,8 +25,7 @@ static enum status infer_qlinear_concat(struct node *node, struct error *err)
     TRY(check_output_params(node, 0, err));
     if (node->input_count % 3 != 2)
         return error_set(err, STATUS_MODEL,
-                         "%zu inputs, expected the output's scale and zero "
-                         "point, then triples",
+                         "%zu inputs, expected the output's scale and zero point, then triples",
                          node->input_count);
     TRY(check_triple(node, 2, "an operand", err));
     struct shape out = node->inputs[2]->shape;
@@ -88,15 +84,11 @@ static enum status infer_lookup(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* ---- batches ---- */
-
 /* Scales have no axis. */
 static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
 {
     return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
 }
-
-/* ---- reference kernels ---- */
 
 /* Element i of an 8-bit tensor's data. */
 static int64_t stored_at(const void *data, enum dtype dtype, size_t i)
@@ -234,8 +226,7 @@ KERNEL(kernel_qlinear_concat)
 
 /* ---- pools ---- */
 
-/* Where element i of a tensor of [N, C, plane] or, channels last, [N, plane, C] lies in the former
- * order. */
+/* Where element i of [N, C, plane] or, channels last, [N, plane, C] lies in the former order. */
 static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t plane)
 {
     if (!channels_last)
@@ -244,8 +235,7 @@ static size_t plane_index(size_t i, bool channels_last, size_t channels, size_t 
     return i - rest + rest % channels * plane + rest / channels;
 }
 
-/* The mean of the window at output position `at`, summed in float32 in the order of memory; the
- * window is in 3-D. */
+/* The mean of the 3-D window at output position `at`, summed in float32 in memory's order. */
 static float window_mean(const struct window *w, bool count_include_pad, const float *src,
                          const int64_t *at)
 {
@@ -320,8 +310,6 @@ KERNEL(kernel_qlinear_global_average_pool)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_quantize_ms[] = {
     OP_ROW(QLINEAR_ADD, 1, 2, 8, OP_PLAIN, NULL, qlinear_binary, &batch_elementwise),

@@ -5,10 +5,7 @@
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
-/* ---- inference ---- */
-
-/* The output of a product: stored as operands `scale` and `scale + 1` say, or float32 without
- * them. */
+/* The output of a product: stored as operands `scale` and `scale + 1` say, else float32. */
 static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
                                  struct error *err)
 {
@@ -129,8 +126,6 @@ static enum status infer_qgemm(struct node *node, struct error *err)
     return infer_product(node, 7, &out, err);
 }
 
-/* ---- batches ---- */
-
 static int qlinear_matmul_axis(const struct node *node, const int *axes)
 {
     return batch_of_matmul(node, axes, 3);
@@ -145,8 +140,6 @@ static int qgemm_beside(const struct node *node, size_t i, int axis)
 {
     return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
-
-/* ---- reference kernels ---- */
 
 /* Scratch of int32, one for each element of a tensor, filled by quant_widen(). */
 static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
@@ -173,8 +166,7 @@ static void finish_sums(const int32_t *sums, size_t n, float factor, const struc
         return;
     }
     factor /= (float)quant->scale;
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t count = n - i < BLOCK ? n - i : BLOCK;
+    FOR_BLOCKS(i, count, n) {
         for (size_t k = 0; k < count; k++)
             stored[k] = quant_round(quant, (double)((float)sums[i + k] * factor));
         store_integers(stored, y->dtype, element_at(y->data, y->dtype, at + i), count);
@@ -231,8 +223,7 @@ KERNEL(kernel_qlinear_conv)
 
 /* ---- matrix products ---- */
 
-/* The number that belongs to a row or column of a matrix of an operand; `otherwise` when left
- * out. */
+/* The number of a row or column of a matrix of an operand; `otherwise` when left out. */
 static double param_at(const struct tensor *param, struct matmul_param layout, size_t matrix,
                        size_t line, double otherwise)
 {
@@ -401,8 +392,6 @@ KERNEL(kernel_qgemm)
     finish_qgemm(args, &gemm, sums, *args->out[0]);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_quantize_product[] = {
     {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,

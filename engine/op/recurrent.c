@@ -194,8 +194,6 @@ static double work_recurrent(const struct node *node)
     return (double)x->shape.dims[0] * (double)x->shape.dims[1] * weights;
 }
 
-/* ---- batches ---- */
-
 /* Returns the axis of images in operand i; -1 if it must have none. */
 static int recurrent_batch_axis(const struct node *node, size_t i)
 {
@@ -220,8 +218,6 @@ static int recurrent_beside(const struct node *node, size_t i, int axis)
 }
 
 const struct batch_rule batch_recurrent = {recurrent_axis, recurrent_beside};
-
-/* ---- reference kernels ---- */
 
 /* The data of one direction. Rows have `width` numbers; bias may be NULL. */
 struct recurrent_run {
@@ -447,8 +443,6 @@ KERNEL(kernel_recurrent)
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 #define RECURRENT_ATTRS                                                                            \
     "activation_alpha:floats activation_beta:floats activations:strings clip:float "               \

@@ -18,8 +18,6 @@ static enum status infer_reduce(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &reduction.out, err);
 }
 
-/* ---- batches ---- */
-
 static int reduce_axis(const struct node *node, const int *axes)
 {
     const struct tensor *operands[2] = {0};
@@ -35,8 +33,6 @@ static int reduce_axis(const struct node *node, const int *axes)
     return reduction.out.rank == node->inputs[0]->shape.rank ? from
                                                              : from - __builtin_popcount(before);
 }
-
-/* ---- reference kernels ---- */
 
 /* ---- rows of the input and where they go ---- */
 
@@ -195,8 +191,7 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     reduce_cursor_start(&cursor, &x->shape, axes);
     bool is_signed = x->dtype != DTYPE_U64;
     for (size_t r = 0; x->bytes && r < cursor.rows; r++, strided_next(&cursor.it, 1)) {
-        for (size_t done = 0; done < cursor.row; done += BLOCK) {
-            size_t n = cursor.row - done < BLOCK ? cursor.row - done : BLOCK;
+        FOR_BLOCKS(done, n, cursor.row) {
             size_t out = cursor.row_reduced ? cursor.it.offset[0] : cursor.it.offset[0] + done;
             const void *from = element(x->data, x->dtype, r * cursor.row + done);
             double values[BLOCK];
@@ -343,26 +338,21 @@ KERNEL(kernel_extreme)
     return STATUS_OK;
 }
 
-/* ---- the table ---- */
-
-/* From opset 18 on, ReduceSum from 13; the importer turns attributes of older files into operands.
- */
+/* From opset 18 on, ReduceSum from 13; the importer makes operands of older attributes. */
 #define REDUCE(id, kernel)                                                                         \
-    {                                                                                              \
-        OP_##id, 13, 0, 1, 2, 1, 1, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",             \
-            infer_reduce, BATCH(reduce_axis, NULL), work_elements, kernel                          \
-    }
+    OP_ROW_OF(id, 13, 1, 2, OP_PLAIN, "keepdims:int noop_with_empty_axes:int", reduce,             \
+              BATCH(reduce_axis, NULL), kernel)
 
 const struct op_info ops_reduce[] = {
-    REDUCE(REDUCE_SUM, kernel_reduce),
-    REDUCE(REDUCE_MEAN, kernel_reduce),
-    REDUCE(REDUCE_MAX, kernel_extreme),
-    REDUCE(REDUCE_MIN, kernel_extreme),
-    REDUCE(REDUCE_PROD, kernel_reduce),
-    REDUCE(REDUCE_L1, kernel_reduce),
-    REDUCE(REDUCE_L2, kernel_reduce),
-    REDUCE(REDUCE_LOG_SUM, kernel_reduce),
-    REDUCE(REDUCE_LOG_SUM_EXP, kernel_reduce),
-    REDUCE(REDUCE_SUM_SQUARE, kernel_reduce),
+    REDUCE(REDUCE_SUM, reduce),
+    REDUCE(REDUCE_MEAN, reduce),
+    REDUCE(REDUCE_MAX, extreme),
+    REDUCE(REDUCE_MIN, extreme),
+    REDUCE(REDUCE_PROD, reduce),
+    REDUCE(REDUCE_L1, reduce),
+    REDUCE(REDUCE_L2, reduce),
+    REDUCE(REDUCE_LOG_SUM, reduce),
+    REDUCE(REDUCE_LOG_SUM_EXP, reduce),
+    REDUCE(REDUCE_SUM_SQUARE, reduce),
     {0},
 };

@@ -5,17 +5,15 @@
  * inference compute it (onnx.reference does so in double: 10 * 0.9f is 9 here and 8 there);
  * align_corners and regions use the whole output extent (PyTorch, ONNX Runtime), where the
  * reference uses in * scale; pytorch_half_pixel puts an extent of one at 0, as the text of the
- * specification says, and the reference at -0.5; an axis whose extent stays is computed all the
- * same when its scale is not 1 or a region is cut out (the reference; ONNX Runtime copies the
- * tensor). */
+ * specification says, and the reference at -0.5; an axis whose extent stays is computed when its
+ * scale is not 1 or a region is cut out (ONNX Runtime copies). */
 #include <math.h>
 #include <string.h>
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* The words of Resize's attributes, in the order of their enumerations. "simple" is of the
- * importer, not of ONNX. */
+/* The words of Resize's attributes, in their enumerations' order; the importer adds "simple". */
 #define MODES "nearest linear cubic"
 #define COORDINATES                                                                                \
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "                 \
@@ -258,8 +256,6 @@ static enum status infer_resize(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* ---- batches ---- */
-
 /* A scale next to 1 blends images though their number stays, and a region may turn them round. */
 static int resize_axis(const struct node *node, const int *axes)
 {
@@ -284,8 +280,7 @@ static int resize_beside(const struct node *node, size_t i, int axis)
  * outside are clamped to the edge, or left out (exclude_outside) ---- */
 
 /* x / scale, by the exact ratio where there is one. A scale that was given is float32, and so is
- * the quotient: 6.5 / 2.6 is then 2.5, as the author of the scale meant it, and not a little more.
- */
+ * the quotient: 6.5 / 2.6 is then 2.5, as was meant, and not a little more. */
 static double unscale(const struct resize_axis *axis, double x)
 {
     if (axis->from_sizes)
@@ -422,8 +417,6 @@ bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis,
     return plan->coordinate == RESIZE_TF_CROP_AND_RESIZE && (x < 0 || x > (double)(axis->in - 1));
 }
 
-/* ---- reference kernels ---- */
-
 struct table {
     size_t taps;    /* for each output position */
     size_t *index;  /* [out, taps] */
@@ -557,8 +550,7 @@ static void store_result(const struct stage *stage, struct tensor *y, bool neare
         return;
     }
     bool rounds = !dtype_is_float(y->dtype);
-    for (size_t i = 0; i < count; i += BLOCK) {
-        size_t n = count - i < BLOCK ? count - i : BLOCK;
+    FOR_BLOCKS(i, n, count) {
         const double *src = (const double *)stage->data + i;
         for (size_t k = 0; k < n; k++)
             values[k] = rounds ? rint(src[k]) : src[k];
@@ -627,8 +619,6 @@ KERNEL(kernel_resize)
     }
     return resize_by_plan(args, &plan, y, err);
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_resize[] = {
     OP_ROW(

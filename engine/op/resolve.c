@@ -43,9 +43,8 @@ enum status resolve_list(const struct tensor *list, const char *what, int64_t *r
         return STATUS_OK;
     if (!is_integer(list->dtype) || list->shape.rank > 1)
         return error_set(err, STATUS_SHAPE,
-                         "%s is a %s tensor of shape %s, expected a list of "
-                         "integers",
-                         what, dtype_name(list->dtype), shape_text(&list->shape, text));
+                         "%s is a %s tensor of shape %s, expected a list of integers", what,
+                         dtype_name(list->dtype), shape_text(&list->shape, text));
     size_t count = shape_count(&list->shape);
     if (count > max)
         return error_set(err, STATUS_SHAPE, "%s holds %zu numbers, expected at most %zu", what,
@@ -154,8 +153,7 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
                              "the new shape has both 0 and -1, which leaves -1 undefined");
         if (left % named)
             return error_set(err, STATUS_SHAPE,
-                             "%s cannot be reshaped to %s: %lld elements do not "
-                             "divide by %lld",
+                             "%s cannot be reshaped to %s: %lld elements do not divide by %lld",
                              shape_text(data, from), shape_text(&out, to), (long long)left,
                              (long long)named);
         out.dims[unknown] = left / named;

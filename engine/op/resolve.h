@@ -75,8 +75,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
                           const struct tensor *const *operands, struct slice *ret,
                           struct error *err) MUST_USE;
 
-/* Pad, and CenterCropPad as the padding that does it: elements added before and after (negative:
- * cut off) each axis. */
+/* Pad, and CenterCropPad as such: elements added before and after each axis (negative: cut). */
 enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
 struct padding {
     enum pad_mode mode;

@@ -254,8 +254,7 @@ static enum status infer_concat(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* Sets the shapes of the outputs. Their extents are given, or equal; the last one may then be
- * smaller. */
+/* Sets the outputs' shapes. Their extents are given, or equal but for a smaller last one. */
 static enum status split_outputs(struct node *node, int64_t axis, const struct tensor *split,
                                  bool given, struct error *err)
 {
@@ -297,8 +296,7 @@ static enum status infer_split(struct node *node, struct error *err)
     if (split) {
         if (parts != -1)
             return error_set(err, STATUS_MODEL,
-                             "both the input split and the attribute num_outputs "
-                             "are given");
+                             "both the input split and the attribute num_outputs are given");
         TRY(operand_dtype(node, 1, "split", DTYPES_INDEX, err));
         TRY(operand_rank(node, 1, "split", 1, 1, err));
         TRY(split_count_check(node, shape_count(&split->shape), err));
@@ -420,8 +418,6 @@ static enum status infer_space_to_depth(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-/* ---- batches ---- */
-
 static int transpose_axis(const struct node *node, const int *axes)
 {
     const int rank = node->inputs[0]->shape.rank;
@@ -484,8 +480,6 @@ static int concat_beside(const struct node *node, size_t i, int axis)
     return axis;
 }
 
-/* ---- reference kernels ---- */
-
 KERNEL(kernel_constant)
 {
     struct tensor *out = *args->out[0];
@@ -528,8 +522,7 @@ KERNEL(kernel_range)
     double first = tensor_number(args->in[0], 0), step = tensor_number(args->in[2], 0);
     uint64_t whole_first = (uint64_t)tensor_int(args->in[0], 0);
     uint64_t whole_step = (uint64_t)tensor_int(args->in[2], 0);
-    for (size_t done = 0; done < count; done += BLOCK) {
-        size_t n = count - done < BLOCK ? count - done : BLOCK;
+    FOR_BLOCKS(done, n, count) {
         void *to = element_at(out->data, out->dtype, done);
         double block[BLOCK];
         int64_t whole[BLOCK];
@@ -780,8 +773,6 @@ KERNEL(kernel_blocks)
     copy_strided(out->data, x->data, item, dims, 6);
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_shape[] = {
     OP_ROW(CONSTANT, 1, 0, 0, OP_PLAIN,

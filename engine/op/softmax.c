@@ -124,8 +124,6 @@ KERNEL(kernel_columns)
     return STATUS_OK;
 }
 
-/* ---- the table ---- */
-
 const struct op_info ops_softmax[] = {
     OP_ROW_OF(SOFTMAX, 1, 1, 1, OP_PROBABILITIES, "axis:int", softmax, &batch_beside_last, columns),
     OP_ROW_OF(LOG_SOFTMAX, 1, 1, 1, OP_PLAIN, "axis:int", softmax, &batch_beside_last, columns),

@@ -1,11 +1,8 @@
-/* TopK and Unique. Elements of every dtype become 64-bit keys that order as they do, so that one
- * sort serves all. */
+/* TopK, Unique, ArgMax. Elements of every dtype become 64-bit keys that order as they do. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/op/family.h"
-
-/* ---- inference ---- */
 
 static enum status infer_top_k(struct node *node, struct error *err)
 {
@@ -54,13 +51,10 @@ static enum status infer_arg(struct node *node, struct error *err)
             out.dims[out.rank++] = 1;
     if (shape->dims[axis] == 0 && shape_count(&out) != 0)
         return error_set(err, STATUS_SHAPE,
-                         "axis %lld is empty: it has no largest or smallest "
-                         "element",
+                         "axis %lld is empty: it has no largest or smallest element",
                          (long long)axis);
     return infer_output(node, 0, DTYPE_I64, &out, err);
 }
-
-/* ---- batches ---- */
 
 /* ArgMax: the axis that it looks along is left out unless keepdims. */
 static int arg_axis(const struct node *node, const int *axes)
@@ -76,9 +70,7 @@ static const struct batch_rule arg_rule = {arg_axis, NULL};
 
 /* ---- keys ---- */
 
-/* The bits of a double, mapped to integers that order the same: negative numbers flipped, positive
- * ones above.
- */
+/* A double's bits as integers that order the same: negative ones flipped, positive ones above. */
 static uint64_t float_key(double x)
 {
     uint64_t bits;
@@ -89,12 +81,10 @@ static uint64_t float_key(double x)
     return bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
 }
 
-/* Keys that order as the elements do (unsigned comparison); -0 equals 0, NaN is above everything
- * and equal to itself. */
+/* Unsigned keys that order as the elements do; -0 equals 0, NaN is above all and equals itself. */
 static void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
 {
-    for (size_t done = 0; done < n; done += BLOCK) {
-        size_t count = n - done < BLOCK ? n - done : BLOCK;
+    FOR_BLOCKS(done, count, n) {
         const void *from = element(src, dtype, done);
         if (dtype_is_float(dtype)) {
             double values[BLOCK];
@@ -265,8 +255,7 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
                        slices->keys + s * slices->width + o * inner, inner);
 }
 
-/* The groups of equal slices. order: positions sorted by contents, then by position; a group is a
- * run of it. */
+/* The groups of equal slices: runs of `order`, positions sorted by contents, then position. */
 struct groups {
     size_t *order;  /* [count] */
     size_t *starts; /* [groups + 1]: where in order each group begins */
@@ -373,8 +362,7 @@ KERNEL(kernel_unique)
 
 /* ---- ArgMax, ArgMin ---- */
 
-/* The best element has the largest key. NaN is better than any number, as in numpy, also for
- * ArgMin. */
+/* The best element has the largest key. NaN is better than any number, also for ArgMin. */
 struct arg {
     const struct tensor *x;
     bool largest, last;
@@ -394,8 +382,7 @@ static int64_t arg_line(const struct arg *arg, size_t start)
 {
     uint64_t best = 0, keys[BLOCK];
     size_t index = 0;
-    for (size_t done = 0; done < arg->count; done += BLOCK) {
-        size_t n = arg->count - done < BLOCK ? arg->count - done : BLOCK;
+    FOR_BLOCKS(done, n, arg->count) {
         arg_keys(arg, start + done, keys, n);
         for (size_t i = 0; i < n; i++) {
             if (keys[i] > best || (arg->last && keys[i] == best)) {
@@ -438,16 +425,13 @@ KERNEL(kernel_arg)
             *to++ = arg_line(&arg, start);
             continue;
         }
-        for (size_t i = 0; i < inner; i += BLOCK) {
-            size_t n = inner - i < BLOCK ? inner - i : BLOCK;
+        FOR_BLOCKS(i, n, inner) {
             arg_lines(&arg, start + i, inner, to, n);
             to += n;
         }
     }
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 const struct op_info ops_sort[] = {
     {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,

@@ -286,8 +286,6 @@ static enum status infer_rotary(struct node *node, struct error *err)
 
 INFER_LIKE(infer_keys, DTYPE_BIT(I64))
 
-/* ---- batches ---- */
-
 static int attention_axis(const struct node *node, const int *axes)
 {
     return batch_of_samples(node, axes, 3);
@@ -309,8 +307,6 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
     (void)axis;
     return i == 3 || node->inputs[i]->shape.rank > 2 ? 0 : BATCH_OTHER;
 }
-
-/* ---- reference kernels ---- */
 
 /* ---- Attention ---- */
 
@@ -581,8 +577,6 @@ KERNEL(kernel_rotary_embedding)
     TRY(rotate_all(args, &call, in, y, err));
     return STATUS_OK;
 }
-
-/* ---- the table ---- */
 
 #define ATTENTION_ATTRS                                                                            \
     "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int scale:float "        \

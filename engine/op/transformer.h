@@ -15,8 +15,7 @@
  * past_value [batch, kv_heads, past, …] come in front of them: keys = past + added.
  *
  * bias is 0, plus the mask (a float, or 0 / -inf for true / false) and -inf where causality, the
- * window (opset 25) or nonpad_kv_seqlen (opset 24) hide a key. A row whose biases are all -inf has
- * the result 0. */
+ * window (opset 25) or nonpad_kv_seqlen (opset 24) hide a key. A row of -inf has the result 0. */
 enum attention_input {
     ATTENTION_Q,
     ATTENTION_K,
@@ -48,8 +47,8 @@ struct attention_call {
 };
 
 /* The inputs' shapes are known. Errors: STATUS_MODEL (attributes, dtypes), STATUS_SHAPE.
- * softmax_precision is checked but has no effect: scores and exponentials are float32 or
- * wider. Thread-safe. */
+ * softmax_precision is checked but has no effect: scores and exponentials are float32 or wider.
+ * Thread-safe. */
 enum status attention_call_load(const struct node *node, struct attention_call *ret,
                                 struct error *err) MUST_USE;
 

@@ -3,8 +3,7 @@
  *
  * Easy to get wrong: the odd pixel of SAME_UPPER goes to the end, of SAME_LOWER to the beginning;
  * ceil_mode drops a last window that would start in the end padding (ONNX AveragePool-19, as
- * PyTorch); ceil_mode means nothing under auto_pad; an auto_pad other than NOTSET wins over pads.
- */
+ * PyTorch); an auto_pad other than NOTSET wins over pads and ceil_mode. */
 #include "engine/op/families.h"
 #include "engine/op/nn.h"
 #include "engine/op/operands.h"
@@ -141,8 +140,6 @@ enum status window_init(const struct node *node, int spatial, const int64_t *in,
     *ret = w;
     return STATUS_OK;
 }
-
-/* ---- reference kernels ---- */
 
 struct window window_in_3d(const struct window *window)
 {
