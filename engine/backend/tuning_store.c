@@ -450,8 +450,7 @@ void tuning_save(void)
     free(folder);
 }
 
-/* Can something be made in the folder? Asked by doing so: of /proc and the like access() says yes
- * to root. 0, or errno. */
+/* Can something be made in the folder? By doing so: access() says yes to root. 0, or errno. */
 static int try_to_make(const char *folder)
 {
     char *probe = NULL;

@@ -1,5 +1,4 @@
-/* Maps files for reading. A SIGBUS handler puts a page of zeros where a file has shrunk and marks
- * the mapping as torn. */
+/* Maps files for reading. A SIGBUS handler puts zeros where a file has shrunk. */
 #include "engine/base/mapping.h"
 
 #include <errno.h>

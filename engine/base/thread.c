@@ -12,8 +12,7 @@ struct thread_beginning {
     char name[16];
 };
 
-/* A thread sets its own name: naming another thread writes a file in /proc, which a confined
- * process may not do. */
+/* A thread sets its own name: another's is a file in /proc, closed to a confined process. */
 static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;

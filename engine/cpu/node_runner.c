@@ -113,8 +113,7 @@ void node_programs_free(struct backend *backend)
 }
 
 /* A graph of the node alone: constants are shared, the other operands are its inputs. Attributes
- * are borrowed, so the graph must not outlive the node, and must let go of them before it is freed.
- */
+ * are borrowed: the graph must not outlive the node, and lets go of them first. */
 static enum status graph_of(const struct node_call *call, struct node_program *kept,
                             struct graph *graph, struct error *err)
 {

@@ -2,8 +2,7 @@
  * because the program comes first in the dynamic linker's order. A function outlined from `#pragma
  * omp parallel` calls back only for its number, the team's size and barriers.
  *
- * Source: libgomp/libgomp_g.h (GCC 12), the functions' names and arguments; OpenMP API 5.2, 18.2.
- */
+ * Source: libgomp/libgomp_g.h (GCC 12), names and arguments; OpenMP API 5.2, 18.2. */
 
 #include "engine/base/forkjoin.h"
 

@@ -355,9 +355,7 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
     return next == count;
 }
 
-/* Follows the result through moves that only it takes. transposed: the product is [..., columns,
- * rows].
- */
+/* Follows the result through moves that only it takes. transposed: it is [..., columns, rows]. */
 static bool take_result(struct match *m, struct value *product, bool transposed)
 {
     const struct attention *a = &m->attention;
@@ -391,8 +389,7 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
 
 /* ---- the whole ---- */
 
-/* Softmax ─ [Where(IsNaN(p), 0, p)] ─ [Transpose of the last two]: what the second product reads.
- */
+/* Softmax ─ [Where(IsNaN(p), 0, p)] ─ [Transpose of the last two]: what the next product reads. */
 static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_transposed)
 {
     struct value *p = softmax->outputs[0];

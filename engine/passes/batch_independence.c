@@ -332,8 +332,7 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Returns a number that is larger than every element, if an ArgMax or a TopK made these; INT64_MAX:
- * unknown. */
+/* Returns a number larger than every element, if ArgMax or TopK made these; INT64_MAX: unknown. */
 static int64_t proof_bound(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -389,8 +388,7 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
            proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
 }
 
-/* Follows indices and constants that the operators' rules do not cover. *ret: the span of the
- * result. */
+/* Follows indices and constants that the rules do not cover. *ret: the span of the result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {
@@ -447,8 +445,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         !proof_shapes_are_known(node->inputs, node->input_count) ||
         !proof_shapes_are_known(node->outputs, node->output_count))
         return false;
-    /* Indices of MaxUnpool count from the first image, unless a MaxPool of the same batch made
-     * them. */
+    /* Indices of MaxUnpool count from the first image, unless a MaxPool of the batch made them. */
     if (proof->batch > 1 && node->op == OP_MAX_UNPOOL && !proof_unpools_itself(node))
         return false;
     if (rule == &batch_reshape && proof_span(proof, node, 0) != SPAN_OWN_TUPLES) {

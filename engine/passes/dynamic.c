@@ -8,8 +8,7 @@
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 
-/* One side of an integer product: numbers less their zero point, and the scale they are meant with.
- */
+/* One side of an integer product: numbers less their zero point, and their scale. */
 struct side {
     const struct node *dynamic; /* the DynamicQuantizeLinear; NULL: constants */
     const struct tensor *weights, *zero, *scale;

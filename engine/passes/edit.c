@@ -1,5 +1,4 @@
-/* Small steps of graph rewriting: counts readers, replaces values, inserts nodes and casts, and
- * removes what nobody reads. */
+/* Small steps of graph rewriting: readers, values, nodes and casts, and what nobody reads. */
 #include "engine/passes/edit.h"
 
 #include <math.h>

@@ -81,8 +81,7 @@ static bool takes_bias(const struct edit *edit, const struct node *node)
                      !node_input(node, QUANTIZED_BIAS);
 }
 
-/* MatMul + constant vector over the last axis: the bias, kept as a third input, or as QLinearConv
- * has it. */
+/* MatMul + constant vector over the last axis: the bias, a third input, or as in QLinearConv. */
 static bool fuse_bias(struct edit *edit, struct node *add)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -100,8 +99,7 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* product + residual of the same shape. The product moves down to the Add's place, where the
- * residual surely exists. */
+/* product + residual of its shape. The product moves to the Add's place, where both exist. */
 static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;

@@ -21,8 +21,7 @@ static bool all_inputs_known(const struct node *node)
     return true;
 }
 
-/* Limits the work of folding, so that a load stays fast. Larger products are computed in each pass.
- */
+/* Limits the work of folding, so that a load stays fast. Larger products run in each pass. */
 #define FOLDED_WORK 1e10
 
 /* Would folding blow memory up? A folded tensor may be as large as what it is made from, or small
@@ -256,8 +255,7 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* Is float32 what this node quantizes or restores? Then widening 16-bit floats elsewhere does not
- * change it. */
+/* Is float32 what this node quantizes or restores? Widening 16-bit floats then leaves it alone. */
 static bool quantizes_f32(const struct node *node)
 {
     const struct value *scale = node_input(node, 1);
@@ -285,8 +283,7 @@ static bool is_promoted(const struct graph *graph)
 }
 
 /* Every backend starts from float32; pass_narrow() narrows again where the precision asks for it.
- * So this widens every constant and every Cast, and keeps the declared dtypes of inputs and outputs
- * with a Cast at the border. */
+ * So this widens every constant and Cast; Casts keep the declared dtypes of inputs and outputs. */
 static enum status promote_half(struct edit *edit)
 {
     struct graph *graph = edit->graph;

@@ -18,8 +18,7 @@
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
  *
- * The reference kernel (engine/op/transformer.c) judges the result and runs what depends on
- * data. */
+ * The reference kernel (engine/op/transformer.c) runs what depends on data. */
 #include <float.h>
 #include <math.h>
 
@@ -213,8 +212,7 @@ static struct value *cached(struct attention_expansion *a, size_t operand, size_
     return bind(a->e, present, x);
 }
 
-/* Causality and windows where the row's position is known now: [rows, keys] of 0 and -inf; NULL
- * where nothing is hidden. */
+/* Causality and windows of known rows: [rows, keys] of 0 and -inf; NULL where nothing is hidden. */
 static struct value *fixed_bias(struct attention_expansion *a)
 {
     const struct attention_call *c = &a->call;

@@ -380,8 +380,7 @@ static void compose_transpose(struct layout_pass *layout, struct node *node)
 }
 
 /* Channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape [N, C, H, W] is,
- * channels last, a transpose of [N H W, g, k]. `node` is the first Reshape; the others follow in
- * the list. */
+ * channels last, a transpose of [N H W, g, k]. `node` is the first; the others follow. */
 static bool is_shuffle(struct layout_pass *layout, size_t n, struct node **ret_transpose,
                        struct node **ret_last)
 {

@@ -32,8 +32,7 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* Returns the NonZero of whose places `column` is column `at`, [count] (`rank` 1) or [count, 1]
- * (2); NULL: none. */
+/* Returns the NonZero whose column `at` is [count] (`rank` 1) or [count, 1] (2); NULL: none. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;

@@ -337,8 +337,7 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     return true;
 }
 
-/* Every window of the pool lies within its image: then it is a mean of as many pixels everywhere.
- */
+/* Every window of the pool lies within its image: it is a mean of as many pixels everywhere. */
 static bool is_inner_mean(const struct node *pool, struct window *ret)
 {
     struct error ignored;

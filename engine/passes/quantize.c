@@ -69,8 +69,8 @@ static int store(const struct ends *to, float real)
                                  to->zero->known->dtype == DTYPE_I8);
 }
 
-/* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n
- * is followed by a table. */
+/* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n is
+ * followed by a table. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {

@@ -7,8 +7,7 @@
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* The product that makes `value` for one reader alone and is not followed by a table yet; or NULL.
- */
+/* The product that makes `value` for one reader alone and has no table yet; or NULL. */
 static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;
@@ -28,8 +27,7 @@ static bool is_same(const struct value *a, const struct value *b)
            tensor_number(a->known, 0) == tensor_number(b->known, 0);
 }
 
-/* `node` now computes what `product` did, and what is in `further`: operands from
- * QUANTIZED_RESIDUAL on. */
+/* `node` now computes what `product` did, with `further` operands from QUANTIZED_RESIDUAL on. */
 static bool take_product(struct edit *edit, struct node *node, const struct node *product,
                          struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL])
 {

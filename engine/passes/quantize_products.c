@@ -84,8 +84,7 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
             shape_count(&ret->scale->shape) == (size_t)channels);
 }
 
-/* The bias in units of source scale x weight scale, as int32: QLinearConv's. NULL where it is not a
- * constant, or does not fit. */
+/* The bias as QLinearConv has it, int32; NULL where it is no constant, or does not fit. */
 static struct value *integer_bias(struct edit *edit, const struct value *from,
                                   const struct value *source, const struct value *weights,
                                   int64_t channels)
@@ -131,8 +130,7 @@ bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- Gemm, MatMul ---- */
 
-/* A Gemm without factors is com.microsoft's QGemm, whose bias is int32; a MatMul with constant
- * weights QLinearMatMul. */
+/* A Gemm without factors is com.microsoft's QGemm; a MatMul with constant weights QLinearMatMul. */
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
                    const struct ends *to)
 {

@@ -118,8 +118,7 @@ const struct value *quantize_before_clamp(const struct quantize_plan *plan,
     return value;
 }
 
-/* The tensor at the beginning of a chain of elementwise operators: stored, or made by another kind
- * of node. */
+/* The tensor at the beginning of a chain of elementwise operators. */
 static const struct value *root_of(const struct quantize_plan *plan, const struct value *value)
 {
     enum { MOST = 64 };

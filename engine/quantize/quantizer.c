@@ -34,8 +34,7 @@ bool quantizer_is_quantized(const struct graph *graph)
 
 /* ---- preparing ---- */
 
-/* Passes may replace an output by what an Identity copied: the names and types of outputs are those
- * of the file. */
+/* Passes may replace an output by what an Identity copied: names and types are the file's. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};

@@ -1,5 +1,4 @@
-/* Finds and loads the CUDA module, once for the process. Part of lensd itself, not of the module.
- */
+/* Finds and loads the CUDA module, once for the process. Part of lensd, not of the module. */
 #include "engine/backend/cuda_module.h"
 
 #include <dlfcn.h>
@@ -21,8 +20,7 @@ static bool try_path(const char *path)
 {
     if (access(path, F_OK) != 0)
         return false;
-    /* The module finds the engine's functions in the program; the symbols of CUDA's libraries stay
-     * private to it. */
+    /* The module finds the engine's functions in the program; CUDA's symbols stay private to it. */
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         const char *text = dlerror();
@@ -66,8 +64,7 @@ static void load_module(void)
                      chosen);
         return;
     }
-    /* Without a driver the module is of no use, and loading it takes time: cuBLASLt is half a
-     * gigabyte. */
+    /* Without a driver the module is of no use, and cuBLASLt is half a gigabyte. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!driver) {
         snprintf(why_not, sizeof why_not, "no NVIDIA driver is installed");

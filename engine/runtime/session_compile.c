@@ -78,9 +78,7 @@ static enum status input_shape(const struct session *session, size_t i, int batc
     char text[SHAPE_TEXT];
     if (shape.rank < 0)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "input '%s' declares no shape; re-export the "
-                         "model with one",
-                         value->name);
+                         "input '%s' declares no shape; re-export the model with one", value->name);
     const bool image = i == options->image_input;
     if (follows_batch(session, i))
         shape.dims[0] = batch;
@@ -249,8 +247,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
     struct value *declared = graph->inputs[options->image_input];
     if (declared->shape.rank != 4)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "input '%s' is not an image: it has %d dimensions, "
-                         "an image has 4",
+                         "input '%s' is not an image: it has %d dimensions, an image has 4",
                          declared->name, declared->shape.rank);
     static const int64_t to_nchw[4] = {0, 3, 1, 2};
     struct edit edit = {.graph = graph, .err = err};

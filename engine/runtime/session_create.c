@@ -3,8 +3,7 @@
  *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
  *                                                └─▶ data-dependent tail, run by the interpreter
  *
- * Everything is made in session_create(), on the loader's thread; afterwards one lane's thread owns
- * the session. */
+ * session_create() makes everything on the loader's thread; then one lane's owns the session. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +92,7 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the sizes 1, 2, 4 … max, or those of options.batches. The first size that the graph does
- * not allow ends the list. */
+/* Compiles the sizes 1, 2, 4 … max, or options.batches, up to one that the graph does not allow. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };

@@ -39,8 +39,7 @@ static bool all_readers_round(const struct edit *edit, const struct value *image
     return found > 0 && found == edit->readers[image->index];
 }
 
-/* Makes the image input bfloat16 and removes the Casts of `last`, which is the image or its last
- * Reshape. */
+/* Makes the image input bfloat16 and removes the Casts of `last`, the image or its last Reshape. */
 static void remove_casts(struct edit *edit, struct value *last)
 {
     struct graph *graph = edit->graph;

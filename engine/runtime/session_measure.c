@@ -1,5 +1,4 @@
-/* Runs a session on made-up inputs to learn how long each batch size takes, and where the time
- * goes. */
+/* Runs a session on made-up inputs to learn how long each batch size and step takes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -83,8 +83,8 @@ static void scale_part(const struct concat_step *s, const struct concat_part *pa
     }
 }
 
-static void concat_part(const struct concat_step *s, const struct concat_part *part, size_t first,
-                        size_t rows)
+static void concat_part_rows(const struct concat_step *s, const struct concat_part *part,
+                             size_t first, size_t rows)
 {
     const size_t run = part->run * dtype_size(part->dtype), row = s->row * dtype_size(s->dtype);
     unsigned char *own = part->data + first * run;
@@ -105,7 +105,7 @@ static void concat_rows(void *context, size_t begin, size_t end)
     const struct concat_step *s = context;
     for (size_t first = begin; first < end; first += ROWS)
         for (size_t p = 0; p < s->count; p++)
-            concat_part(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
+            concat_part_rows(s, &s->parts[p], first, end - first < ROWS ? end - first : ROWS);
 }
 
 STEP_RUN(concat_run)

@@ -61,8 +61,7 @@ static void pack_floats(const struct own_layout *layout, const struct strided_la
     layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
 }
 
-/* Copies element `at` of the constant to element `to` of the narrow weights; adds 8-bit ones to the
- * sum of their column. */
+/* Copies element `at` of the constant to `to` of the narrow weights; adds up 8-bit columns. */
 static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
                         const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
 {

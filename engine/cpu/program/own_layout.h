@@ -5,8 +5,7 @@
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/program/own_products.h"
 
-/* Numbers of rows and weights. PAIRS: int16 rows, int8 weights; DOT: rows of bytes, int8 weights.
- */
+/* Numbers of rows and weights. PAIRS: int16 and int8; DOT: bytes and int8. */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
 /* `parts` matrices of k x n, packed in the panels that simd's kernels read. After the last matrix

@@ -141,8 +141,7 @@ static bool is_inside(const struct product_axis *axis, int64_t o)
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Elements from the beginning of the source to the first tap of result o, whose taps are all
- * inside. */
+/* Elements from the source's beginning to the first tap of result o, whose taps are inside. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;
@@ -170,9 +169,8 @@ static void position_next(const struct own_product *p, struct product_position *
     at->z++;
 }
 
-/* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the packed
- * weights. `src`: the source of the part. Returns whether all of them lie inside; the others point
- * at p->outside. */
+/* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the weights.
+ * `src`: the part's source. Returns whether all lie inside; others point at p->outside. */
 static bool locate_taps(const struct own_product *p, const unsigned char *src,
                         struct product_position at, const unsigned char **ret, size_t step)
 {

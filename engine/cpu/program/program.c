@@ -152,8 +152,7 @@ enum status programs_place(struct backend *backend, struct error *err)
 
 /* ---- run ---- */
 
-/* Call it with the arena's lock. The arena may have moved since the last run, because another
- * session made it grow. */
+/* Call it with the arena's lock. Another session may have made the arena grow and move. */
 static void bind_places(struct program *program, const void *const *inputs)
 {
     if (program->base != program->backend->arena->base)

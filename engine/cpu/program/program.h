@@ -92,8 +92,7 @@ struct lowering {
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
-/* The same, but what is behind the embedded struct step is copied from `proto`, of the same type.
- */
+/* The same; what is behind the embedded struct step is copied from `proto`, of the same type. */
 void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err);
 
@@ -131,8 +130,7 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 /* Makes the arena as large as the largest program of its users. False: out of memory, and nothing
  * has changed. These three take the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
-/* Moves the backend to another arena, which grows to its needs. False: out of memory, and the
- * backend stays where it is. */
+/* Moves the backend to another arena, which grows. False: out of memory; it stays. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* it may have none */
 

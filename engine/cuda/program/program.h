@@ -120,8 +120,7 @@ struct cuda_step {
     size_t workspace;
     bool on_host; /* waits for the stream, so it cannot be recorded */
     cuda_step_fn run;
-    /* Chooses the fastest candidate; may be NULL. The arena is allocated, its contents are
-     * arbitrary. */
+    /* Chooses the fastest candidate; may be NULL. The arena is allocated, and arbitrary. */
     cuda_step_fn tune;
     void (*free)(struct cuda_step *step);
 };
@@ -141,8 +140,7 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
 
 void cuda_step_free(struct cuda_step *step); /* NULL is fine */
 
-/* STATUS_OK, STATUS_DEVICE_MEMORY when memory ran out, or STATUS_DEVICE; the error is "cuda:0:
- * what: CUDA's description". */
+/* STATUS_OK, STATUS_DEVICE_MEMORY, or STATUS_DEVICE; the error: "cuda:0: what: description". */
 enum status cuda_check(cudaError_t result, int device, const char *what,
                        struct error *err) MUST_USE;
 enum status blas_check(cublasStatus_t result, int device, const char *what,
@@ -216,8 +214,7 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
-/* Allocates device memory for work that is ordered after backend->stream. The error says how much
- * is missing. */
+/* Allocates device memory for work after backend->stream. The error says how much is missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
 /* Allocates page-locked host memory; free it with cudaFreeHost(). STATUS_NO_MEMORY, not
@@ -253,8 +250,7 @@ void runs_place(struct cuda_program *program);
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that suffice for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
-/* Allocates page-locked memory for them, and sets the slots' parts of the arena, from `first` on.
- */
+/* Allocates page-locked memory for them, and sets the slots' parts of the arena from `first`. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
 /* Runs the program once, whatever its inputs hold, and records it for every slot. */

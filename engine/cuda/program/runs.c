@@ -355,8 +355,7 @@ static enum status enqueue_slot(void *context, struct error *err)
     return enqueue(what->program, what->slot, err);
 }
 
-/* LENSD_CUDA_GRAPHS=off is for profilers, and for telling faults of recording from faults of
- * kernels. */
+/* LENSD_CUDA_GRAPHS=off: for profilers, and to tell faults of recording from those of kernels. */
 bool runs_records(void)
 {
     const char *wish = getenv("LENSD_CUDA_GRAPHS");
@@ -390,8 +389,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies rows of the image input. A row of bytes fills only a part of its place, and only that part
- * is copied. */
+/* Copies rows of the image input; of a row of bytes only the part of its place that it fills. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {
@@ -555,8 +553,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Spins for short passes, as waking up takes tens of microseconds, and leaves the core to others
- * during longer ones. */
+/* Spins for short passes, as waking up takes tens of microseconds; else leaves the core. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;

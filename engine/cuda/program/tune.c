@@ -59,8 +59,7 @@ static enum status time_round(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* Records launches of a short kernel, as a run does: the host may need longer to launch it than the
- * device to run it. */
+/* Records launches of a short kernel: the host may need longer for one than the device. */
 static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
     struct tune_timing *timing = &m->timings[*m->chosen];
