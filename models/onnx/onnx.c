@@ -153,18 +153,3 @@ void onnx_model_done(struct onnx_model *model)
     graph_free(model->graph);
     *model = (struct onnx_model){0};
 }
-
-enum status onnx_load_tensor(const void *data, size_t size, struct tensor **ret, struct error *err)
-{
-    struct error ignored;
-    err = err ? err : &ignored;
-    struct onnx_file file;
-    onnx_file_borrow(&file, data, size, NULL);
-    struct onnx_messages messages;
-    TRY(onnx_unpack(&file, &onnx__tensor_proto__descriptor, &messages, err));
-    enum status status =
-        onnx_tensor_read(&file, (const Onnx__TensorProto *)messages.root, ret, err);
-    arena_free(messages.arena);
-    onnx_file_close(&file);
-    return status;
-}

@@ -40,10 +40,6 @@ enum status onnx_load_memory(const void *data, size_t size, const struct onnx_op
 
 void onnx_model_done(struct onnx_model *model);
 
-/* A single TensorProto (test data: input_0.pb); the load's default memory limit holds. */
-enum status onnx_load_tensor(const void *data, size_t size, struct tensor **ret,
-                             struct error *err) MUST_USE;
-
 /* One operator of a file with how many nodes use it and whether lensd has it: for
  * `lensd inspect`, which must list everything that is missing, not stop at the first. */
 struct onnx_op_use {

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "models/onnx/onnx.h"
+#include "tests/conformance/tensor_pb.h"
 
 #define MAX_LEVELS 8
 
@@ -208,7 +209,7 @@ enum status case_tensor(const struct conformance_case *c, size_t set, const char
         return no_memory(err);
     enum status status = read_whole(path, &data, &size, err);
     if (status == STATUS_OK) {
-        status = onnx_load_tensor(data, size, ret, err);
+        status = load_tensor_pb(data, size, ret, err);
         if (status != STATUS_OK)
             status = error_prefix(err, "%s", path);
     }

@@ -9,6 +9,7 @@
 #include "engine/op/interpret.h"
 #include "engine/op/ops.h"
 #include "models/onnx/onnx.h"
+#include "tests/conformance/tensor_pb.h"
 #include "tests/fuzz/scratch.h"
 
 #define RUN_ELEMENTS 4096
@@ -115,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         HOLDS(*err.message);
     }
     struct tensor *tensor;
-    if (onnx_load_tensor(data, size, &tensor, &err) == STATUS_OK) {
+    if (load_tensor_pb(data, size, &tensor, &err) == STATUS_OK) {
         HOLDS(tensor->bytes == shape_count(&tensor->shape) * dtype_size(tensor->dtype));
         tensor_unref(tensor);
     }
