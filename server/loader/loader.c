@@ -53,7 +53,7 @@ struct loader {
     struct repository first; /* from loader_create to the first load */
     int loaded_fd, wake_fd;
     pthread_t thread;
-    bool started, joined;
+    bool started;
     _Atomic int cancel;
     _Atomic int interrupt; /* stops trials for a job, a size or the end; they are made later */
     _Atomic int has_job;   /* stops the compiling of a size for a job or the end; likewise */
@@ -65,8 +65,7 @@ struct loader {
     bool is_lost;                                              /* the last look failed */
     char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
     char served_text[400];                                     /* likewise; "": all of them */
-    enum status outcome;                                       /* before loaded_fd is written */
-    struct error outcome_error;
+    struct error outcome;                                      /* before loaded_fd is written */
 
     pthread_mutex_t lock;
     struct queued_job *jobs, **last_job;
@@ -824,8 +823,7 @@ static void load_first(struct loader *loader)
      * fatal. */
     bool lost =
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
-    loader->outcome = lost ? err.status : STATUS_OK;
-    loader->outcome_error = err;
+    loader->outcome = lost ? err : (struct error){STATUS_OK};
     report_changes(loader);
     if (loader->options.models && !lost)
         model_host_settle(loader->options.model_host);
@@ -934,8 +932,8 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
 
 enum status loader_outcome(struct loader *loader, struct error *err)
 {
-    *err = loader->outcome_error;
-    return loader->outcome;
+    *err = loader->outcome;
+    return err->status;
 }
 
 void loader_stop(struct loader *loader)
@@ -946,9 +944,9 @@ void loader_stop(struct loader *loader)
     atomic_store(&loader->cancel, 1);
     atomic_store(&loader->has_job, 1);
     wake_loader(loader);
-    if (loader->started && !loader->joined)
+    if (loader->started)
         pthread_join(loader->thread, NULL);
-    loader->joined = true;
+    loader->started = false;
     run_jobs(loader);
 }
 
