@@ -65,8 +65,7 @@ enum status frigate_header_parse(const char *text, size_t size, struct frigate_h
                          FRIGATE_HEADER_MAX);
     TRY(json_check(text, size, &limits, err));
     cJSON *root = cJSON_ParseWithLength(text, size);
-    if (!root)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(root, "for a request", err));
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "model_request")))
         ret->kind = FRIGATE_ASKS_MODEL;
     else if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "model_data")))

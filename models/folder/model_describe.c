@@ -528,8 +528,7 @@ static enum status copy_tensors(struct value *const *values, size_t count,
                                 struct model_tensor **ret, size_t *ret_count, struct error *err)
 {
     *ret = alloc_array(count, sizeof **ret);
-    if (!*ret)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(*ret, NULL, err));
     *ret_count = count;
     for (size_t i = 0; i < count; i++) {
         (*ret)[i] =

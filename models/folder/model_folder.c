@@ -288,8 +288,7 @@ static enum status find_pair(const char *folder, char **ret_photos, char **ret_s
             free(photos);
             free(second);
         }
-        if (!has_memory)
-            return error_no_memory(err, "while looking for a model");
+        TRY(check_memory(has_memory, "while looking for a model", err));
     }
     return STATUS_OK;
 }

@@ -83,8 +83,7 @@ static enum status names_of(struct onnx_writer *w, struct value *const *values, 
 {
     static char none[] = "";
     *ret = arena_alloc(w->arena, count, sizeof **ret);
-    if (!*ret)
-        return error_no_memory(w->err, "while writing the model");
+    TRY(check_memory(*ret, "while writing the model", w->err));
     for (size_t i = 0; i < count; i++) {
         (*ret)[i] = none;
         if (values[i])
@@ -182,8 +181,7 @@ static enum status write_infos(struct onnx_writer *w, struct value *const *value
                                Onnx__ValueInfoProto ***ret)
 {
     *ret = arena_alloc(w->arena, count, sizeof **ret);
-    if (!*ret)
-        return error_no_memory(w->err, "while writing the model");
+    TRY(check_memory(*ret, "while writing the model", w->err));
     for (size_t i = 0; i < count; i++) {
         Onnx__ValueInfoProto *info = arena_alloc(w->arena, 1, sizeof *info);
         TRY(check_memory(info, "while writing the model", w->err));

@@ -105,8 +105,8 @@ enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
         TRY(check_memory(list, "for added tokens", err));
         added->list = list;
     }
-    if (!(token.content = strdup(content)))
-        return error_no_memory(err, "for added tokens");
+    token.content = strdup(content);
+    TRY(check_memory(token.content, "for added tokens", err));
     added->list[added->count++] = token;
     TRY(check_memory(trie_add(&added->contents, content, size, (int32_t)added->count - 1),
                      "for added tokens", err));

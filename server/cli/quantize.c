@@ -349,8 +349,7 @@ static enum status quantize_steps(struct quantizing *q, char **ret_json, struct 
     TRY(model_copy_files(config->model, q->model->labels_source, q->folder, err));
     q->report.folder = q->out;
     *ret_json = report_json(&q->report);
-    if (!*ret_json)
-        return error_no_memory(err, NULL);
+    TRY(check_memory(*ret_json, NULL, err));
     TRY(write_report(q, *ret_json, err));
     return settle_folder(q, err);
 }

@@ -248,8 +248,7 @@ static enum status read_elements(struct exchange *x, struct infer_work *work,
     if (!input->binary)
         TRY(upload_charge(&x->body, input->json_size, err));
     *ret = alloc_array(input->count, sizeof **ret);
-    if (!*ret)
-        return error_no_memory(err, "for a request");
+    TRY(check_memory(*ret, "for a request", err));
     const enum status status = v2_read_bytes(input, is_bare, *ret, &work->texts, err);
     if (status != STATUS_OK)
         free(*ret);

@@ -224,8 +224,7 @@ static enum status take_outputs(struct exchange *x, struct request_prompt *promp
         return error_no_memory(err, "for a photo's embeddings");
     TRY(upload_charge(&x->body, bytes, err));
     float *at = prompt->embeddings = malloc(bytes);
-    if (!at)
-        return error_no_memory(err, "for a photo's embeddings");
+    TRY(check_memory(at, "for a photo's embeddings", err));
     prompt->count_all = count;
     *at++ = (float)image->width;
     *at++ = (float)image->height;

@@ -62,8 +62,7 @@ static enum status slices_add(struct sliced_photo *slices, struct request_part *
                          "out",
                          model->name, task_name(model->task.kind));
     *ret = parts_add(&slices->parts, whole->model, slices->count + 1);
-    if (!*ret)
-        return error_no_memory(err, "for slices");
+    TRY(check_memory(*ret, "for slices", err));
     slices->places[slices->count] = (struct photo_slice){0, 0, photo.width, photo.height};
     for (size_t i = 0; i <= slices->count; i++) {
         const struct photo_slice *place = &slices->places[i];

@@ -579,8 +579,7 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
     char endpoint[320];
     TRY(zmq_prepare(options, endpoint, sizeof endpoint, err));
     server->log = request_log_create(options->metrics, options->zmq_routes);
-    if (!server->log)
-        return error_no_memory(err, "for --zmq-port");
+    TRY(check_memory(server->log, "for --zmq-port", err));
     server->dropped = metrics_get(
         options->metrics, METRIC_COUNTER, "lensd_zmq_dropped_total",
         "Messages on --zmq-port that were dropped because no REQ socket sent them.", "", NULL, 0);
@@ -598,8 +597,7 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
 enum status zmq_start(struct http_server *http, struct zmq_server **ret, struct error *err)
 {
     struct zmq_server *server = calloc(1, sizeof *server);
-    if (!server)
-        return error_no_memory(err, "for --zmq-port");
+    TRY(check_memory(server, "for --zmq-port", err));
     server->http = http;
     server->wake_fd = -1;
     pthread_mutex_init(&server->lock, NULL);
