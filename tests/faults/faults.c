@@ -181,9 +181,17 @@ __attribute__((constructor)) static void abort_when_asked(void)
 typedef int main_fn(int, char **, char **);
 static main_fn *real_main;
 
+/* gcov, which writes its counters after the program's own handlers, ends it when it gets no memory.
+ */
+static void stop_counting(void)
+{
+    control = NULL;
+}
+
 static int counted_main(int argc, char **argv, char **environment)
 {
     open_control();
+    (void)atexit(stop_counting);
     return real_main(argc, argv, environment);
 }
 
