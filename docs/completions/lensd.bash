@@ -14,11 +14,12 @@ _lensd()
     --target) words='vnni avx2' ;;
     esac
     if [ "$COMP_CWORD" -eq 1 ]; then
-        words='serve predict devices health inspect bench quantize pull key'
+        words='serve predict embed devices health inspect bench quantize pull key'
     elif [ -z "$words" ] && [[ $current == -* ]]; then
         case ${COMP_WORDS[1]} in
         serve) words='--model --model-name --models --immich --watch --default-model --load --preload --idle-unload --ready --top-k --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --faces --host --port --port-file --admin-port --grpc-port --zmq-port --zmq-timeout --unix --unix-mode --tls-cert --tls-key --pid-file --user --core-dumps --confine --check --http-threads --response-cache --config --api-keys --admin-key-file --protect-health --cors-origin --allowed-hosts --trusted-proxies --proxy-protocol --max-body --max-upload-memory --max-header --max-inflate-ratio --max-images --max-queue --max-queue-bytes --max-queue-ms --max-json-depth --max-pixels --max-side --max-scans --max-connections --max-connections-per-address --header-timeout --body-timeout --answer-timeout --idle-timeout --default-timeout --drain-delay --grace --log-format --log-level --trace-endpoint --trace-sample' ;;
         predict) words='--model --top-k --size --confidence --iou --max-detections --classes --agnostic --normalize --masks --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --config --max-queue --max-pixels --max-side --max-scans --annotate --text --json --jsonl' ;;
+        embed) words='--model --size --normalize --device --precision --cache --threads --workers --fast-decode --max-batch --memory --gpu-memory --old-libheif --config --max-queue --max-pixels --max-side --max-scans --text' ;;
         devices) words='--config --json' ;;
         health) words='--host --port --unix --tls-cert --config --api-key-file' ;;
         inspect) words='--model --precision --cache --threads --old-libheif --profile --profile-batch --sort --config --labels --json' ;;

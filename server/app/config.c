@@ -68,7 +68,7 @@ static const char *command_name(enum command command)
 {
     /* In the order of the bits. */
     static const char *const names[] = {"serve", "predict", "devices",  "inspect", "health",
-                                        "key",   "bench",   "quantize", "pull"};
+                                        "key",   "bench",   "quantize", "pull",    "embed"};
     return names[__builtin_ctz(command)];
 }
 
@@ -170,7 +170,9 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              "lensd pull takes one model of a hub: lensd pull hf:ORG/REPO");
         return STATUS_OK;
     case COMMAND_PREDICT:
-        if (reading->config->model && photo_files_has_ending(reading->config->model))
+    case COMMAND_EMBED:
+        if (reading->config->command == COMMAND_PREDICT && reading->config->model &&
+            photo_files_has_ending(reading->config->model))
             return error_set(err, STATUS_CONFIG,
                              "no model given; for the built-in one: lensd predict digits %.200s",
                              reading->config->model);
@@ -179,7 +181,8 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              "--text cannot be combined with a photo ('%.80s'); give one of them",
                              words[0]);
         if (count == 0 && !reading->config->text)
-            return error_set(err, STATUS_CONFIG, "no photo given; use: lensd predict MODEL PHOTO…");
+            return error_set(err, STATUS_CONFIG, "no photo given; use: lensd %s MODEL PHOTO…",
+                             command_name(reading->config->command));
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -563,7 +566,7 @@ static int cpu_lanes(const struct config *config)
     int lanes = 0;
     for (size_t i = 0; i < config->model_host.device_count; i++)
         lanes += config->model_host.devices[i].kind == DEVICE_CPU;
-    return config->command & (COMMAND_SERVE | COMMAND_PREDICT) ? lanes : 1;
+    return config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED) ? lanes : 1;
 }
 
 /* More threads than cores are accepted with a note, because they wait for each other. A few extra
@@ -677,7 +680,7 @@ static enum status check_together(struct config *config, struct error *err)
         return error_set(err, STATUS_CONFIG,
                          "no %s given; use: lensd quantize MODEL --calibrate PHOTOS (a folder)",
                          config->model ? "photos" : "model");
-    if (config->command & (COMMAND_SERVE | COMMAND_PREDICT)) {
+    if (config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED)) {
         TRY(device_parse(config->device, config->model_host.devices,
                          &config->model_host.device_count, config->fallback,
                          sizeof config->fallback, err));
@@ -737,7 +740,7 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     size_t first = 0;
     if (count > 0 &&
         !(config->command & (COMMAND_DEVICES | COMMAND_HEALTH | COMMAND_KEY | COMMAND_PULL)) &&
-        !(config->command == COMMAND_PREDICT && config->model)) {
+        !(config->command & (COMMAND_PREDICT | COMMAND_EMBED) && config->model)) {
         TRY(config_add_model(reading, words[0], err));
         first = 1;
     }

@@ -23,6 +23,7 @@ enum command {
     COMMAND_BENCH = 1u << 6,
     COMMAND_QUANTIZE = 1u << 7,
     COMMAND_PULL = 1u << 8,
+    COMMAND_EMBED = 1u << 9, /* predict for vectors */
 };
 
 enum config_profile_sort { PROFILE_IN_ORDER, PROFILE_BY_TIME };

@@ -25,6 +25,12 @@ static const struct command_help commands[] = {
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"
      "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
+    {COMMAND_EMBED, "lensd embed MODEL PHOTO… [options]",
+     "Prints the vector of each photo as a line of JSON, or with --text the vector of a text. "
+     "MODEL "
+     "makes vectors, as CLIP does. PHOTO and the rest are as for lensd predict.",
+     "  lensd embed clip/ holiday/ > vectors.jsonl\n"
+     "  lensd embed clip/ --text 'a red car'\n"},
     {COMMAND_DEVICES, "lensd devices [options]",
      "Shows the devices of this machine: which can run a model, and why the others cannot.",
      "  lensd devices\n"

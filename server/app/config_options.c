@@ -7,11 +7,12 @@
 
 #define FIELD(name) offsetof(struct config, name), sizeof(((struct config *)0)->name)
 
-#define RUNS  (COMMAND_SERVE | COMMAND_PREDICT)
-#define TIMED (RUNS | COMMAND_BENCH)
-#define SHOWS (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT | COMMAND_BENCH)
-#define ASKS  (COMMAND_SERVE | COMMAND_HEALTH)
-#define ALL   (COMMAND_SERVE | COMMAND_HEALTH | SHOWS | COMMAND_QUANTIZE)
+#define LABELS (COMMAND_SERVE | COMMAND_PREDICT)
+#define RUNS   (LABELS | COMMAND_EMBED)
+#define TIMED  (RUNS | COMMAND_BENCH)
+#define SHOWS  (COMMAND_PREDICT | COMMAND_DEVICES | COMMAND_INSPECT | COMMAND_BENCH)
+#define ASKS   (COMMAND_SERVE | COMMAND_HEALTH)
+#define ALL    (RUNS | COMMAND_HEALTH | SHOWS | COMMAND_QUANTIZE)
 
 #define MODEL  "Model"
 #define TASK   "Answers (defaults for requests that do not set these)"
@@ -67,10 +68,10 @@ const struct option config_options[] = {
     {"ready", CHOICE(COMMAND_SERVE, model_host.ready_strict), "any", "any|strict", MODEL,
      "with --models, when /readyz returns 200 after the start. any: once one model serves; strict: "
      "while every model present at the start serves"},
-    {"top-k", NUMBER(RUNS, http.top_k, 1, 1000), "5", "N", MODEL,
+    {"top-k", NUMBER(LABELS, http.top_k, 1, 1000), "5", "N", MODEL,
      "predictions per image, unless the request sets another number"},
 
-    {"size", TEXT(COMMAND_PREDICT, size), NULL, "WIDTHxHEIGHT", MODEL,
+    {"size", TEXT(COMMAND_PREDICT | COMMAND_EMBED, size), NULL, "WIDTHxHEIGHT", MODEL,
      "input size, such as 640x480, if the file leaves height and width free; default: that of its "
      "configuration, else 224x224"},
     {"calibrate", TEXT(COMMAND_QUANTIZE, calibrate), NULL, "PHOTOS", MODEL,
@@ -83,20 +84,20 @@ const struct option config_options[] = {
      "the CPUs to quantize for. vnni: CPUs with VNNI, AMX or arm64's dot product. avx2: also older "
      "x86 CPUs; weights have 7 bits (ONNX Runtime's reduce_range)"},
 
-    {"confidence", TEXT(RUNS, confidence), NULL, "N", TASK,
+    {"confidence", TEXT(LABELS, confidence), NULL, "N", TASK,
      "detectors: drop boxes whose score is not above N, 0 to 1; the default of this and the next "
      "six options is in the model's lensd.json, else that of the model's framework"},
-    {"iou", TEXT(RUNS, iou), NULL, "N", TASK,
+    {"iou", TEXT(LABELS, iou), NULL, "N", TASK,
      "detectors: drop a box that overlaps a better one of its class by more than N (intersection "
      "over union), 0 to 1"},
-    {"max-detections", NUMBER(RUNS, max_detections, 1, 1000), NULL, "N", TASK,
+    {"max-detections", NUMBER(LABELS, max_detections, 1, 1000), NULL, "N", TASK,
      "detectors: most boxes per image"},
-    {"classes", TEXT(RUNS, classes), NULL, "CLASS,CLASS", TASK,
+    {"classes", TEXT(LABELS, classes), NULL, "CLASS,CLASS", TASK,
      "detectors and segmenters: answer with these classes only (indices or labels)"},
-    {"agnostic", SWITCH(RUNS, agnostic), TASK,
+    {"agnostic", SWITCH(LABELS, agnostic), TASK,
      "detectors: let boxes of different classes suppress each other, too"},
     {"normalize", SWITCH(RUNS, normalize), TASK, "embeddings: scale the vectors to length 1"},
-    {"masks", TEXT(RUNS, masks), NULL, "rle|polygon|png", TASK,
+    {"masks", TEXT(LABELS, masks), NULL, "rle|polygon|png", TASK,
      "segmenters: write masks as COCO's run lengths, as outlines, or as PNG pictures; default: "
      "rle"},
 
@@ -294,7 +295,7 @@ const struct option config_options[] = {
     {"annotate", TEXT(COMMAND_PREDICT, annotate), NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the new folder OUT, as JPEG under their own names"},
-    {"text", TEXT(COMMAND_PREDICT, text), NULL, "TEXT", OUTPUT,
+    {"text", TEXT(COMMAND_PREDICT | COMMAND_EMBED, text), NULL, "TEXT", OUTPUT,
      "print the vector of this text as JSON, instead of answers to photos; for a model that takes "
      "texts"},
     {"labels", SWITCH(COMMAND_INSPECT, labels), OUTPUT,

@@ -9,7 +9,7 @@ struct model_host_options settings_model_host(const struct config *config, struc
 {
     struct model_host_options options = config->model_host;
     options.cache = config->cache_folder;
-    options.trials = config->command == COMMAND_PREDICT ? TRIALS_NONE : TRIALS_LATER;
+    options.trials = config->command == COMMAND_SERVE ? TRIALS_LATER : TRIALS_NONE;
     options.task_options = &config->task_options;
     options.metrics = metrics;
     return options;

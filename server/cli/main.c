@@ -25,6 +25,7 @@ static const struct {
 } commands[] = {
     {"serve", COMMAND_SERVE, command_serve, "serve a model over HTTP"},
     {"predict", COMMAND_PREDICT, command_predict, "run a model on image files"},
+    {"embed", COMMAND_EMBED, command_predict, "print the vectors of photos or of a text"},
     {"devices", COMMAND_DEVICES, command_devices, "show the devices of this machine"},
     {"health", COMMAND_HEALTH, command_health, "ask a running lensd whether it is ready"},
     {"inspect", COMMAND_INSPECT, command_inspect, "show what a model is"},

@@ -344,6 +344,8 @@ static enum status predict_open_pipeline(const struct config *config,
         status = error_set(err, STATUS_CONFIG,
                            "--size is for one model; a stage of " PIPELINE_FILE
                            " has \"sizes\" instead");
+    if (*ret_is_pipeline && config->command == COMMAND_EMBED)
+        status = error_set(err, STATUS_CONFIG, "a pipeline makes no vectors; use: lensd predict");
     if (*ret_is_pipeline && status == STATUS_OK)
         status = model_host_create(options, &model_host, err);
     if (*ret_is_pipeline && status == STATUS_OK)
@@ -371,6 +373,9 @@ static enum status open_model_host(const struct config *config, struct model_hos
     TRY(model_open(config->model, NULL, &model, err));
     model_tell_doubts(model, print_doubt);
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
+    if (config->command == COMMAND_EMBED && model->task.kind != TASK_EMBEDDING)
+        status = error_set(err, STATUS_CONFIG,
+                           "model '%.100s' makes no vectors; use: lensd predict", model->name);
     if (status == STATUS_OK)
         status = model_host_create(&options, &model_host, err);
     if (status != STATUS_OK) {
@@ -463,7 +468,7 @@ static void end_photo(struct prediction_run *run)
     photo->file = NULL;
     if (run->config->json)
         return;
-    if (run->config->jsonl)
+    if (run->config->jsonl || run->config->command == COMMAND_EMBED)
         print_json_line(path, photo);
     else
         print_image(path, image);

@@ -20,6 +20,7 @@ from harness import ServedCase, Server, multipart, png, run_lensd
 from small_onnx import blob, constant, integer, ints, node, number, tensor_info, value, write
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
+SEVEN = os.path.join(DATA, "..", "digits", "drawn", "7_paper.png")
 with open(os.path.join(DATA, "expected.json"), encoding="utf-8") as file:
     EXPECTED = json.load(file)
 with open(os.path.join(DATA, "photo.png"), "rb") as file:
@@ -749,6 +750,28 @@ class Commands(unittest.TestCase):
                                  ([os.path.join(DATA, "clip"), "a.jpg", "--text", "a"], "cannot be combined with a photo")):
             made = run_lensd("predict", *arguments)
             self.assertNotEqual(made.returncode, 0)
+            self.assertIn(words, made.stderr)
+
+    def test_embed(self):
+        with tempfile.TemporaryDirectory(prefix="lensd-texts-") as folder:
+            photos = [os.path.join(folder, name) for name in ("a.png", "b.png")]
+            for photo in photos:
+                shutil.copy(SEVEN, photo)
+            clip = os.path.join(DATA, "clip")
+            made = run_lensd("embed", clip, folder, "--precision", "fp32")
+            self.assertEqual(made.returncode, 0, made.stderr)
+            lines = [json.loads(line) for line in made.stdout.splitlines()]
+            self.assertEqual([line["name"] for line in lines], photos)
+            asked = run_lensd("predict", clip, photos[0], "--precision", "fp32", "--jsonl")
+            for line in lines:
+                self.assertEqual(line["embedding"], json.loads(asked.stdout)["embedding"])
+        made = run_lensd("embed", clip, "--precision", "fp32", "--text", EXPECTED["clip"]["texts"][0])
+        for found, wanted in zip(json.loads(made.stdout)["embedding"], EXPECTED["clip"]["vectors"][0], strict=True):
+            self.assertAlmostEqual(found, wanted, delta=1e-3)
+        for arguments, words in ((["digits", SEVEN], "makes no vectors"), ([clip], "lensd embed MODEL PHOTO"),
+                                 ([clip, SEVEN, "--top-k", "3"], "--top-k")):
+            made = run_lensd("embed", *arguments)
+            self.assertEqual(made.returncode, 2, made.stderr)
             self.assertIn(words, made.stderr)
 
     def test_photos_as_open_clip_prepares_them(self):
