@@ -54,6 +54,7 @@ struct answer_prediction {
     size_t index;
     float probability; /* of a box its score, of an area its share of the picture */
     float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
+    uint32_t track_id; /* of a box: the object that a tracker follows; 0: none */
     const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
     size_t point_count;
@@ -93,7 +94,8 @@ struct answer_image {
     const char *text;                  /* instead: a line of text; with boxes: the text of the
                                           page, lines end in \n; NULL: none */
     float text_score;
-    int batch; /* images in its batch */
+    uint64_t frame; /* its number in its track; 0: none */
+    int batch;      /* images in its batch */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
@@ -113,7 +115,8 @@ struct predict_answer {
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
  * or of a detector [{"label","index","score","box":{"x1","y1","x2","y2"}}…], of which each may have
- * "crop":{"predictions" … or "embedding" … as below,"image"} or "crop":{"error","code"}, and
+ * "track_id" (the image then has "frame"), "crop":{"predictions" … or "embedding" … as
+ * below,"image"} or "crop":{"error","code"}, and
  * "oriented_box":{"x","y","width","height","angle","corners":[[x,y]…]} and
  * "keypoints":[{"name","x","y","score"}…] or "corners":[[x,y]…], or "embedding":[…],
  * or "segments":[{"label","index","area","rle":{"size":[height,width],"counts"}}…], where a mask
@@ -129,16 +132,16 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
 
 /* The answer as text/plain: one line for each prediction, best first, "0.957125 7" (probability,
  * label; its index if it has none), for a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before
- * the label) and below it the lines of its crop, each indented by two spaces; for an embedding its
- * numbers in one line, for a line of text "0.957125 text", for a page its text and nothing else; an
- * empty line between images; "error code: sentence" for a failed image. */
+ * the label, then "#3 " if 3 is its track_id) and below it the lines of its crop, each indented by
+ * two spaces; for an embedding its numbers in one line, for a line of text "0.957125 text", for a
+ * page its text; an empty line between images; "error code: sentence" for a failed image. */
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
 
 /* The answer as application/octet-stream, little-endian, for each image: uint32 number of
  * predictions, then for each of them uint32 index, float32 probability, and for a box four float32
- * x1, y1, x2, y2; for an embedding uint32 number of values, then float32 values; for a line of text
- * uint32 number of bytes, float32 score, then the bytes (UTF-8); for a failed image only
- * 0xFFFFFFFF. */
+ * x1, y1, x2, y2 and, if it has one, uint32 track_id; for an embedding uint32 number of values,
+ * then float32 values; for a line of text uint32 number of bytes, float32 score, then the bytes
+ * (UTF-8); for a failed image only 0xFFFFFFFF. */
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size);
 
 /* ---- /predict: a JSON request ---- */

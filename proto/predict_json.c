@@ -77,8 +77,9 @@ static void write_box(struct writer *w, cJSON *entry, const struct answer_predic
                       const struct answer_image *image)
 {
     const float *box = prediction->box;
-    write_members(w, entry, "box{x1=%.3f y1=%.3f x2=%.3f y2=%.3f}", (double)box[0], (double)box[1],
-                  (double)box[2], (double)box[3]);
+    write_members(w, entry, "track_id?=%u box{x1=%.3f y1=%.3f x2=%.3f y2=%.3f}",
+                  prediction->track_id, (double)box[0], (double)box[1], (double)box[2],
+                  (double)box[3]);
     if (prediction->oriented)
         write_oriented(w, entry, prediction->oriented);
     if (prediction->are_corners || prediction->point_count)
@@ -137,7 +138,8 @@ static void write_answer(struct writer *w, cJSON *object, const struct answer_im
         write_predictions(w, object, image);
     if (image->kind == ANSWER_BOXES)
         write_members(w, object, "text=%s", image->text);
-    write_members(w, object, "image{width=%u height=%u}", image->width, image->height);
+    write_members(w, object, "frame?=%lu image{width=%u height=%u}", image->frame, image->width,
+                  image->height);
 }
 
 /* Crops may have boxes with crops, as many levels as a pipeline has stages. */

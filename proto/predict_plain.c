@@ -37,6 +37,8 @@ static void put_lines(FILE *out, const struct answer_image *image, int depth)
         fprintf(out, "%*s%.6f ", 2 * depth, "", (double)prediction->probability);
         for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
             fprintf(out, "%.2f ", (double)prediction->box[k]);
+        if (prediction->track_id)
+            fprintf(out, "#%u ", prediction->track_id);
         if (prediction->label)
             put_label(out, prediction->label);
         else
@@ -90,6 +92,8 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         put_float(out, prediction->probability);
         for (int k = 0; image->kind == ANSWER_BOXES && k < 4; k++)
             put_float(out, prediction->box[k]);
+        if (prediction->track_id)
+            put_number(out, prediction->track_id);
     }
     for (size_t i = 0; i < image->embedding_count; i++)
         put_float(out, image->embedding[i]);

@@ -211,16 +211,6 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
 
 /* ---- boxes and text ---- */
 
-static double overlap_of(const struct detection *a, const struct detection *b)
-{
-    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
-    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
-    const double both = width > 0 && height > 0 ? width * height : 0;
-    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
-                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
-    return whole > 0 ? both / whole : 0;
-}
-
 /* Boxes are in pixels of the model's input. */
 static enum status decode_answer(struct quantize_state *q, struct task_answer *ret)
 {
@@ -252,7 +242,7 @@ static void pair_boxes(const struct detections *a, struct detections *b,
         struct detection *nearest = NULL;
         double most = 0.5;
         for (size_t k = 0; k < b->count; k++) {
-            const double overlap = overlap_of(&a->items[i], &b->items[k]);
+            const double overlap = detection_overlap(&a->items[i], &b->items[k]);
             if (b->items[k].index != a->items[i].index || overlap < most)
                 continue;
             most = overlap;

@@ -22,6 +22,32 @@ void detections_done(struct detections *detections)
     *detections = (struct detections){0};
 }
 
+void detections_drop(struct detections *found)
+{
+    const size_t all = found->count, points = found->point_count;
+    found->count = 0;
+    for (size_t i = 0, to = 0; i < all; i++, to = found->count) {
+        found->count += found->items[i].score >= 0;
+        if (found->masks && to == found->count)
+            free(found->masks[i].counts);
+        if (found->masks)
+            found->masks[to] = found->masks[i];
+        for (size_t p = 0; p < points; p++)
+            found->points[to * points + p] = found->points[i * points + p];
+        found->items[to] = found->items[i];
+    }
+}
+
+double detection_overlap(const struct detection *a, const struct detection *b)
+{
+    const double width = (double)fminf(a->x2, b->x2) - (double)fmaxf(a->x1, b->x1);
+    const double height = (double)fminf(a->y2, b->y2) - (double)fmaxf(a->y1, b->y1);
+    const double both = width > 0 && height > 0 ? width * height : 0;
+    const double whole = (double)(a->x2 - a->x1) * (double)(a->y2 - a->y1) +
+                         (double)(b->x2 - b->x1) * (double)(b->y2 - b->y1) - both;
+    return whole > 0 ? both / whole : 0;
+}
+
 void detection_corners(const struct detection *box, float ret[static 4][2])
 {
     const float x = (box->x1 + box->x2) / 2, y = (box->y1 + box->y2) / 2;

@@ -44,14 +44,10 @@ static float to_photo(float at, float begin, float gain, float side)
 static void place_in_photo(struct detection *box, const struct task_geometry *g, bool is_oriented)
 {
     if (is_oriented) {
-        *box = (struct detection){(box->x1 - g->left) / g->gain_x,
-                                  (box->y1 - g->top) / g->gain_y,
-                                  (box->x2 - g->left) / g->gain_x,
-                                  (box->y2 - g->top) / g->gain_y,
-                                  box->angle,
-                                  box->score,
-                                  box->index,
-                                  box->place};
+        box->x1 = (box->x1 - g->left) / g->gain_x;
+        box->y1 = (box->y1 - g->top) / g->gain_y;
+        box->x2 = (box->x2 - g->left) / g->gain_x;
+        box->y2 = (box->y2 - g->top) / g->gain_y;
         return;
     }
     box->x1 = to_photo(box->x1, g->left, g->gain_x, g->photo_width);

@@ -10,6 +10,7 @@ struct detection {
     float score;          /* 0 … 1 */
     uint32_t index;       /* class */
     uint32_t place;       /* number of the candidate in the outputs; breaks ties of scores */
+    uint32_t track_id;    /* of the object that it belongs to (tracker.h); 0: none */
 };
 
 /* The area of a class, or of the object in a box. */
@@ -38,6 +39,12 @@ struct detections {
 };
 
 void detections_done(struct detections *detections);
+
+/* Removes the boxes with negative scores, with their points and masks. */
+void detections_drop(struct detections *detections);
+
+/* Intersection over union of boxes without an angle; 0 if both are empty. */
+double detection_overlap(const struct detection *a, const struct detection *b);
 
 /* The corners of a box with its angle: bottom right, top right, top left, bottom left where the
  * angle is 0, as Ultralytics orders them. */

@@ -217,21 +217,6 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     return status;
 }
 
-/* Drops boxes whose mask is empty. */
-static void drop_empty(struct detections *found)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < found->count; i++) {
-        if (found->masks[i].area == 0) {
-            free(found->masks[i].counts);
-            continue;
-        }
-        found->items[kept] = found->items[i];
-        found->masks[kept++] = found->masks[i];
-    }
-    found->count = kept;
-}
-
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err)
@@ -244,7 +229,10 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
         return add_own(task, outputs, geometry, found, err);
     TRY(task->prototypes ? add_yolo(task, outputs, geometry, found, err)
                          : add_own(task, outputs, geometry, found, err));
-    drop_empty(found);
+    for (size_t i = 0; i < found->count; i++)
+        if (found->masks[i].area == 0)
+            found->items[i].score = -1;
+    detections_drop(found);
     return STATUS_OK;
 }
 

@@ -1,38 +1,13 @@
 /* Options of answers: parses their texts, and merges them by precedence. */
+#include <ctype.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "models/tasks/task.h"
-
-struct task_options task_options_merge(const struct task_options *first,
-                                       const struct task_options *second)
-{
-    struct task_options merged = *first;
-    if (first->confidence < 0)
-        merged.confidence = second->confidence;
-    if (first->iou < 0)
-        merged.iou = second->iou;
-    if (first->max_detections == 0)
-        merged.max_detections = second->max_detections;
-    if (first->agnostic < 0)
-        merged.agnostic = second->agnostic;
-    if (first->masks == MASK_FORM_NONE)
-        merged.masks = second->masks;
-    if (first->normalize < 0)
-        merged.normalize = second->normalize;
-    if (first->dimensions == 0)
-        merged.dimensions = second->dimensions;
-    if (first->class_count == 0 && !first->class_names) {
-        merged.class_names = second->class_names;
-        merged.class_count = second->class_count;
-        for (size_t i = 0; i < second->class_count; i++)
-            merged.classes[i] = second->classes[i];
-    }
-    return merged;
-}
+#include "models/tasks/tracker.h"
 
 bool task_option_wants(const struct task_options *options, uint32_t index)
 {
@@ -51,51 +26,63 @@ enum task_option {
     OPTION_NORMALIZE,
     OPTION_DIMENSIONS,
     OPTION_MASKS,
+    OPTION_TRACK,
     OPTION_TOP_K, /* not one of struct task_options */
 };
 
-static const char *const option_names[] = {
-    [OPTION_CONFIDENCE] = "confidence",
-    [OPTION_IOU] = "iou",
-    [OPTION_MAX_DETECTIONS] = "max_detections",
-    [OPTION_CLASSES] = "classes",
-    [OPTION_AGNOSTIC] = "agnostic",
-    [OPTION_NORMALIZE] = "normalize",
-    [OPTION_DIMENSIONS] = "dimensions",
-    [OPTION_MASKS] = "masks",
+#define PLACE(first, last)                                                                         \
+    offsetof(struct task_options, first), offsetof(struct task_options, last) +                    \
+                                              sizeof((struct task_options *)0)->last -             \
+                                              offsetof(struct task_options, first)
+
+static const struct {
+    const char *name;
+    size_t at, size; /* of its members */
+} task_options[] = {
+    [OPTION_CONFIDENCE] = {"confidence", PLACE(confidence, confidence)},
+    [OPTION_IOU] = {"iou", PLACE(iou, iou)},
+    [OPTION_MAX_DETECTIONS] = {"max_detections", PLACE(max_detections, max_detections)},
+    [OPTION_CLASSES] = {"classes", PLACE(class_count, class_names)},
+    [OPTION_AGNOSTIC] = {"agnostic", PLACE(agnostic, agnostic)},
+    [OPTION_NORMALIZE] = {"normalize", PLACE(normalize, normalize)},
+    [OPTION_DIMENSIONS] = {"dimensions", PLACE(dimensions, dimensions)},
+    [OPTION_MASKS] = {"masks", PLACE(masks, masks)},
+    [OPTION_TRACK] = {"track", PLACE(track, track)},
 };
+
+static size_t find_option(const char *name)
+{
+    size_t i = 0;
+    while (i < COUNT_OF(task_options) && strcmp(name, task_options[i].name) != 0)
+        i++;
+    return i;
+}
 
 bool task_option_is(const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(option_names); i++)
-        if (!strcmp(name, option_names[i]))
-            return true;
-    return false;
+    return find_option(name) < COUNT_OF(task_options);
 }
 
 static bool is_asked(const struct task_options *asked, enum task_option option)
 {
-    switch (option) {
-    case OPTION_CONFIDENCE:
-        return asked->confidence >= 0;
-    case OPTION_IOU:
-        return asked->iou >= 0;
-    case OPTION_MAX_DETECTIONS:
-        return asked->max_detections != 0;
-    case OPTION_CLASSES:
+    const struct task_options none = TASK_OPTIONS_NONE;
+    const size_t at = task_options[option].at, size = task_options[option].size;
+    if (option == OPTION_CLASSES)
         return asked->class_count != 0 || asked->class_names;
-    case OPTION_AGNOSTIC:
-        return asked->agnostic >= 0;
-    case OPTION_NORMALIZE:
-        return asked->normalize >= 0;
-    case OPTION_DIMENSIONS:
-        return asked->dimensions != 0;
-    case OPTION_MASKS:
-        return asked->masks != MASK_FORM_NONE;
-    case OPTION_TOP_K:
-        break;
-    }
-    return false;
+    return memcmp((const char *)asked + at, (const char *)&none + at, size) != 0;
+}
+
+struct task_options task_options_merge(const struct task_options *first,
+                                       const struct task_options *second)
+{
+    struct task_options merged = *first;
+    for (size_t i = 0; i < COUNT_OF(task_options); i++)
+        if (!is_asked(first, (enum task_option)i))
+            memcpy((char *)&merged + task_options[i].at, (const char *)second + task_options[i].at,
+                   task_options[i].size);
+    if (first->track)
+        merged.confidence = TRACKER_LOW;
+    return merged;
 }
 
 static bool has_option(const struct task *task, enum task_option option)
@@ -116,6 +103,8 @@ static bool has_option(const struct task *task, enum task_option option)
     case OPTION_MASKS:
         return task->kind == TASK_INSTANCES || task->kind == TASK_SEGMENTATION ||
                task->kind == TASK_ANOMALY || task->kind == TASK_MASKS;
+    case OPTION_TRACK:
+        return task_has_boxes(task->kind) && has_classes && task->kind != TASK_ORIENTED;
     case OPTION_TOP_K:
         return task->kind == TASK_CLASSIFICATION || task->kind == TASK_ZERO_SHOT;
     }
@@ -124,10 +113,7 @@ static bool has_option(const struct task *task, enum task_option option)
 
 bool task_has_option(const struct task *task, const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(option_names); i++)
-        if (!strcmp(name, option_names[i]))
-            return has_option(task, (enum task_option)i);
-    return false;
+    return task_option_is(name) && has_option(task, (enum task_option)find_option(name));
 }
 
 enum status task_options_check(const struct task *task, const struct task_options *asked,
@@ -139,7 +125,7 @@ enum status task_options_check(const struct task *task, const struct task_option
     size_t used = 0;
     for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K && used < sizeof names; i++) {
         const enum task_option option = (enum task_option)i;
-        const char *name = option == OPTION_TOP_K ? "top_k" : option_names[i];
+        const char *name = option == OPTION_TOP_K ? "top_k" : task_options[i].name;
         if (has_option(task, option))
             used +=
                 (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
@@ -214,8 +200,8 @@ static enum status option_classes(const char *text, struct task_options *options
                      text, TASK_MAX_CLASSES);
 }
 
-static enum status option_whole(const char *name, const char *text, int most, int *ret,
-                                struct error *err)
+enum status task_option_whole(const char *name, const char *text, int most, int *ret,
+                              struct error *err)
 {
     const char *at = text;
     const long value = take_whole(&at, most);
@@ -239,6 +225,20 @@ static enum status option_masks(const char *text, struct task_options *options, 
     return error_set(err, STATUS_INVALID, "masks is '%.40s'; it must be rle, polygon or png", text);
 }
 
+static enum status option_track(const char *text, const char **ret, struct error *err)
+{
+    size_t length = 0;
+    while (isalnum((unsigned char)text[length]) || (text[length] && strchr("-._:/@", text[length])))
+        length++;
+    *ret = text;
+    return length && length <= TASK_TRACK_MAX && !text[length]
+               ? STATUS_OK
+               : error_set(err, STATUS_INVALID,
+                           "track is '%.40s'; it must be a camera's name of 1 to %d letters, "
+                           "digits and -._:/@",
+                           text, TASK_TRACK_MAX);
+}
+
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err)
 {
@@ -252,9 +252,11 @@ enum status task_option_set(struct task_options *options, const char *name, cons
         return option_flag(name, text, &options->normalize, err);
     if (!strcmp(name, "masks"))
         return option_masks(text, options, err);
+    if (!strcmp(name, "track"))
+        return option_track(text, &options->track, err);
     if (!strcmp(name, "classes"))
         return option_classes(text, options, err);
     if (!strcmp(name, "dimensions"))
-        return option_whole(name, text, TASK_MAX_DIMENSIONS, &options->dimensions, err);
-    return option_whole(name, text, TASK_MAX_DETECTIONS, &options->max_detections, err);
+        return task_option_whole(name, text, TASK_MAX_DIMENSIONS, &options->dimensions, err);
+    return task_option_whole(name, text, TASK_MAX_DETECTIONS, &options->max_detections, err);
 }

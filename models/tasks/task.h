@@ -78,6 +78,7 @@ enum task_layout {
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_DIMENSIONS 65536
 #define TASK_MAX_POINTS     256
+#define TASK_TRACK_MAX      64 /* bytes of the name of a track */
 
 /* Key points of YuNet and SCRFD; corners of TASK_TEXT_BOXES, which are points, too. */
 #define FACE_POINTS  5
@@ -111,13 +112,15 @@ struct task_options {
     int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
     int dimensions;          /* embeddings: their first numbers alone, at length 1; 0: not given */
     enum mask_form masks;    /* how masks are written */
+    const char *track;       /* name of the boxes' track (tracker.h); borrowed; NULL: none */
     const struct task_words *words; /* of a request; NULL: none; borrowed */
 };
 
 #define TASK_OPTIONS_NONE                                                                          \
     ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
 
-/* Returns `first`, with members that are not given taken from `second`. */
+/* Returns `first`, with members that are not given taken from `second`. The confidence of a
+ * track is TRACKER_LOW: the one that is asked for holds for what it answers. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
 
@@ -125,11 +128,15 @@ struct task_options task_options_merge(const struct task_options *first,
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
- * "normalize", "dimensions", "masks". */
+ * "normalize", "dimensions", "masks", "track". */
 bool task_option_is(const char *name);
 
+/* Parses a whole number from 1 to `most`. STATUS_INVALID. */
+enum status task_option_whole(const char *name, const char *text, int most, int *ret,
+                              struct error *err) MUST_USE;
+
 /* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of
- * classes that contains a label is borrowed. STATUS_INVALID, with the expected form. */
+ * track, and that of classes with a label, are borrowed. STATUS_INVALID, with the expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 

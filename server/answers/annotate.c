@@ -162,6 +162,8 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
     for (size_t i = a->model->task.kind == TASK_TEXT_BOXES ? 0 : found->count; i-- > 0;) {
         const struct detection *box = &found->items[i];
         write_label(a, box->index, box->score, text);
+        if (box->track_id)
+            snprintf(text + strlen(text), LABEL_TEXT - strlen(text), " #%u", box->track_id);
         if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
             add_crop(image->crops[i], text);
         float corners[4][2], *highest = corners[2]; /* left above, unless the box is turned */

@@ -204,6 +204,7 @@ static bool describe_box(const struct predict_image *image, const struct model *
                                       .index = box->index,
                                       .probability = box->score,
                                       .box = {box->x1, box->y1, box->x2, box->y2},
+                                      .track_id = box->track_id,
                                       .points = points,
                                       .point_count = found->point_count,
                                       .are_corners = model->task.kind == TASK_TEXT_BOXES};
@@ -357,6 +358,7 @@ static bool describe_image(const struct predict_image *image, const struct model
                                  .prediction_count = count,
                                  .embedding = image->answer.embedding.values,
                                  .embedding_count = image->answer.embedding.count,
+                                 .frame = image->frame,
                                  .batch = image->batch,
                                  .decode_ms = image->decode_ms,
                                  .preprocess_ms = image->preprocess_ms,
@@ -431,7 +433,8 @@ static char *describe_request(const struct predict_request *request,
 bool describe_is_slow(const struct predict_request *request)
 {
     const enum task_kind kind = request->used_model ? request->used_model->task.kind : TASK_UNKNOWN;
-    if (request->wants_picture || kind == TASK_DEPTH || kind == TASK_ANOMALY)
+    if (request->wants_picture || kind == TASK_DEPTH || kind == TASK_ANOMALY ||
+        (request->options && request->options->track))
         return true;
     if (mask_form_of(request) <= MASK_FORM_RLE)
         return false;

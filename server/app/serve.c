@@ -29,6 +29,7 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "lensd_version.h"
+#include "server/answers/tracks.h"
 #include "server/app/confine.h"
 #include "server/app/process.h"
 #include "server/app/settings.h"
@@ -65,6 +66,7 @@ struct serve {
     struct model_host *model_host;
     struct trace_exporter *traces;
     struct faces *faces; /* NULL: there is no registry */
+    struct tracks *tracks;
     struct http_server *http;
     struct loader *loader;
     int loaded_fd; /* eventfd: the models present at the start have been loaded */
@@ -183,6 +185,8 @@ static enum status create_services(struct serve *serve, struct error *err)
     serve->faces = config->faces ? faces_create(config->faces) : NULL;
     if (config->faces && !serve->faces)
         return error_no_memory(err, "for the registry of faces");
+    serve->tracks = tracks_create();
+    TRY(check_memory(serve->tracks, "for tracks", err));
     serve->metrics = metrics_create();
     struct trace_exporter_options trace_options;
     TRY(settings_traces(config, serve->metrics, &trace_options, err));
@@ -277,6 +281,7 @@ static enum status set_up(struct serve *serve, struct error *err)
         settings_http(config, serve->model_host, serve->loader, serve->metrics);
     http_options.traces = serve->traces;
     http_options.faces = serve->faces;
+    http_options.tracks = serve->tracks;
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
@@ -313,6 +318,7 @@ static void tear_down(struct serve *serve)
     http_server_free(serve->http);
     trace_exporter_free(serve->traces);
     faces_free(serve->faces);
+    tracks_free(serve->tracks);
     supervisor_free(serve->supervisor);
     loader_free(serve->loader);
     model_host_free(serve->model_host);

@@ -173,6 +173,17 @@ def places_of_light(path, batch=1, side=8):
           [tensor_info("image", batch, 3, side, side)], [tensor_info("boxes", "n", 4)])
 
 
+def boxes_of_pixels(path, numbers=6, side=240, metadata=()):
+    """A detector whose boxes are the picture's first bytes of red: rows of x1, y1, x2, y2, score * 255, class and
+    more, as many as there are in the first line."""
+    scale = [255] * 4 + [1] + [255] * (numbers - 5)
+    write(path, [node("Slice", ["image", "from", "to", "axes"], ["line"]), node("Reshape", ["line", "rows"], ["bytes"]),
+                 node("Mul", ["bytes", "scale"], ["boxes"])],
+          [integers("from", [0, 0, 0]), integers("to", [1, 1, side // numbers * numbers]), integers("axes", [1, 2, 3]),
+           integers("rows", [1, -1, numbers]), floats("scale", (numbers,), scale)],
+          [tensor_info("image", 1, 3, side, side)], [tensor_info("boxes", 1, side // numbers, numbers)], metadata)
+
+
 def loops_when_light(folder, threshold, trips=0, side=8, finds_boxes=False):
     """A model folder: three scores, or the image's numbers as a detector's rows of six. A loop of `trips` matrix products, and more the further the image's mean is above `threshold`,
     from 0 to 1; at 0.1 above it, it runs longer than any test waits."""

@@ -164,7 +164,7 @@ class Crops(Pipelines):
                 answer = server.request(method, path, photo if method == "POST" else None, headers)
                 self.assertEqual(answer.status, 400, answer.body)
                 self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON, lines of "
-                              "text or a picture, and without slices or labels; here name one of its models, such as 'found'", answer.body.decode())
+                              "text or a picture, and without track, slices or labels; here name one of its models, such as 'found'", answer.body.decode())
         self.assertEqual(server.metric('lensd_images_total{model="found"'), before, "none was answered by the first model")
 
     def test_it_is_listed(self):

@@ -123,7 +123,7 @@ class Detection(Tasks):
             answer = self.ask("?" + query, status=400)
             self.assertEqual((answer["code"], answer["error"]), (
                 "invalid_request", f"{name} has no effect on a model whose task is detection (its parameters: "
-                "confidence, iou, max_detections, classes, agnostic); leave it out"))
+                "confidence, iou, max_detections, classes, agnostic, track); leave it out"))
 
     def test_several_images(self):
         kind, body = multipart([("image", "a.png", png(400, 300)), ("image", "b.png", b"no picture"),

@@ -18,6 +18,7 @@
 #include "proto/picture_text.h"
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
+#include "server/answers/tracks.h"
 #include "server/http/api/faces.h"
 #include "server/http/api/labels.h"
 #include "server/http/api/prompts.h"
@@ -56,7 +57,7 @@ struct predict_work {
     struct image pixels;          /* of that photo */
     char model[128];              /* as asked for; "" for the default */
     struct task_options options;
-    char classes[32 * TASK_MAX_CLASSES]; /* which options may borrow */
+    char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* which options borrow */
 };
 
 static void predict_free_work(struct exchange *x)
@@ -169,14 +170,8 @@ enum status dialect_admit(struct exchange *x, struct error *err)
 
 static enum status set_top_k(struct predict_work *work, const char *text, struct error *err)
 {
-    const size_t digits = strspn(text, "0123456789");
-    const long value = digits && digits < 10 && !text[digits] ? strtol(text, NULL, 10) : 0;
-    if (value < 1 || value > PREDICT_MAX_TOP_K)
-        return error_set(err, STATUS_INVALID, "top_k is '%.40s'; it must be a number from 1 to %d",
-                         text, PREDICT_MAX_TOP_K);
-    work->request.top_k = (int)value;
     work->request.asks_top_k = true;
-    return STATUS_OK;
+    return task_option_whole("top_k", text, PREDICT_MAX_TOP_K, &work->request.top_k, err);
 }
 
 static enum status set_format(struct predict_work *work, const char *text, struct error *err)
@@ -224,10 +219,10 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
     if (!work->request.options)
         work->options = TASK_OPTIONS_NONE;
     work->request.options = &work->options;
-    if (strcmp(name, "classes") != 0)
-        return task_option_set(&work->options, name, text, err);
-    memcpy(work->classes, text, strlen(text) + 1); /* set_parameter() has checked its length */
-    return task_option_set(&work->options, name, work->classes, err);
+    const bool is_track = !strcmp(name, "track");
+    if (is_track || !strcmp(name, "classes")) /* set_parameter() has checked its length */
+        text = memcpy(is_track ? work->track : work->classes, text, strlen(text) + 1);
+    return task_option_set(&work->options, name, text, err);
 }
 
 static enum status set_truncate(struct predict_work *work, const char *text, struct error *err)
@@ -269,9 +264,9 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
             err, STATUS_INVALID,
             "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
             "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
-            "slices, overlap and merge; for segmenters classes and masks; for embedding models "
-            "normalize and dimensions; for models of photos and texts labels, prompt and truncate; "
-            "for SAM points and box",
+            "track, slices, overlap and merge; for segmenters classes and masks; for embedding "
+            "models normalize and dimensions; for models of photos and texts labels, prompt and "
+            "truncate; for SAM points and box",
             name);
     if (!strcmp(name, "labels"))
         return request_labels_read(&work->labels, text, size, err);
@@ -819,13 +814,15 @@ static void predict_finish(struct exchange *x)
     struct predict_work *work = x->work;
     const struct dialect *dialect = exchange_dialect(x);
     hint_at_form(x, &work->request.images[0]);
+    tracks_follow(x->server->options.tracks, &work->request, x->key_name, clock_now());
     if (dialect)
         dialect_finish(x, dialect);
     else
         predict_answer(x);
     /* A stage's model can be loaded anew without the pipeline. */
-    if (!work->staged && !work->labels.count && !request_prompt_is_set(&work->prompt) &&
-        work->immich.count < 2 && (!dialect || !dialect->has_id))
+    if (!work->staged && !work->options.track && !work->labels.count &&
+        !request_prompt_is_set(&work->prompt) && work->immich.count < 2 &&
+        (!dialect || !dialect->has_id))
         store_in_cache(x);
 }
 
@@ -837,7 +834,7 @@ static enum status plan_slices_or_stages(struct exchange *x, struct predict_work
     struct predict_request *request = &work->request;
     const struct dialect *dialect = exchange_dialect(x);
     if ((dialect && !dialect->takes_pipelines) || x->answer_form == DESCRIBE_NUMBERS ||
-        work->slices.side)
+        work->slices.side || work->options.track)
         TRY(refuse_pipeline(x, request->model, request->version, err));
     else
         TRY(stages_begin(x->server->options.model_host, request, &work->staged,

@@ -451,8 +451,8 @@ enum status refuse_pipeline(const struct exchange *x, const char *model, const c
     const enum status status = error_set(
         err, STATUS_INVALID,
         "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON, lines "
-        "of text or a picture, and without slices or labels; here name one of its models, such as "
-        "'%s'",
+        "of text or a picture, and without track, slices or labels; here name one of its models, "
+        "such as '%s'",
         name, name, stages->stages[0].model);
     free(stages);
     return status;

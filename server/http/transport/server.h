@@ -83,6 +83,7 @@ struct http_options {
     struct metrics *metrics;       /* may be NULL */
     struct trace_exporter *traces; /* NULL: none are sent */
     struct faces *faces;           /* the registry of faces; NULL: there is none */
+    struct tracks *tracks;         /* states of cameras; NULL in tests */
 };
 
 struct http_server;

@@ -120,6 +120,7 @@ struct predict_image {
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer;    /* for tasks other than classification; freed likewise */
+    uint64_t frame;               /* not read by the model host: its number in its track; 0: none */
     struct predict_image **crops; /* not read by the model host: for each box its crop with the
                                      answer of the next stage (stages.h), or NULL; NULL: there is
                                      none. Freed likewise */

@@ -1,0 +1,36 @@
+/* ByteTrack (Zhang et al., ECCV 2022, arXiv 2110.06864): gives the boxes of following frames of a
+ * camera the numbers of the objects that they belong to. Classes play no part. The parameters here
+ * and in tracker.c are those of Ultralytics' bytetrack.yaml, with which tests compare. */
+#pragma once
+
+#include "models/tasks/detect.h"
+
+#define TRACKER_LOW     0.1f  /* a box up to this is ignored */
+#define TRACKER_HIGH    0.25f /* one below this only continues a track */
+#define TRACKER_BOXES   300   /* of a frame, the best ones */
+#define TRACKER_OBJECTS 500   /* that a tracker follows */
+
+/* Zeroed: no frame yet. One thread at a time. */
+struct tracker {
+    uint64_t frame; /* number of the last one, from 1 */
+    uint32_t last_id;
+    size_t count;
+    struct tracked_object {
+        /* Middle x and y, height, and width by height: each with its speed. They do not depend on
+         * each other, so the covariance matrix is four of 2 x 2: [place, both; both, spread]. */
+        struct motion {
+            double at, speed, place, both, spread;
+        } motions[4];
+        struct detection box, *seen; /* where it is expected; what this frame has of it, or NULL */
+        uint32_t id;
+        uint64_t first, last;          /* frames that had a box of it */
+        bool is_sure, is_old, is_gone; /* had two, or one in frame 1; goes when lost; goes now */
+    } objects[TRACKER_OBJECTS];
+};
+
+/* Takes the boxes of the next frame, best first, of a photo of `width` x `height` pixels. *found
+ * keeps those that belong to objects, with their track_id, where the filter places them, clipped to
+ * the photo. What appears after the first frame is answered from its second box on. Boxes with
+ * scores up to `least` continue tracks, but are not kept. STATUS_NO_MEMORY: nothing has changed. */
+enum status tracker_update(struct tracker *tracker, struct detections *found, float width,
+                           float height, float least, struct error *err) MUST_USE;
