@@ -1,5 +1,4 @@
-/* Numbers of any dtype, read and written one by one. The dtype is the same for a whole launch, so
- * that no warp diverges. */
+/* Numbers of any dtype, one by one. A launch has one dtype, so that no warp diverges. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"

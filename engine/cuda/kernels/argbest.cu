@@ -1,5 +1,4 @@
-/* The first and the last kernel of a run: bytes of photos to numbers, scores to the best classes.
- */
+/* The first and last kernel of a run: bytes of photos to numbers, scores to best classes. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* The table is read at random three times a pixel, so it is in shared memory. */
@@ -17,8 +16,7 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
         const float *floats = (const float *)bytes;
         T *to = y + r * row;
         const bool has_bytes = are_bytes[r] != 0;
-        FOR_EACH(e, row)
-        {
+        FOR_EACH(e, row) {
             if (has_bytes) {
                 const unsigned c = (unsigned)(e % CHANNELS);
                 const size_t from = is_reversed ? e + (CHANNELS - 1) - 2 * c : e;
@@ -45,12 +43,10 @@ __global__ void pixels_padded_kernel(const unsigned char *x, const unsigned char
         const unsigned char *bytes = x + r * p.pitch;
         const float *floats = (const float *)bytes;
         const bool has_bytes = are_bytes[r] != 0;
-        FOR_EACH(i, pixels)
-        {
+        FOR_EACH(i, pixels) {
             T v[PADDED];
             unsigned char stored[sizeof v];
-            UNROLL
-            for (int c = 0; c < CHANNELS; c++) {
+            UNROLLED(c, CHANNELS) {
                 const int from = p.is_reversed ? CHANNELS - 1 - c : c;
                 v[c] = from_float<T>(has_bytes ? values[c * 256 + bytes[i * CHANNELS + from]]
                                                : floats[i * CHANNELS + c]);

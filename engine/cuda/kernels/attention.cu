@@ -24,9 +24,8 @@ __device__ static inline int64_t matrix_at(const cuda_matrices &m, int batch)
 
 /* ---- tensor cores ---- */
 
-/* Replaces the division n / extent for each part of a group by a multiplication, for 0 <= n < 2^31.
- * With 2^(l-1) < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up. (Granlund and
- * Montgomery, 1994.) */
+/* Replaces n / extent for each part of a group by a multiplication, for 0 <= n < 2^31. With 2^(l-1)
+ * < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up (Granlund, Montgomery). */
 struct group_divisors {
     uint32_t factor[CUDA_GROUP_PARTS];
     int shift[CUDA_GROUP_PARTS];
@@ -61,8 +60,7 @@ __device__ static inline int64_t group_row(const cuda_group &group, const group_
 }
 
 /* Starts the copies of TILE rows from `first` on; beyond `rows` and `columns` are zeroes. A row in
- * shared memory is eight numbers longer than it has to be, so that eight rows are in different
- * banks. */
+ * shared memory is eight numbers longer, so that eight rows are in different banks. */
 template <typename T, int DEPTH>
 __device__ static inline void copy_rows(T *to, const T *from, const cuda_group &group,
                                         const group_divisors &by, int first, int rows, int columns)
@@ -105,14 +103,11 @@ finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data
               const int64_t (&bias_rows)[CUDA_ATTENTION_BIASES][2], int first)
 {
     const int t = (int)threadIdx.x % 4;
-    UNROLL
-    for (int j = 0; j < TILE / 8; j++) {
-        UNROLL
-        for (int i = 0; i < 4; i++) {
+    UNROLLED(j, TILE / 8) {
+        UNROLLED(i, 4) {
             const int key = first + j * 8 + t * 2 + i % 2;
             float x = s.at[j][i] * (a.scale * LOG2_E);
-            UNROLL
-            for (int b = 0; b < CUDA_ATTENTION_BIASES; b++)
+            UNROLLED(b, CUDA_ATTENTION_BIASES)
                 if (b < a.bias_count && key < a.keys)
                     x += LOG2_E *
                          bias_at<T>(a, data, b,
@@ -144,18 +139,15 @@ template <int DEPTH> struct row_state {
 template <int DEPTH>
 __device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &state)
 {
-    UNROLL
-    for (int r = 0; r < 2; r++) {
+    UNROLLED(r, 2) {
         float greatest = state.greatest[r], sum = 0;
-        UNROLL
-        for (int j = 0; j < TILE / 8; j++)
+        UNROLLED(j, TILE / 8)
             greatest = fmaxf(greatest, fmaxf(s.at[j][r * 2], s.at[j][r * 2 + 1]));
         greatest = quad_max(greatest);
         /* If all scores are -inf, 0 stands for the greatest. */
         const float base = greatest == -INFINITY ? 0.0f : greatest;
         const float shrink = exp2f(state.greatest[r] - base);
-        UNROLL
-        for (int j = 0; j < TILE / 8; j++) {
+        UNROLLED(j, TILE / 8) {
             UNROLL
             for (int i = r * 2; i < r * 2 + 2; i++) {
                 s.at[j][i] = exp2f(s.at[j][i] - base);
@@ -164,8 +156,7 @@ __device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &
         }
         state.sum[r] = state.sum[r] * shrink + sum; /* of this lane's columns */
         state.greatest[r] = greatest;
-        UNROLL
-        for (int d = 0; d < DEPTH / 8; d++) {
+        UNROLLED(d, DEPTH / 8) {
             state.y[d][r * 2] *= shrink;
             state.y[d][r * 2 + 1] *= shrink;
         }
@@ -180,13 +171,10 @@ __device__ static inline void score_tile(const uint32_t (&q)[DEPTH / 16][4], con
     constexpr int PITCH = DEPTH + 8;
     const int lane = (int)threadIdx.x % WARP;
     const T *own = keys + ((lane & 7) + (lane >> 4 << 3)) * PITCH + (lane >> 3 & 1) * 8;
-    UNROLL
-    for (int j = 0; j < TILE / 16; j++) {
-        UNROLL
-        for (int i = 0; i < 4; i++)
+    UNROLLED(j, TILE / 16) {
+        UNROLLED(i, 4)
             s.at[j * 2][i] = s.at[j * 2 + 1][i] = 0.0f;
-        UNROLL
-        for (int k = 0; k < DEPTH / 16; k++) {
+        UNROLLED(k, DEPTH / 16) {
             uint32_t b[4];
             load_matrices(b, own + j * 16 * PITCH + k * 16);
             multiply_add<T>(s.at[j * 2], q[k], b[0], b[1]);
@@ -203,15 +191,12 @@ __device__ static inline void add_values(const tile_scores &s, const T *values,
     constexpr int PITCH = DEPTH + 8;
     const int lane = (int)threadIdx.x % WARP;
     const T *own = values + (lane & 15) * PITCH + (lane >> 4) * 8;
-    UNROLL
-    for (int k = 0; k < TILE / 16; k++) {
+    UNROLLED(k, TILE / 16) {
         uint32_t a[4];
-        UNROLL
-        for (int i = 0; i < 4; i++)
+        UNROLLED(i, 4)
             a[i] = pack_pair(from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2]),
                              from_float<T>(s.at[k * 2 + i / 2][i % 2 * 2 + 1]));
-        UNROLL
-        for (int d = 0; d < DEPTH / 16; d++) {
+        UNROLLED(d, DEPTH / 16) {
             uint32_t b[4];
             load_matrices_transposed(b, own + k * 16 * PITCH + d * 16);
             multiply_add<T>(state.y[d * 2], a, b[0], b[1]);
@@ -225,8 +210,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
                                          T *y, int first)
 {
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    UNROLL
-    for (int r = 0; r < 2; r++) {
+    UNROLLED(r, 2) {
         const int row = first + g + r * 8;
         const float sum = quad_sum(state.sum[r]); /* by all lanes, whatever their row */
         const bool is_undefined = sum != sum || state.greatest[r] == -INFINITY;
@@ -234,8 +218,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
         if (row >= a.rows)
             continue;
         T *to = y + group_at(a.y.rows, row);
-        UNROLL
-        for (int d = 0; d < DEPTH / 8; d++) {
+        UNROLLED(d, DEPTH / 8) {
             const int column = d * 8 + t * 2;
             if (column >= a.width)
                 continue;
@@ -266,15 +249,13 @@ __global__ void __launch_bounds__(BLOCK)
     copy_rows<T, DEPTH>(slots + SIDE, v, a.v.rows, by_v, 0, a.keys, a.width);
     copies_commit();
     int64_t bias_rows[CUDA_ATTENTION_BIASES][2] = {};
-    UNROLL
-    for (int b = 0; b < CUDA_ATTENTION_BIASES; b++)
-        UNROLL
-    for (int r = 0; r < 2; r++) {
-        const int row = first + warp * 16 + lane / 4 + r * 8;
-        if (b < a.bias_count)
-            bias_rows[b][r] = matrix_at(a.bias[b], batch) +
-                              group_at(a.bias[b].rows, row < a.rows ? row : a.rows - 1);
-    }
+    UNROLLED(b, CUDA_ATTENTION_BIASES)
+        UNROLLED(r, 2) {
+            const int row = first + warp * 16 + lane / 4 + r * 8;
+            if (b < a.bias_count)
+                bias_rows[b][r] = matrix_at(a.bias[b], batch) +
+                                  group_at(a.bias[b].rows, row < a.rows ? row : a.rows - 1);
+        }
     row_state<DEPTH> state = {};
     state.greatest[0] = state.greatest[1] = -INFINITY;
     uint32_t q[DEPTH / 16][4];
@@ -282,8 +263,7 @@ __global__ void __launch_bounds__(BLOCK)
         copies_wait<0>();
         __syncthreads(); /* all threads see this slot, and have read the other one */
         if (key == 0) {
-            UNROLL
-            for (int i = 0; i < DEPTH / 16; i++)
+            UNROLLED(i, DEPTH / 16)
                 load_matrices(q[i],
                               queries + (warp * 16 + lane % 16) * PITCH + i * 16 + lane / 16 * 8);
         }

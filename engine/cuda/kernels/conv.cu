@@ -107,8 +107,7 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
 template <typename T>
 __global__ void pad_channels_kernel(const T *x, T *y, int from, int to, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         size_t p = i / (size_t)to;
         int channel = (int)(i % (size_t)to);
         y[i] = channel < from ? x[p * (size_t)from + (size_t)channel] : (T)0;
@@ -133,8 +132,7 @@ __device__ static inline void load_channels(float (&to)[COUNT], const T *from)
     T narrow[COUNT];
     load_bytes(bytes, from);
     memcpy(narrow, bytes, sizeof bytes);
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
         to[i] = to_float(narrow[i]);
 }
 
@@ -144,8 +142,7 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
                                    size_t count)
 {
     const int cg = c.c / c.groups, mg = c.m / c.groups;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int m = (int)(i % (size_t)c.m), first = m / mg * cg;
         position at = position_of(c, i / (size_t)c.m);
         const T *w = weights + (size_t)m * c.kh * c.kw * cg;
@@ -164,8 +161,7 @@ __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv
                     float v[EACH], t[EACH];
                     load_channels(v, from + k);
                     load_channels(t, tap + k);
-                    UNROLL
-                    for (int i = 0; i < EACH; i++)
+                    UNROLLED(i, EACH)
                         sum += v[i] * t[i];
                 }
             }

@@ -24,8 +24,7 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
         return finish_sums(v, y, at, column, whole, count, e);
     const size_t outputs = (size_t)c.n * (size_t)c.oh * (size_t)c.ow * (size_t)c.m;
     int *to = g.sums + blockIdx.z * outputs + at;
-    UNROLL
-    for (int i = 0; i < 8; i++)
+    UNROLLED(i, 8)
         if (i < count)
             to[i] = v[i];
 }
@@ -53,14 +52,12 @@ template <int COUNT>
 __global__ void finish_kernel(const int *sums, int splits, size_t count, int columns, void *y,
                               cuda_int8_epilogue e)
 {
-    FOR_EACH(i, count / COUNT)
-    {
+    FOR_EACH(i, count / COUNT) {
         int total[COUNT], more[COUNT];
         load_words(total, sums + i * COUNT, true, COUNT);
         for (int s = 1; s < splits; s++) {
             load_words(more, sums + (size_t)s * count + i * COUNT, true, COUNT);
-            UNROLL
-            for (int k = 0; k < COUNT; k++)
+            UNROLLED(k, COUNT)
                 total[k] = wrapped(total[k], more[k]);
         }
         finish_sums(total, y, i * COUNT, (int)(i * COUNT % (size_t)columns), true, COUNT, e);

@@ -26,8 +26,7 @@ __device__ static inline void add_some(float (&v)[8], const void *from, bool is_
         return add_all(v, (const float *)from);
     if (whole)
         return add_all(v, (const T *)from);
-    UNROLL
-    for (int i = 0; i < 8; i++)
+    UNROLLED(i, 8)
         if (i < count)
             v[i] += is_float ? ((const float *)from)[i] : to_float(((const T *)from)[i]);
 }
@@ -40,8 +39,7 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
         return store_all((float *)to, from);
     if (whole)
         return store_all((T *)to, from);
-    UNROLL
-    for (int i = 0; i < 8; i++) {
+    UNROLLED(i, 8) {
         if (i < count && is_float)
             ((float *)to)[i] = from[i];
         else if (i < count)
@@ -95,8 +93,7 @@ template <typename Y, int EACH>
 __global__ void split_sum_kernel(const float *sums, int splits, size_t count, cuda_conv c, Y *y,
                                  cuda_epilogue e)
 {
-    FOR_EACH(i, count / EACH)
-    {
+    FOR_EACH(i, count / EACH) {
         float total[EACH];
         load_all(total, sums + i * EACH);
         for (int s = 1; s < splits; s++)
@@ -165,8 +162,7 @@ estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int proces
     return {{tile, divide_up(steps, each)}, rounds * block + summing};
 }
 
-/* Offsets within a tile's images are int, places in an image 16 bits. Of empty images there is no
- * tile. */
+/* Offsets within a tile's images are int, places in an image 16 bits. */
 bool fits_kernel(const struct cuda_conv *c)
 {
     if (c->n < 1 || c->oh < 1 || c->ow < 1 || c->m < c->groups || c->c < c->groups)

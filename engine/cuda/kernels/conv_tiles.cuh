@@ -139,8 +139,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
         const int cg = c.c / c.groups, area = c.oh * c.ow, image = first / area;
         base = x + (size_t)image * (size_t)c.h * (size_t)c.w * (size_t)c.c + group * cg;
         place = swizzled<Tile::DEPTH>(row, column * VEC / 8) + column * VEC % 8;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+        UNROLLED(i, ROWS) {
             int p = first + row + i * STEP;
             int n = p / area, at = p - n * area, oh = at / c.ow, ow = at - oh * c.ow;
             int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
@@ -163,8 +162,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     {
         const int down = r * c.dilation_h, right = s * c.dilation_w;
         const int delta = (down * c.w + right) * c.c + channel;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+        UNROLLED(i, ROWS) {
             int h = (corner[i] >> 16) + down, w = (int)(int16_t)(corner[i] & 0xffff) + right;
             bool has = r < c.kh && (unsigned)h < (unsigned)c.h && (unsigned)w < (unsigned)c.w;
             if constexpr (padding_is_stored<T>)
@@ -209,8 +207,7 @@ template <typename T, typename Tile> struct weight_copies {
     __device__ inline void copy(T *to, const cuda_conv &c)
     {
         const int mg = c.m / c.groups;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+        UNROLLED(i, ROWS) {
             bool has = row + i * STEP < mg && k < c.row;
             copy_async<16>(to + place + i * STEP * Tile::DEPTH,
                            base + (has ? (size_t)(row + i * STEP) * (size_t)c.row + (size_t)k : 0),
@@ -233,25 +230,20 @@ __device__ static inline void multiply_step(const T *x, const T *weights, int wa
     const int lane = (int)threadIdx.x % 32;
     const int x_row = warp / Tile::ACROSS * Tile::WARP_POSITIONS + lane % 16;
     const int w_row = warp % Tile::ACROSS * Tile::WARP_CHANNELS + (lane & 7) + (lane >> 4 << 3);
-    UNROLL
-    for (int k = 0; k < Tile::DEPTH / 16; k++) {
+    UNROLLED(k, Tile::DEPTH / 16) {
         uint32_t a[sums.DOWN][4], b[sums.ACROSS / 2][4];
-        UNROLL
-        for (int i = 0; i < sums.DOWN; i++) {
+        UNROLLED(i, sums.DOWN) {
             load_matrices(a[i], x + swizzled<Tile::DEPTH>(x_row + i * 16, k * 2 + (lane >> 4)));
             round_operands<T>(a[i]);
         }
-        UNROLL
-        for (int j = 0; j < sums.ACROSS / 2; j++) {
+        UNROLLED(j, sums.ACROSS / 2) {
             load_matrices(b[j],
                           weights + swizzled<Tile::DEPTH>(w_row + j * 16, k * 2 + (lane >> 3 & 1)));
             round_operands<T>(b[j]);
         }
-        UNROLL
-        for (int i = 0; i < sums.DOWN; i++)
-            UNROLL
-        for (int j = 0; j < sums.ACROSS; j++)
-            multiply_add<T>(sums.at[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        UNROLLED(i, sums.DOWN)
+            UNROLLED(j, sums.ACROSS)
+                multiply_add<T>(sums.at[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
 }
 
@@ -267,8 +259,7 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
     weight_copies<T, Tile> filters;
     images.start(x, c, positions, p0, group, first * Tile::DEPTH, padding);
     filters.start(weights, c, m0, group, first * Tile::DEPTH);
-    UNROLL
-    for (int step = 0; step < Tile::STAGES - 1; step++) {
+    UNROLLED(step, Tile::STAGES - 1) {
         if (step < steps) {
             T *slot = ring + step * Tile::STAGE;
             images.copy(slot, c);
@@ -297,8 +288,7 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
 
 /* Each warp lays some of its rows of 16 positions out in shared memory of its own, and reads them
  * back in eights, for which it calls store(sums, position, channel of the group). A row is 8
- * numbers longer than it has sums, so that the four rows which half a warp writes at a time are in
- * different banks. */
+ * numbers longer, so that the four rows that half a warp writes are in different banks. */
 template <typename Tile, typename S, typename Store>
 __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums,
                                          const cuda_conv &c, int p0, int m0, Store store)
@@ -311,10 +301,8 @@ __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums
     m0 += warp % Tile::ACROSS * Tile::WARP_CHANNELS;
     UNROLL
     for (int first = 0; first < sums.DOWN; first += Tile::SLABS) {
-        UNROLL
-        for (int i = 0; i < Tile::SLABS; i++) {
-            UNROLL
-            for (int j = 0; j < sums.ACROSS; j++) {
+        UNROLLED(i, Tile::SLABS) {
+            UNROLLED(j, sums.ACROSS) {
                 S *at = own + (i * 16 + lane / 4) * Tile::PITCH + j * 8 + lane % 4 * 2;
                 at[0] = sums.at[first + i][j][0];
                 at[1] = sums.at[first + i][j][1];

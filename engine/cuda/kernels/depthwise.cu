@@ -12,38 +12,31 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
                                  size_t count)
 {
     constexpr int COLUMNS = (WIDE - 1) * STRIDE + KERNEL;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const depthwise_item<STRIDE, WIDE> item(c, i);
         float sums[WIDE][8] = {};
-        UNROLL
-        for (int r = 0; r < KERNEL; r++) {
+        UNROLLED(r, KERNEL) {
             if (item.top + r < 0 || item.top + r >= c.h)
                 continue;
             float taps[KERNEL][8];
-            UNROLL
-            for (int s = 0; s < KERNEL; s++)
+            UNROLLED(s, KERNEL)
                 load_all(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
             const T *row = x + ((size_t)item.n * c.h + item.top + r) * c.w * c.c + item.channel;
-            UNROLL
-            for (int at = 0; at < COLUMNS; at++) {
+            UNROLLED(at, COLUMNS) {
                 if (item.left + at < 0 || item.left + at >= c.w)
                     continue;
                 float v[8];
                 load_all(v, row + (size_t)(item.left + at) * c.c);
-                UNROLL
-                for (int o = 0; o < WIDE; o++) {
+                UNROLLED(o, WIDE) {
                     const int s = at - o * STRIDE;
                     if (s < 0 || s >= KERNEL)
                         continue;
-                    UNROLL
-                    for (int k = 0; k < 8; k++)
+                    UNROLLED(k, 8)
                         sums[o][k] += v[k] * taps[s][k];
                 }
             }
         }
-        UNROLL
-        for (int o = 0; o < WIDE; o++)
+        UNROLLED(o, WIDE)
             if (item.first + o < c.ow)
                 finish_all(y, item.output(c, o), item.channel, sums[o], e);
     }
@@ -54,8 +47,7 @@ template <typename T, typename Y, int EACH>
 __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_conv c,
                                      cuda_epilogue e, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, c.c / EACH, c.ow, c.oh);
         const int channel = at.item * EACH, n = at.n;
         const int left = at.ow * c.stride_w - c.pad_w, top = at.oh * c.stride_h - c.pad_h;
@@ -71,8 +63,7 @@ __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_co
                 float v[EACH], t[EACH];
                 load_all(v, from);
                 load_all(t, tap);
-                UNROLL
-                for (int k = 0; k < EACH; k++)
+                UNROLLED(k, EACH)
                     sums[k] += v[k] * t[k];
             }
         }

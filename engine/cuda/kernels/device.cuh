@@ -113,10 +113,12 @@ static inline unsigned blocks_for(size_t count)
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count);                    \
          i += (size_t)gridDim.x * blockDim.x)
 
+/* A loop over 0 … count - 1 that the compiler unrolls. */
+#define UNROLLED(i, count) UNROLL for (int i = 0; i < (count); i++)
+
 /* ---- joining the values of threads ----
  *
- * join(a, b) is join(b, a). The order is fixed, so that the same values give the same result to the
- * last bit. */
+ * join(a, b) is join(b, a). The order is fixed, so that the same values give the same result. */
 
 template <typename V> __device__ static inline V lane_exchange(V value, int lane_mask)
 {
@@ -201,12 +203,10 @@ __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, cons
 template <int OPERANDS>
 __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
 {
-    UNROLL
-    for (int o = 0; o < OPERANDS; o++)
+    UNROLLED(o, OPERANDS)
         at[o] = o == 0 ? map.offset : 0;
     for_each_index(i, map.rank, map.dims, [&](int d, size_t index) {
-        UNROLL
-        for (int o = 0; o < OPERANDS; o++)
+        UNROLLED(o, OPERANDS)
             at[o] += (int64_t)index * map.steps[o][d];
     });
 }
@@ -353,8 +353,7 @@ template <typename T> __device__ static inline void load_all(float (&to)[8], con
         words4 packed = *(const words4 *)from;
         T narrow[8];
         memcpy(narrow, &packed, sizeof packed);
-        UNROLL
-        for (int i = 0; i < 8; i++)
+        UNROLLED(i, 8)
             to[i] = to_float(narrow[i]);
     }
 }
@@ -373,8 +372,7 @@ template <typename T> __device__ static inline void store_all(T *to, const float
         ((words4 *)to)[1] = half[1];
     } else {
         T narrow[8];
-        UNROLL
-        for (int i = 0; i < 8; i++)
+        UNROLLED(i, 8)
             narrow[i] = from_float<T>(from[i]);
         words4 packed;
         memcpy(&packed, narrow, sizeof packed);
@@ -390,8 +388,7 @@ __device__ static inline void add_all(float (&v)[EACH], const T *from)
     if (!from)
         return;
     load_all(more, from);
-    UNROLL
-    for (int i = 0; i < EACH; i++)
+    UNROLLED(i, EACH)
         v[i] += more[i];
 }
 
@@ -420,8 +417,7 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* Bytes in pieces of COUNT (a power of two up to 16), aligned to it where they are whole; else
- * `count` of them are there. */
+/* Bytes in pieces of COUNT (a power of two up to 16), aligned where whole; else `count` of them. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
     unsigned char at[COUNT];
 };
@@ -435,8 +431,7 @@ __device__ static inline void load_bytes(unsigned char (&to)[COUNT], const void 
         memcpy(to, &piece, COUNT);
         return;
     }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
         to[i] = i < count ? ((const unsigned char *)from)[i] : (unsigned char)0;
 }
 
@@ -450,8 +445,7 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
         *(bytes_of<COUNT> *)to = piece;
         return;
     }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
         if (i < count)
             ((unsigned char *)to)[i] = from[i];
 }

@@ -1,20 +1,18 @@
 /* One thread, some elements: conversions, activations, broadcasting, copies. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* Eights need 16-byte alignment, which places in the arena have; what is left over is done one by
- * one. */
+/* Eights need 16-byte alignment, which the arena has; what is left over is done one by one. */
 template <typename From, typename To>
 __global__ void convert_kernel(const From *x, To *y, size_t count)
 {
     const size_t eights = count / 8;
-    FOR_EACH(i, eights)
-    {
+    FOR_EACH(i, eights) {
         float v[8];
         load_all(v, x + i * 8);
         store_all(y + i * 8, v);
     }
     FOR_EACH(i, count - eights * 8)
-    y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
+        y[eights * 8 + i] = from_float<To>(to_float(x[eights * 8 + i]));
 }
 
 template <typename From>
@@ -34,15 +32,13 @@ __global__ void activate_kernel(const T *x, T *y, size_t count, int activation, 
                                 float beta)
 {
     const size_t eights = count / 8;
-    FOR_EACH(i, eights)
-    {
+    FOR_EACH(i, eights) {
         float v[8];
         load_all(v, x + i * 8);
         activate_all(v, activation, alpha, beta);
         store_all(y + i * 8, v);
     }
-    FOR_EACH(i, count - eights * 8)
-    {
+    FOR_EACH(i, count - eights * 8) {
         size_t at = eights * 8 + i;
         y[at] = from_float<T>(activate(to_float(x[at]), activation, alpha, beta));
     }
@@ -75,8 +71,7 @@ __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int
     if (step)
         return load_all(to, from);
     float x = to_float(*from);
-    UNROLL
-    for (int i = 0; i < EACH; i++)
+    UNROLLED(i, EACH)
         to[i] = x;
 }
 
@@ -85,8 +80,7 @@ template <typename T, int EACH>
 __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map, int a_step,
                               int b_step, size_t count, int activation, float alpha, float beta)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t at[2];
         float left[EACH], right[EACH];
         map_at(map, i, at);
@@ -94,18 +88,15 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
         load_stepped(right, b + at[1], b_step);
         switch (op) { /* outside the loop */
         case CUDA_ADD:
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 left[k] += right[k];
             break;
         case CUDA_MUL:
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 left[k] *= right[k];
             break;
         default:
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 left[k] = combine(op, left[k], right[k]);
         }
         activate_all(left, activation, alpha, beta);
@@ -149,8 +140,7 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
 template <typename T, int EACH>
 __global__ void epilogue_kernel(T *y, size_t columns, size_t pitch, size_t count, cuda_epilogue e)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t row = i * EACH / columns, column = i * EACH - row * columns;
         float v[EACH];
         load_all(v, y + row * pitch + column);
@@ -170,8 +160,7 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
 template <typename T>
 __global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t at[1];
         map_at(map, i, at);
         y[i] = x[at[0]];
@@ -275,16 +264,14 @@ template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_part
     const unsigned which = blockIdx.y;
     const size_t across = p.parts[which].width / EACH;
     const unsigned char *table = (const unsigned char *)p.parts[which].table;
-    FOR_EACH(i, p.rows * across)
-    {
+    FOR_EACH(i, p.rows * across) {
         const size_t row = i / across, column = (i - row * across) * EACH;
         unsigned char *own = (unsigned char *)p.parts[which].data + i * EACH;
         unsigned char *inside = whole + row * p.pitch + p.parts[which].offset + column;
         unsigned char bytes[EACH];
         load_bytes(bytes, p.is_split ? inside : own);
         if (table) {
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 bytes[k] = table[bytes[k]];
         }
         store_bytes(p.is_split ? own : inside, bytes);
@@ -331,15 +318,13 @@ __global__ void scale_parts_kernel(const float *scale, const float *shift, T *y,
     const unsigned which = blockIdx.y;
     const size_t across = p.parts[which].width / (EACH * sizeof(T));
     const size_t first = p.parts[which].offset / sizeof(T), pitch = p.pitch / sizeof(T);
-    FOR_EACH(i, p.rows * across)
-    {
+    FOR_EACH(i, p.rows * across) {
         const size_t row = i / across, column = first + (i - row * across) * EACH;
         float v[EACH], factor[EACH], more[EACH];
         load_all(v, (const T *)p.parts[which].data + i * EACH);
         load_all(factor, scale + column);
         load_all(more, shift + column);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             v[k] = v[k] * factor[k] + more[k];
         activate_all(v, activation, alpha, beta);
         store_all(y + row * pitch + column, v);

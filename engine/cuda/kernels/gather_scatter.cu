@@ -19,8 +19,7 @@ __device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
 template <typename T>
 __global__ void pad_kernel(const T *x, T *y, cuda_pad pad, T fill, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t from = 0;
         bool is_inside = true;
         for_each_index(i, pad.rank, pad.out, [&](int d, size_t index) {
@@ -75,8 +74,7 @@ template <typename T>
 __global__ void tuples_kernel(const T *from, const void *indices, T *to, cuda_tuples t,
                               int scatters, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t at = slice_of(indices, t, i / t.slice) + i % t.slice;
         to[scatters ? at : i] = from[scatters ? i : at];
     }
@@ -86,8 +84,7 @@ template <typename T>
 __global__ void along_kernel(const T *from, const void *indices, T *to, cuda_along a, int scatters,
                              size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t at[1];
         map_at(a.map, i, at);
         at[0] += brought_within(index_at(indices, a.index_bytes, i), a.extent) * a.axis_step;

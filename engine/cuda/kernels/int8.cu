@@ -17,12 +17,10 @@ template <int COUNT> __device__ static inline void load_taps(int (&to)[COUNT], c
         const words4 words = *(const words4 *)from;
         int16_t taps[8];
         memcpy(taps, &words, sizeof words);
-        UNROLL
-        for (int i = 0; i < 8; i++)
+        UNROLLED(i, 8)
             to[i] = taps[i];
     } else {
-        UNROLL
-        for (int i = 0; i < COUNT; i++)
+        UNROLLED(i, COUNT)
             to[i] = from[i];
     }
 }
@@ -34,8 +32,7 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
     unsigned char bytes[COUNT];
     if (has)
         load_bytes(bytes, from);
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
@@ -49,39 +46,33 @@ __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *wei
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == T_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const depthwise_item<STRIDE, WIDE> item(c, i);
         int sums[WIDE][8] = {};
         NO_UNROLL
         for (int r = 0; r < KERNEL; r++) {
             const bool has_row = item.top + r >= 0 && item.top + r < c.h;
             int taps[KERNEL][8];
-            UNROLL
-            for (int s = 0; s < KERNEL; s++)
+            UNROLLED(s, KERNEL)
                 load_taps(taps[s], weights + (r * KERNEL + s) * c.c + item.channel);
             const unsigned char *row =
                 x + ((size_t)item.n * c.h + (has_row ? item.top + r : 0)) * c.w * c.c +
                 item.channel;
-            UNROLL
-            for (int at = 0; at < COLUMNS; at++) {
+            UNROLLED(at, COLUMNS) {
                 int v[8];
                 const bool has = has_row && item.left + at >= 0 && item.left + at < c.w;
                 load_pixel(v, row + (size_t)(has ? item.left + at : 0) * c.c, has, padding,
                            is_signed);
-                UNROLL
-                for (int o = 0; o < WIDE; o++) {
+                UNROLLED(o, WIDE) {
                     const int s = at - o * STRIDE;
                     if (s < 0 || s >= KERNEL)
                         continue;
-                    UNROLL
-                    for (int k = 0; k < 8; k++)
+                    UNROLLED(k, 8)
                         sums[o][k] = multiplied(sums[o][k], v[k], taps[s][k]);
                 }
             }
         }
-        UNROLL
-        for (int o = 0; o < WIDE; o++)
+        UNROLLED(o, WIDE)
             if (item.first + o < c.ow)
                 finish_sums(sums[o], y, item.output(c, o), item.channel, true, 8, e);
     }
@@ -95,8 +86,7 @@ __global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t 
     const cuda_conv &c = conv.conv;
     const bool is_signed = conv.x_type == T_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, c.c / EACH, c.ow, c.oh);
         const int channel = at.item * EACH, ow = at.ow, oh = at.oh;
         int sums[EACH] = {};
@@ -109,8 +99,7 @@ __global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t 
             int v[EACH], taps[EACH];
             load_pixel(v, x + from + channel, has, padding, is_signed);
             load_taps(taps, weights + (size_t)tap * (size_t)c.c + (size_t)channel);
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 sums[k] = multiplied(sums[k], v[k], taps[k]);
         }
         finish_sums(sums, y, i * EACH, channel, true, EACH, e);
@@ -125,8 +114,7 @@ __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weight
     const bool is_signed = conv.x_type == T_I8;
     const int padding = byte_of(conv.padding[0], is_signed);
     const int cg = c.c / c.groups, mg = c.m / c.groups;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, c.m, c.ow, c.oh);
         const int m = at.item, ow = at.ow, oh = at.oh;
         const int16_t *taps = weights + (size_t)m * (size_t)c.row;

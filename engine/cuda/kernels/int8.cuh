@@ -74,15 +74,13 @@ __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool who
 {
     static_assert(sizeof(S) == 4, "a word");
     if (whole && COUNT % 4 == 0) {
-        UNROLL
-        for (int i = 0; i < COUNT / 4; i++) {
+        UNROLLED(i, COUNT / 4) {
             words4 words = ((const words4 *)from)[i];
             memcpy(to + i * 4, &words, sizeof words);
         }
         return;
     }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
         to[i] = i < count ? from[i] : (S)0;
 }
 
@@ -97,8 +95,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     load_words(scales, e.scales + column, whole, count);
     if (e.residual)
         load_bytes(other, (const unsigned char *)e.residual + at, whole, count);
-    UNROLL
-    for (int i = 0; i < COUNT; i++) {
+    UNROLLED(i, COUNT) {
         int stored = requantized(times((float)v[i], scales[i]), e.zero, lowest);
         if (e.residual)
             stored = added(stored, e.own_ratio, byte_of(other[i], e.y_type == T_I8),
@@ -106,8 +103,7 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
         bytes[i] = (unsigned char)stored;
     }
     if (e.table) {
-        UNROLL
-        for (int i = 0; i < COUNT; i++)
+        UNROLLED(i, COUNT)
             bytes[i] = e.table[bytes[i]];
     }
     store_bytes((unsigned char *)y + at, bytes, whole, count);
@@ -122,21 +118,18 @@ __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, i
     int more[COUNT];
     if (e.bias) {
         load_words(more, e.bias + column, whole, count);
-        UNROLL
-        for (int i = 0; i < COUNT; i++)
+        UNROLLED(i, COUNT)
             v[i] = wrapped(v[i], more[i]);
     }
     if (e.x_zero) {
         const unsigned zero = (unsigned)byte_of(*e.x_zero, e.x_type == T_I8);
         load_words(more, e.weight_sums + column, whole, count);
-        UNROLL
-        for (int i = 0; i < COUNT; i++)
+        UNROLLED(i, COUNT)
             v[i] = (int)((unsigned)v[i] - zero * (unsigned)more[i]);
     }
     if (e.y_type == T_U8 || e.y_type == T_I8)
         return finish_stored(v, y, at, column, whole, count, e);
-    UNROLL
-    for (int i = 0; i < COUNT; i++) {
+    UNROLLED(i, COUNT) {
         if (i < count && e.y_type == T_I32)
             ((int *)y)[at + i] = v[i];
         else if (i < count)

@@ -1,6 +1,5 @@
 /* Kernels on 8-bit integers between products: conversions, sums and products of two tensors,
- * tables, pools. All of them are bound by memory, so that a thread moves several numbers at a time.
- */
+ * tables, pools. All are bound by memory, so that a thread moves several numbers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -10,16 +9,14 @@ __global__ void quantize_kernel(const T *x, unsigned char *y, size_t count, floa
                                 int y_type)
 {
     const int lowest = lowest_of(y_type);
-    FOR_EACH(i, (count + 7) / 8)
-    {
+    FOR_EACH(i, (count + 7) / 8) {
         const bool whole = i * 8 + 8 <= count;
         const int there = (int)(whole ? 8 : count - i * 8);
         float v[8];
         unsigned char bytes[8];
         if (whole)
             load_all(v, x + i * 8);
-        UNROLL
-        for (int k = 0; k < 8; k++) {
+        UNROLLED(k, 8) {
             if (!whole)
                 v[k] = k < there ? to_float(x[i * 8 + (size_t)k]) : 0.0f;
             bytes[k] = (unsigned char)requantized(divided(v[k], scale), zero, lowest);
@@ -32,15 +29,13 @@ template <typename T>
 __global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, float scale, int zero,
                                   bool is_signed)
 {
-    FOR_EACH(i, (count + 7) / 8)
-    {
+    FOR_EACH(i, (count + 7) / 8) {
         const bool whole = i * 8 + 8 <= count;
         const int there = (int)(whole ? 8 : count - i * 8);
         unsigned char bytes[8];
         float v[8];
         load_bytes(bytes, x + i * 8, whole, there);
-        UNROLL
-        for (int k = 0; k < 8; k++)
+        UNROLLED(k, 8)
             v[k] = times((float)(byte_of(bytes[k], is_signed) - zero), scale);
         if (whole) {
             store_all(y + i * 8, v);
@@ -54,9 +49,7 @@ __global__ void dequantize_kernel(const unsigned char *x, T *y, size_t count, fl
 template <typename T> __global__ void widen_kernel(const int *x, T *y, size_t count)
 {
     FOR_EACH(i, count)
-    {
         y[i] = from_float<T>((float)x[i]);
-    }
 }
 
 __device__ static inline unsigned char combined(const cuda_int8_binary &b, int p, int q, int lowest)
@@ -72,15 +65,13 @@ __global__ void binary_dense_kernel(const unsigned char *x, const unsigned char 
                                     unsigned char *y, cuda_int8_binary b)
 {
     const int lowest = lowest_of(b.y_type);
-    FOR_EACH(i, (b.count + 15) / 16)
-    {
+    FOR_EACH(i, (b.count + 15) / 16) {
         const bool whole = i * 16 + 16 <= b.count;
         const int there = (int)(whole ? 16 : b.count - i * 16);
         unsigned char p[16], q[16];
         load_bytes(p, x + i * 16, whole, there);
         load_bytes(q, z + i * 16, whole, there);
-        UNROLL
-        for (int k = 0; k < 16; k++)
+        UNROLLED(k, 16)
             p[k] = combined(b, byte_of(p[k], b.a_type == T_I8), byte_of(q[k], b.b_type == T_I8),
                             lowest);
         store_bytes(y + i * 16, p, whole, there);
@@ -93,23 +84,20 @@ __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z
                                   cuda_int8_binary b)
 {
     const int lowest = lowest_of(b.y_type), last = b.map.rank - 1;
-    FOR_EACH(i, b.count / EACH)
-    {
+    FOR_EACH(i, b.count / EACH) {
         int64_t at[2];
         map_at(b.map, i * EACH, at);
         const int64_t p_step = last < 0 ? 0 : b.map.steps[0][last];
         const int64_t q_step = last < 0 ? 0 : b.map.steps[1][last];
         unsigned char bytes[EACH];
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             bytes[k] = combined(b, byte_of(x[at[0] + k * p_step], b.a_type == T_I8),
                                 byte_of(z[at[1] + k * q_step], b.b_type == T_I8), lowest);
         store_bytes(y + i * EACH, bytes);
     }
 }
 
-/* EACH neighbouring channels of an output. Means are summed as floats, in the order of memory, as
- * the operator is defined. */
+/* EACH neighbouring channels of an output. Means are summed as floats, in memory's order. */
 template <int EACH>
 __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
                                  size_t count)
@@ -117,16 +105,14 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
     const cuda_pool &p = how.pool;
     const bool is_signed = how.type == T_I8;
     const int lowest = lowest_of(how.type);
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, p.c / EACH, p.ow, p.oh);
         const int c = at.item * EACH;
         const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
         const size_t n = (size_t)at.n;
         int greatest[EACH];
         float sum[EACH];
-        UNROLL
-        for (int k = 0; k < EACH; k++) {
+        UNROLLED(k, EACH) {
             greatest[k] = lowest;
             sum[k] = 0;
         }
@@ -145,16 +131,14 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
                        x + ((n * (size_t)p.h + (size_t)h) * (size_t)p.w + (size_t)w) * (size_t)p.c +
                            (size_t)c,
                        true, EACH);
-            UNROLL
-            for (int k = 0; k < EACH; k++) {
+            UNROLLED(k, EACH) {
                 const int v = byte_of(bytes[k], is_signed);
                 greatest[k] = v > greatest[k] ? v : greatest[k];
                 sum[k] = plus(sum[k], times((float)(v - how.from_zero), how.from_scale));
             }
         }
         unsigned char bytes[EACH];
-        UNROLL
-        for (int k = 0; k < EACH; k++) {
+        UNROLLED(k, EACH) {
             const float mean = divided(sum[k], (float)(taps ? taps : 1));
             const float shifted = plus(divided(mean, how.to_scale), (float)how.to_zero);
             bytes[k] =
@@ -181,19 +165,16 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
     for (size_t p = row; has && p < positions; p += MEAN_ROWS) {
         unsigned char bytes[EACH];
         load_bytes(bytes, image + p * channels + channel);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             own[k] += byte_of(bytes[k], type == T_I8) - from_zero;
     }
-    UNROLL
-    for (int k = 0; k < EACH; k++)
+    UNROLLED(k, EACH)
         sums[row][lane * EACH + k] = own[k];
     __syncthreads();
     if (row || !has)
         return;
     unsigned char bytes[EACH];
-    UNROLL
-    for (int k = 0; k < EACH; k++) {
+    UNROLLED(k, EACH) {
         long long sum = 0; /* of CUDA_INT8_MEAN_MOST numbers more than an int holds */
         for (int r = 0; r < MEAN_ROWS; r++)
             sum += sums[r][lane * EACH + k];
@@ -220,8 +201,7 @@ __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
 {
     __shared__ value_range shared[WARPS];
     value_range range = {0, 0};
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         range = wider(range, {x[i], x[i]});
     }
     range = block_join(range, shared,
@@ -249,9 +229,7 @@ __global__ void dynamic_kernel(const float *x, unsigned char *y, size_t count, c
     const float step = *scale;
     const int offset = *zero;
     FOR_EACH(i, count)
-    {
         y[i] = (unsigned char)requantized(divided(x[i], step), offset, 0);
-    }
 }
 } // namespace
 

@@ -116,14 +116,12 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
  * numbers apart; with a residual as many as there are columns. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          size_t pitch, const struct cuda_epilogue *epilogue);
-/* y from x, the only operand of the map; elements of 1, 2, 4 or 8 bytes, both at addresses of whole
- * 16 bytes. */
+/* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both aligned to 16 bytes. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
 /* Copies parts into a whole, or with is_split the whole into parts. The whole has `rows` rows of
  * `pitch` bytes. A part has as many rows of `width` bytes, stored contiguously; in the whole they
- * begin at `offset` of each row. If `table` (256 bytes) is set, each byte is replaced by its entry.
- */
+ * begin at `offset` of each row. A `table` (256 bytes) replaces each byte. */
 #define CUDA_PARTS 24
 
 struct cuda_part {
@@ -206,8 +204,7 @@ struct cuda_pixels {
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);
 
-/* For each row of x the `best` highest scores (at most the row) as a struct session_best, `step`
- * bytes apart in y. */
+/* For each row of x the `best` highest scores as struct session_best, `step` bytes apart in y. */
 void cuda_best(cudaStream_t stream, int dtype, const void *x, size_t rows, size_t row, int best,
                void *y, size_t step);
 

@@ -1,5 +1,4 @@
-/* Kernels that pick elements: padding, gathers, scatters; conventions as in kernels.h. Elements are
- * of 1, 2, 4 or 8 bytes. */
+/* Kernels that pick elements of 1 to 8 bytes: padding, gathers, scatters; see kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -44,8 +43,7 @@ struct cuda_along {
     int index_bytes; /* 4 or 8 */
     int64_t extent, axis_step;
 };
-/* to[…] = from[…, indices[…], …]; or with `scatters` to[…, indices[…], …] = from[…], where no two
- * places may be the same. */
+/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], no place twice. */
 void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
                       const void *indices, void *to, const struct cuda_along *along);
 

@@ -1,5 +1,4 @@
-/* Kernels that work along axes: reductions, softmax, sorting, cumulative sums; conventions as in
- * kernels.h. */
+/* Kernels along axes: reductions, softmax, sorting, cumulative sums; see kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels_pointwise.h"
@@ -27,8 +26,7 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: where the greatest (least) element is; the first such, or the last. NaN
- * is beyond any number. */
+/* y, int64 [outer, inner]: where the first (last) greatest (least) is. NaN is beyond any number. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 
@@ -36,8 +34,7 @@ enum cuda_softmax_kind { CUDA_SOFTMAX, CUDA_LOG_SOFTMAX, CUDA_HARDMAX };
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                        enum cuda_softmax_kind kind);
 
-/* Sums so far, in the other direction with is_reverse, without the element itself with
- * is_exclusive. */
+/* Cumulative sums, backwards with is_reverse, without the element itself with is_exclusive. */
 void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                  int is_reverse, int is_exclusive);
 

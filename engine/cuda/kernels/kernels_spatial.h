@@ -38,8 +38,7 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
                            const float *bias, void *y, const struct cuda_groups *groups,
                            void *workspace);
 
-/* LRN: y = x / (bias + factor * (sum of squares of `size` channels around x's))^beta;
- * x [pixels, channels]. */
+/* LRN of x [pixels, channels]: x / (bias + factor * sum of squares of `size` channels)^beta. */
 void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
               size_t channels, int size, float factor, float bias, float beta);
 
@@ -52,8 +51,7 @@ void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const v
 enum cuda_sampling { CUDA_SAMPLE_NEAREST, CUDA_SAMPLE_LINEAR, CUDA_SAMPLE_CUBIC };
 enum cuda_border { CUDA_BORDER_ZEROS, CUDA_BORDER_EDGE, CUDA_BORDER_REFLECTION };
 
-/* GridSample on images as ONNX has them: x [n, c, h, w], grid [n, oh, ow, 2] (x first) of x's
- * dtype, y [n, c, oh, ow]. */
+/* GridSample: x [n, c, h, w], grid [n, oh, ow, 2] (x first) of x's dtype, y [n, c, oh, ow]. */
 struct cuda_grid_sample {
     int64_t n, c, h, w, oh, ow;
     enum cuda_sampling sampling;

@@ -185,8 +185,7 @@ template <typename C, int OPERANDS>
 __global__ void pointwise_kernel(const void *a, const void *b, const void *c, void *y,
                                  cuda_pointwise n, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t at[OPERANDS];
         map_at(n.map, i, at);
         if constexpr (OPERANDS == 1) {
@@ -210,17 +209,15 @@ template <typename T>
 __global__ void unary_eights_kernel(const T *x, T *y, cuda_pointwise n, size_t count)
 {
     const size_t eights = count / 8;
-    FOR_EACH(i, eights)
-    {
+    FOR_EACH(i, eights) {
         float v[8];
         load_all(v, x + i * 8);
-        UNROLL
-        for (int k = 0; k < 8; k++)
+        UNROLLED(k, 8)
             v[k] = unary(n, v[k]);
         store_all(y + i * 8, v);
     }
     FOR_EACH(i, count - eights * 8)
-    y[eights * 8 + i] = from_float<T>(unary(n, to_float(x[eights * 8 + i])));
+        y[eights * 8 + i] = from_float<T>(unary(n, to_float(x[eights * 8 + i])));
 }
 
 template <typename C>

@@ -144,8 +144,7 @@ template <typename C> __global__ void fold_block_kernel(const void *x, void *y, 
 
 template <typename C> __global__ void fold_thread_kernel(const void *x, void *y, cuda_reduce_axes r)
 {
-    FOR_EACH(o, r.count)
-    {
+    FOR_EACH(o, r.count) {
         const int64_t base = strided_at(o, r.kept.rank, r.kept.dims, r.kept.steps[0]);
         C shift = 0;
         if (r.fold == CUDA_FOLD_LOG_SUM_EXP)
@@ -190,8 +189,7 @@ template <typename C>
 __global__ void extreme_thread_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
                                       int is_last, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
         C best = load_any<C>(x, axis.dtype, (int64_t)base);
         int64_t index = 0;
@@ -305,8 +303,7 @@ template <typename T> __device__ inline void hard_line(const T *x, T *y, const a
 template <typename T>
 __global__ void softmax_thread_kernel(const T *x, T *y, cuda_axis axis, int kind, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const axis_line l = {i / axis.inner * axis.extent * axis.inner + i % axis.inner, axis.inner,
                              0, 1, axis.extent};
         if (kind == CUDA_HARDMAX) {
@@ -351,8 +348,7 @@ template <typename C>
 __global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
                               int is_exclusive, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t base = i / axis.inner * axis.extent * axis.inner + i % axis.inner;
         C sum = 0;
         for (size_t k = 0; k < axis.extent; k++) {

@@ -35,8 +35,7 @@ template <typename T, int EACH> struct lane_numbers {
     /* Calls visit(piece, the first of its numbers in the row) for each piece. */
     template <typename Visit> __device__ inline void each_piece(Visit visit)
     {
-        UNROLL
-        for (int p = 0; p < PIECES; p++)
+        UNROLLED(p, PIECES)
             visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
     }
 
@@ -45,8 +44,7 @@ template <typename T, int EACH> struct lane_numbers {
     __device__ inline float fold(float start, Join join, Use use, int count)
     {
         each_piece([&](float(&piece)[EACH], int i) {
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 start = join(start, use(piece[k], i < count));
         });
         return warp_join(start, join);
@@ -58,8 +56,7 @@ template <typename T, int EACH> struct lane_numbers {
         each_piece([&](float(&piece)[EACH], int i) {
             if (i < count)
                 return load_all(piece, row + i);
-            UNROLL
-            for (int k = 0; k < EACH; k++)
+            UNROLLED(k, EACH)
                 piece[k] = otherwise;
         });
     }
@@ -80,8 +77,7 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
         0.0f, add_op(),
         [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);
     v.each_piece([&](float(&piece)[EACH], int i) {
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             piece[k] /= sum;
         if (i < count)
             store_all(y + row * (size_t)count + i, piece);
@@ -112,8 +108,7 @@ __global__ void norm_short_kernel(const T *x, const float *scale, const float *b
         load_all(factor, scale + i);
         if (bias)
             load_all(more, bias + i);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             piece[k] = (piece[k] - mean) * inverse * factor[k] + more[k];
         store_all(y + row * (size_t)count + i, piece);
     });
@@ -191,8 +186,7 @@ template <typename T, typename Op>
 __global__ void reduce_column_kernel(const T *x, T *y, size_t reduced, size_t inner, size_t count,
                                      Op op, float start, float scale)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const T *from = x + i / inner * reduced * inner + i % inner;
         float value = start;
         for (size_t r = 0; r < reduced; r++)
@@ -236,24 +230,20 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const int channel = ((int)blockIdx.x * WARP + lane) * 8;
     float value[8], v[8];
-    UNROLL
-    for (int k = 0; k < 8; k++)
+    UNROLLED(k, 8)
         value[k] = IS_MAX ? -INFINITY : 0.0f;
     if (channel < channels)
         for (size_t p = (size_t)warp; p < positions; p += WARPS) {
             load_all(v, x + ((size_t)blockIdx.y * positions + p) * (size_t)channels + channel);
-            UNROLL
-            for (int k = 0; k < 8; k++)
+            UNROLLED(k, 8)
                 value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
         }
-    UNROLL
-    for (int k = 0; k < 8; k++) /* a lane's numbers WARP apart: no two lanes in a bank */
+    UNROLLED(k, 8) /* a lane's numbers WARP apart: no two lanes in a bank */
         partial[warp][k * WARP + lane] = value[k];
     __syncthreads();
     if (warp != 0 || channel >= channels)
         return;
-    UNROLL
-    for (int k = 0; k < 8; k++) {
+    UNROLLED(k, 8) {
         for (int w = 1; w < WARPS; w++) {
             float other = partial[w][k * WARP + lane];
             value[k] = IS_MAX ? greater_of(value[k], other) : value[k] + other;
@@ -283,14 +273,12 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
 template <typename T, int EACH>
 __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, p.c / EACH, p.ow, p.oh);
         const int c = at.item * EACH, n = at.n;
         const int left = at.ow * p.stride_w - p.pad_w, top = at.oh * p.stride_h - p.pad_h;
         float value[EACH], v[EACH];
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             value[k] = p.is_max ? -INFINITY : 0.0f;
         int taps = 0;
         for (int r = 0; r < p.kh; r++) {
@@ -306,13 +294,11 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
                     continue;
                 const T *from = x + (((size_t)n * p.h + h) * p.w + w) * p.c + c;
                 load_all(v, from);
-                UNROLL
-                for (int k = 0; k < EACH; k++)
+                UNROLLED(k, EACH)
                     value[k] = p.is_max ? greater_of(value[k], v[k]) : value[k] + v[k];
             }
         }
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             value[k] = p.is_max ? value[k] : value[k] / (float)(taps ? taps : 1);
         store_all(y + i * EACH, value);
     }

@@ -1,5 +1,4 @@
-/* Operators on images beside convolutions and pools: Resize, GroupNormalization, LRN,
- * ConvTranspose, GridSample. */
+/* Operators on images: Resize, GroupNormalization, LRN, ConvTranspose, GridSample. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_spatial.h"
 
@@ -12,8 +11,7 @@ template <typename T, int EACH>
 __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                     cuda_resize r, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, (int)(r.out[3] / EACH), (int)r.out[2], (int)r.out[1]);
         const int64_t column = r.first[2] + (int64_t)at.ow * r.taps[2];
         const int64_t row = r.first[1] + (int64_t)at.oh * r.taps[1];
@@ -32,8 +30,7 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
                 const T *from = line + (int64_t)index[column + b] * r.in[3];
                 float v[EACH];
                 load_all(v, from);
-                UNROLL
-                for (int k = 0; k < EACH; k++)
+                UNROLLED(k, EACH)
                     sum[k] += factor * v[k];
             }
         }
@@ -46,8 +43,7 @@ template <typename T>
 __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                   cuda_resize r, size_t count)
 {
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         int64_t at[CUDA_MAX_RANK];
         int tap[CUDA_MAX_RANK];
         bool is_outside = false;
@@ -164,8 +160,7 @@ __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial
     }
 }
 
-/* A block a group: to[n, c] is its mean; or, with `scale`, what x is multiplied by, and shift what
- * is added then. */
+/* A block a group: to[n, c] is its mean; or, with `scale`, x's factor, and shift what is added. */
 __global__ void groups_join_kernel(const float *partial, const float *mean, const float *scale,
                                    const float *bias, float *to, float *shift, cuda_groups g,
                                    size_t pieces, size_t blocks)
@@ -196,15 +191,13 @@ __global__ void groups_write_kernel(const T *x, const float *factor, const float
                                     cuda_groups g, size_t count)
 {
     const size_t across = g.channels / EACH, image = g.pixels * across;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t at = i / image * g.channels + i % across * EACH;
         float v[EACH], a[EACH], b[EACH];
         load_all(v, x + i * EACH);
         load_all(a, factor + at);
         load_all(b, shift + at);
-        UNROLL
-        for (int k = 0; k < EACH; k++)
+        UNROLLED(k, EACH)
             v[k] = v[k] * a[k] + b[k];
         store_all(y + i * EACH, v);
     }
@@ -256,8 +249,7 @@ __global__ void lrn_kernel(const T *x, T *y, size_t channels, int size, float fa
                            float beta, size_t count)
 {
     const int64_t before = (size - 1) / 2, after = size - 1 - before;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const int64_t channel = (int64_t)(i % channels);
         const int64_t first = channel < before ? -channel : -before;
         const int64_t last =
@@ -297,8 +289,7 @@ __global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv 
                                   size_t count)
 {
     const int cg = c.c / c.groups, mg = c.m / c.groups;
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const output_item at(i, c.m / EACH, c.ow, c.oh);
         const int m = at.item * EACH, group = m / mg, ow = at.ow, oh = at.oh, n = at.n;
         float sums[EACH] = {};
@@ -314,8 +305,7 @@ __global__ void transposed_kernel(const T *x, const T *weights, Y *y, cuda_conv 
                     const float v = to_float(from[k]);
                     float t[EACH];
                     load_all(t, tap + (size_t)k * mg);
-                    UNROLL
-                    for (int j = 0; j < EACH; j++)
+                    UNROLLED(j, EACH)
                         sums[j] += v * t[j];
                 }
             }
@@ -425,8 +415,7 @@ __global__ void grid_sample_kernel(const T *x, const T *grid, T *y, cuda_grid_sa
                                    size_t count)
 {
     const size_t positions = (size_t)(s.oh * s.ow);
-    FOR_EACH(i, count)
-    {
+    FOR_EACH(i, count) {
         const size_t p = i % positions, plane = i / positions, n = plane / (size_t)s.c;
         const T *at = grid + (n * positions + p) * 2;
         const T *image = x + plane * (size_t)(s.h * s.w);
