@@ -1,20 +1,17 @@
-/* The autotuner: runs candidates in turns and chooses the quickest, or tells what each costs.
+/* The autotuner: measures candidates in turns and chooses the fastest, or reports the cost of each.
  *
- * Candidate 0 is the incumbent: what a rule would take without a measurement. The caller says how a
- * candidate is run and timed; the autotuner has no clock. This is its one rule for noise:
+ * Candidate 0 is the incumbent: the choice that a rule makes without measurements. The caller runs
+ * and times candidates; the autotuner has no clock. It handles noise as follows:
  *
- * - A cost is CPU time wherever the work takes CPU time: other work on the machine hardly adds to
- *   it. Only on a GPU it is the time by the clock.
- * - Candidates run in turns, and each round begins with another one, so that a machine that changes
- *   its pace changes it for all of them.
- * - A candidate's first run warms up. Its cost counts only as long as there is no other.
- * - After that the least cost counts: whatever else the machine does only adds to a cost.
- * - From the second round on, a candidate whose cost is more than twice the least is left out
- *   (unless autotune.all).
- * - The incumbent stays unless another candidate's cost is clearly less (autotune.clear).
- * - When the budget is spent no further round begins. In the warm-up, which may be the longest
- *   part, no further candidate begins; those that did not run are not chosen (unless
- *   autotune.all: then each runs once).
+ * - On a CPU a cost is CPU time, because other work on the machine hardly affects it. On a GPU it
+ * is wall-clock time. - Candidates run in turns. Each round starts with another candidate, so that
+ * a change in the machine's speed affects all of them. - A candidate's first run is a warm-up. Its
+ * cost counts only until there is another. - Otherwise the lowest cost counts: other work can only
+ * increase a cost. - From the second round on, candidates that cost more than twice the lowest cost
+ * are skipped (unless autotune.all). - The incumbent stays unless another candidate's cost is
+ * clearly lower (autotune.clear). - When the budget is spent, no further round starts. During the
+ * warm-up, which can take longest, no further candidate starts. A candidate that did not run is not
+ * chosen. With autotune.all each candidate runs at least once.
  *
  * The same costs always give the same choice. */
 #pragma once
@@ -27,25 +24,25 @@
 #define AUTOTUNE_CANDIDATES 64
 
 struct autotune_run {
-    double cost;  /* of the candidate, in the caller's unit; INFINITY: the candidate cannot run */
-    double spent; /* what the run took of the budget, in the budget's unit; INFINITY: no
-                     further round begins */
+    double cost;  /* in the caller's unit; INFINITY: the candidate cannot run */
+    double spent; /* part of the budget that the run used, in the budget's unit; INFINITY: start no
+                     further round */
 };
 
 struct autotune {
-    size_t count;  /* of candidates: 1 … AUTOTUNE_CANDIDATES */
+    size_t count;  /* number of candidates, 1 … AUTOTUNE_CANDIDATES */
     int rounds;    /* after the warm-up */
-    double clear;  /* another candidate costs less than this share of the incumbent's cost */
+    double clear;  /* a candidate wins if its cost is below this share of the incumbent's cost */
     double budget; /* in the unit of autotune_run.spent; INFINITY: none */
-    bool all;      /* the costs of all candidates are wanted, not only the choice: none is left
-                      out, and each runs at least once */
+    bool all; /* the caller needs all costs, not only the choice: skip no candidate and run each at
+                 least once */
     enum status (*run)(void *context, size_t candidate, struct autotune_run *ret,
                        struct error *err);
     void *context;
 };
 
-/* *ret_chosen: index of the candidate to take; costs[i]: what counts for candidate i, INFINITY
- * where it cannot run or did not. Where no candidate can run, costs[*ret_chosen] is INFINITY.
- * Errors: those of run(), which end the measurement. */
+/* *ret_chosen is the index of the chosen candidate. costs[i] is the cost of candidate i, INFINITY
+ * if it cannot run or did not run. If no candidate can run, costs[*ret_chosen] is INFINITY. An
+ * error of run() ends the measurement and is returned. */
 enum status autotune_choose(const struct autotune *tune, double *costs, size_t *ret_chosen,
                             struct error *err) MUST_USE;

@@ -1,31 +1,33 @@
 /* The interface between lensd and its CUDA module, lensd_cuda.so.
  *
- * The module is a shared object of its own, so that lensd starts on a machine without driver or
- * toolkit. It finds the functions of the engine in the program that loads it (which exports them),
- * and exports one symbol, lensd_cuda_module. engine/runtime (cuda_loader.c, nvml.c)
- * is part of the program, engine/cuda is the module. */
+ * The module is a separate shared object, so that lensd starts on a machine without driver or
+ * toolkit. It uses the engine's functions that the program exports, and exports one symbol,
+ * lensd_cuda_module. engine/runtime (cuda_loader.c, nvml.c) is part of the program, engine/cuda is
+ * the module. */
 #pragma once
 
 #include "engine/backend/backend.h"
 
-/* Changes with struct cuda_module and with anything in the engine's headers that both sides use. */
+/* Increase it when struct cuda_module changes, or anything in the engine's headers that both sides
+ * use. */
 #define CUDA_MODULE_ABI 9
 
 struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
-    /* Lists every GPU; one that cannot be used has a reason. Returns how many; 0 with a sentence in
-     * `reason` if CUDA itself cannot be used. Creates no context, which would take memory. */
+    /* Lists every GPU; a GPU that cannot be used has a reason. Returns the number of GPUs. Returns
+     * 0 with a sentence in `reason` if CUDA itself cannot be used. Creates no context, which would
+     * use memory. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
-    /* Can a context be made on this GPU? Makes one; false with a sentence. */
+    /* Creates a context on this GPU as a test. Returns false with a sentence on failure. */
     bool (*try_device)(int index, char *reason, size_t size);
 };
 
 #define CUDA_MODULE_FILE   "lensd_cuda.so"
 #define CUDA_MODULE_SYMBOL "lensd_cuda_module"
 
-/* The module, loaded once for the process; NULL when there is none, with the sentence why in
- * *ret_reason (static). Searched in $LENSD_CUDA_MODULE, beside the program, in ../lib/lensd and in
+/* Loads the module once per process and returns it. Returns NULL if there is none; *ret_reason then
+ * has the reason (static text). Searches $LENSD_CUDA_MODULE, the program's folder, ../lib/lensd and
  * the build tree. Thread-safe. */
 const struct cuda_module *cuda_module(const char **ret_reason);

@@ -1,15 +1,16 @@
-/* A backend is a table of kernels. compile() makes a node's step with the first kernel that claims
- * the node and then creates one; the optimizer asks the first that claims it. */
+/* A backend is a table of kernels. compile() uses the first kernel that claims a node and creates a
+ * step for it. The optimizer asks the first kernel that claims it. */
 #pragma once
 
 #include "engine/backend/claims.h"
 #include "engine/passes/kernel_caps.h"
 
-/* One kernel, or a family of them. A backend's own table adds the function that creates a step. */
+/* One kernel or a family of kernels. A backend's own table adds the function that creates a
+ * step. */
 struct kernel {
     const char *name;
-    enum op ops[8];        /* the operators that it may claim; none: any */
-    kernel_claim_fn claim; /* adds what it can to *ret */
+    enum op ops[8];        /* operators that it may claim; empty: any */
+    kernel_claim_fn claim; /* fills *ret with its abilities */
 };
 
 /* Defines a kernel's claim; many add nothing to *ret. */

@@ -1,16 +1,16 @@
-/* Measures the peak arithmetic rate of this machine; layers are compared with it. */
+/* Measures the peak arithmetic rate of this machine, for comparison with the rates of layers. */
 #pragma once
 
 #include "engine/backend/run.h"
 #include "engine/tensor/device.h"
 
-/* The instructions behind a peak. */
+/* A peak, and the instructions that reach it. */
 struct peak {
-    double gflops;            /* multiply-adds count two; 0: this device is not probed */
+    double gflops;            /* a multiply-add counts as two; 0: this device is not measured */
     const char *instructions; /* "AVX-512 FMA", "AMX bf16" …; static text */
 };
 
-/* Keeps `threads` threads (0: device_cpu_threads()) busy with independent multiply-adds in
- * registers for some 30 ms, and takes the best of many short stretches (others may use the machine,
- * too). bf16 products have float32 sums, as in a session. Defined in engine/cpu/peak.c. */
+/* Runs independent multiply-adds in registers on `threads` threads (0: device_cpu_threads()) for
+ * about 30 ms. Returns the best of many short intervals, because other programs may use the
+ * machine. bf16 products have float32 sums, as in a session. Defined in engine/cpu/peak.c. */
 struct peak peak_measure(struct device_id device, enum precision precision, int threads);

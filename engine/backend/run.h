@@ -1,5 +1,5 @@
-/* Types that a session and its backend share: precisions, photos as bytes, best scores, lines of a
- * profile. */
+/* Types that a session and its backend share: precisions, photos as bytes, best scores, profile
+ * lines. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,24 +7,24 @@
 #include <stdint.h>
 
 /* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
- * (server/precision). The order is that of the option's choices. */
+ * (server/precision). The order is that of the option's values. */
 enum precision {
     PRECISION_FP32, /* a quantized file computes in float32 between its QuantizeLinear nodes */
-    PRECISION_TF32, /* GPUs only: float32, but the operands of convolutions and matrix products are
-                       rounded to 10 bits of their fraction; sums are float32 */
+    PRECISION_TF32, /* GPUs only: float32, but operands of convolutions and matrix products are
+                       rounded to a 10-bit fraction; sums are float32 */
     PRECISION_BF16,
     PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; a trial detects that. */
-    PRECISION_INT8, /* products of 8-bit integers, for quantized files (session_is_quantized) */
+    PRECISION_INT8, /* products of 8-bit integers, for quantized files (session_is_quantized()) */
     PRECISION_AUTO,
 };
 #define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */
 
-/* Where info.takes_pixels is set, rows of the image input may be bytes instead of floats: [H, W, C]
+/* If info.takes_pixels is set, rows of the image input may be bytes instead of floats: [H, W, C]
  * uint8 at the start of the row. The session converts them on its device:
  *
  *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
  *
- * This copies a quarter of the bytes. The result equals the floats of the table to the bit. */
+ * This copies a quarter of the bytes. The result is bit-identical to floats from the table. */
 struct session_pixels {
     float table[3][256];
     int channels; /* C: 1 or 3 */
@@ -36,13 +36,14 @@ struct session_score {
     uint32_t index;
 };
 
-/* The best scores of one row, in order: the higher first, of equal ones the lower index. */
+/* The best scores of one row, highest first; for equal scores the lower index comes first. */
 struct session_best {
-    double sum;              /* of exp(score - greatest) over the row */
-    int64_t first_nonfinite; /* index of the first score that is NaN or infinite, -1: none. If there
-                                is one, the other fields are undefined. */
-    float greatest;          /* score of the row */
-    uint32_t count;          /* of scores: session_want.best, or the whole row when it is shorter */
+    double sum;              /* sum of exp(score - greatest) over the row */
+    int64_t first_nonfinite; /* index of the first score that is NaN or infinite, or -1. If there is
+                                such a score, the other fields are undefined. */
+    float greatest;          /* highest score of the row */
+    uint32_t
+        count; /* number of scores: session_want.best, or the row's length if that is shorter */
     struct session_score scores[];
 };
 
@@ -51,6 +52,6 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
-    bool tried;               /* the kernel was chosen by measuring, not by rule */
-    enum precision precision; /* CPU: of its first operand */
+    bool tried;               /* the kernel was chosen by measurement, not by rule */
+    enum precision precision; /* CPU: precision of the first operand */
 };

@@ -1,8 +1,9 @@
-/* The memory of activations on a CPU. Sessions that run one at a time can share an arena: the
- * largest of them decides its size, and pages that one has touched serve the others. Outputs lie
- * elsewhere, so another session's run leaves them alone. An arena begins with 0 bytes.
+/* Memory for activations on a CPU that several sessions share. Sessions that run one at a time can
+ * use one arena: the largest session decides its size, and all reuse the same pages. Outputs lie
+ * elsewhere, so another session's run does not overwrite them. A new arena has 0 bytes.
  *
- * Thread-safe. A run holds the lock from begin to end: sessions of one arena compute in turn. */
+ * Thread-safe. A run holds the lock from start to end, so sessions that share an arena run one
+ * after another. */
 #pragma once
 
 #include <pthread.h>
@@ -12,10 +13,10 @@ struct backend;
 
 struct shared_arena {
     pthread_mutex_t lock;
-    unsigned char *base;   /* guarded by lock, as the next; moves when it grows; NULL: empty */
+    unsigned char *base;   /* guarded by lock, as `users`; moves when it grows; NULL: empty */
     struct backend *users; /* linked by next_user */
     _Atomic size_t bytes;  /* changes under the lock */
-    size_t booked;         /* budget_book_arena's, guarded by the budget's lock */
+    size_t booked;         /* budget_book_arena()'s; guarded by the budget's lock */
 };
 
 static inline void shared_arena_init(struct shared_arena *arena)
@@ -24,7 +25,7 @@ static inline void shared_arena_init(struct shared_arena *arena)
     pthread_mutex_init(&arena->lock, NULL);
 }
 
-/* Call it after the last user has left, which frees the memory. */
+/* Frees the memory. Call it after the last user has left. */
 static inline void shared_arena_done(struct shared_arena *arena)
 {
     pthread_mutex_destroy(&arena->lock);

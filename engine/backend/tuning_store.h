@@ -32,12 +32,13 @@ enum tuning_kind {
 
 /* ---- the table ---- */
 
-/* Copies the text; false if there is no entry. */
+/* Copies the text. Returns false if there is no entry. */
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT]);
 
-/* Stores a copy of a text that was measured in this process, replacing an earlier one. A text that
- * is too long, or for which there is no memory, is not stored and will be measured again. The table
- * has 8192 entries; when it is full, the oldest entry is dropped, and files add nothing to it. */
+/* Stores a copy of a text that was measured in this process; it replaces an earlier entry. A text
+ * that is too long, or for which there is no memory, is not stored and will be measured again. The
+ * table has 8192 entries. When it is full, a new entry replaces the oldest one, and entries from
+ * files are not added. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
 
 /* For tests: calls `visit` for each entry of the kind; visit must not call tuning_*(). */
@@ -54,22 +55,23 @@ void tuning_forget(void);
  * ~/.cache/lensd. Returns NULL for "none", or if there is no home folder: then nothing is saved. */
 char *tuning_folder(const char *option);
 
-/* Adds the entries of the folder's file; entries measured by this process since its last write are
- * kept. A missing file is not an error. STATUS_IO: the file is damaged or cannot be read; nothing
+/* Adds the entries of the folder's file, but keeps entries that this process measured since its
+ * last write. A missing file is not an error. STATUS_IO: the file is damaged or unreadable; nothing
  * is added. */
 enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 
-/* Writes what was measured since the last write, if anything; makes the folder if need be.
- * STATUS_IO leaves the file before as it was; the next call tries again. STATUS_NO_MEMORY. */
+/* Writes entries that were measured since the last write, if any, and creates the folder if needed.
+ * On STATUS_IO the old file stays as it was, and the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
-/* The same, into the folder that tuning_read() read last, if any. Loads call it between trials, so
- * that a load that is killed keeps them. Reports no failure; tuning_write() does. */
+/* Writes to the folder that tuning_read() read last, if any. Loads call this between trials, so
+ * that a load that is killed keeps its results. Failures are not reported; tuning_write() reports
+ * them. */
 void tuning_save(void);
 
-/* Makes the folder and those above it, as far as they are missing; false with errno set. */
+/* Creates the folder and missing parent folders. Returns false with errno set on failure. */
 bool tuning_make_folder(const char *folder);
 
-/* Whether something could be written there: tried in what there is of the folder, leaving nothing
- * behind. STATUS_IO; the message is the system's reason alone ("Permission denied"). */
+/* Tests whether the folder, or its nearest existing parent, is writable, and leaves nothing there.
+ * STATUS_IO; the message is only the system's reason ("Permission denied"). */
 enum status tuning_try_folder(const char *folder, struct error *err) MUST_USE;

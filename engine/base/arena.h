@@ -7,12 +7,12 @@
 
 struct arena;
 
-/* NULL when out of memory. `limit`: bytes the arena may hold in all, 0 = no limit. */
+/* Returns NULL when out of memory. `limit` is the most bytes the arena may hold, 0 for no limit. */
 struct arena *arena_create(size_t limit);
 void arena_free(struct arena *arena); /* NULL is fine */
 
-/* count elements of `size` bytes, zeroed; NULL when the product overflows, the limit is passed, or
- * memory is short. */
+/* Allocates `count` zeroed elements of `size` bytes. Returns NULL when the product overflows, the
+ * limit is exceeded, or memory runs out. */
 void *arena_alloc(struct arena *arena, size_t count, size_t size);
 
 /* A terminated copy of `size` bytes; NULL as above. */

@@ -12,7 +12,7 @@ static inline int64_t clock_now(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* Nanoseconds that the calling thread has computed so far. */
+/* CPU time that the calling thread has used, in nanoseconds. */
 static inline int64_t clock_thread(void)
 {
     struct timespec now;

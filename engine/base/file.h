@@ -7,20 +7,20 @@
 
 #include "engine/base/status.h"
 
-/* Reads the file at `path` into memory that the caller frees. A byte of 0 follows the *ret_size
- * bytes and is not counted. STATUS_NOT_FOUND when there is no such file, STATUS_IO when it cannot
- * be opened or read (errno has the reason; 0 if the file became shorter), STATUS_INVALID when it is
- * not regular, STATUS_TOO_LARGE beyond `limit` bytes (*ret_size is then its size),
- * STATUS_NO_MEMORY. The sentence has only the cause; the caller puts the file's name in front. Any
+/* Reads the file at `path` into memory that the caller frees. A terminating 0 byte that *ret_size
+ * does not count is added. Errors: STATUS_NOT_FOUND; STATUS_IO when the file cannot be opened or
+ * read (errno has the reason, 0 if the file became shorter); STATUS_INVALID when it is not a
+ * regular file; STATUS_TOO_LARGE above `limit` bytes (*ret_size is then the file's size);
+ * STATUS_NO_MEMORY. The error text has only the cause; the caller adds the file's name. Any
  * thread. */
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* Opens it instead, for reading; *ret_size is its size now. The caller closes *ret_fd. */
+/* Opens the file for reading instead. *ret_size is its current size. The caller closes *ret_fd. */
 enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct error *err) MUST_USE;
 
-/* file_read() for the file `name` in a folder. STATUS_INVALID also if a link leads out of it, as
- * file_open_beneath() says. */
+/* Calls file_read() for the file `name` in a folder. Returns STATUS_INVALID also if a link leads
+ * out of the folder; see file_open_beneath(). */
 enum status file_read_beneath(const char *folder, const char *name, size_t limit, uint8_t **ret,
                               size_t *ret_size, struct error *err) MUST_USE;
 

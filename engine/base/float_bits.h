@@ -1,4 +1,4 @@
-/* The bits of a float32 (IEEE 754 binary32) as a number. */
+/* The bits of a float32 (IEEE 754 binary32) as an integer. */
 #pragma once
 
 #include <stdint.h>
@@ -18,7 +18,7 @@ static inline uint32_t float_bits(float value)
     return bits;
 }
 
-/* To nearest even; NaN stays NaN. Without branches, for the vectoriser. */
+/* Rounds to nearest even; NaN stays NaN. It has no branches, so that compilers can vectorise it. */
 static inline uint16_t float_narrow_bfloat16(float value)
 {
     uint32_t bits = float_bits(value);

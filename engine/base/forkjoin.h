@@ -1,52 +1,51 @@
-/* Fork and join: the threads that a forward pass is split over.
+/* Fork and join: the team of threads that runs a forward pass.
  *
- * A team belongs to the thread that forks: its members are made at its first parallel region, sleep
+ * A team belongs to the thread that forks. Its members start at the first parallel region, sleep
  * between passes, and end with that thread. Member 0 is the thread itself. Within a pass, regions
- * follow each other every few microseconds, and waking a thread takes as long as a small layer, so
- * waiting threads spin before they sleep. On a core that other threads use, a spin can keep the
- * awaited thread from running, so a thread whose recent spins were wasted sleeps at once
- * (forkjoin.c). Measured: docs/measurements/threads.md.
+ * follow each other every few microseconds, and waking a thread takes as long as a small layer.
+ * Therefore waiting threads spin before they sleep. On a core that other threads use, a spin can
+ * delay the thread it waits for, so a thread whose recent spins were wasted sleeps at once
+ * (forkjoin.c). Measurements: docs/measurements/threads.md.
  *
- * oneDNN's loops run here as well: it is built for GNU OpenMP and calls a few of its functions
- * (execution model: OpenMP API 5.2, 1.2), which engine/cpu/openmp.c defines. So a thread has one
- * team for both. Thread-safe: teams share nothing. */
+ * oneDNN's loops use the same team: it is built for GNU OpenMP, and engine/cpu/openmp.c defines the
+ * few functions that it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share
+ * nothing. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Calls body(context) in `threads` members at once, the caller among them; returns when all of them
- * have. Inside a region, or with threads < 2, only the caller runs it, as member 0 of 1. If the
- * system has no memory or threads left, the team is smaller: forkjoin_members() says how large.
- */
+/* Calls body(context) in `threads` members at once, the caller among them, and returns when all
+ * calls have returned. Inside a region, or with threads < 2, only the caller runs it, as member 0
+ * of 1. If the system has too little memory or too few threads, the team is smaller: see
+ * forkjoin_members(). */
 void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
-/* The same for a body that takes its work from a shared list until the list is empty. When the
- * caller's own call returns, members that have not begun never begin, so that a core that is busy
- * elsewhere delays nobody. body must not call forkjoin_barrier().
- */
+/* Like forkjoin_run(), for a body that takes work from a shared list until the list is empty. When
+ * the caller's own call returns, members that have not started never start, so a busy core delays
+ * nobody. `body` must not call forkjoin_barrier(). */
 void forkjoin_share(int threads, void (*body)(void *context), void *context);
 
-/* Creates the calling thread's team of `threads` members now. Returns how many members it has, the
- * caller included: fewer if the system refuses a thread (errno says why). Regions of that size then
- * allocate nothing. */
+/* Creates the calling thread's team of `threads` members now. Returns the number of members, the
+ * caller included. It is smaller than `threads` if the system refuses a thread (errno says why).
+ * Later regions of that size allocate nothing. */
 int forkjoin_prepare(int threads);
 
-/* Nanoseconds of CPU time that the members of the calling thread's team have had so far, itself
- * first; at most `most` of them. Returns how many were written. Outside regions only. */
+/* Writes the CPU time in nanoseconds that each member of the calling thread's team has used, the
+ * caller first, for at most `most` members. Returns the number written. Outside regions only. */
 int forkjoin_cpu_times(int64_t *times, int most);
 
-/* Which member of the region this thread is, of how many; outside: 0 of 1. */
+/* Index of this thread among the region's members; 0 outside of regions. */
 int forkjoin_member(void);
 int forkjoin_members(void);
 
 /* Whether this thread is inside a region of several members. */
 bool forkjoin_is_inside(void);
 
-/* Waits until every member of the region has called it. Outside: nothing. */
+/* Waits until every member of the region has called it. Does nothing outside of regions. */
 void forkjoin_barrier(void);
 
-/* How many threads oneDNN compiles for, and uses in regions that this thread forks. Initially all
- * that this process may use. */
+/* Sets the number of threads that oneDNN compiles for and uses in this thread's regions. The
+ * default is all that this process may use. */
 void forkjoin_set_threads(int threads);
 int forkjoin_threads(void);

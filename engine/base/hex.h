@@ -1,7 +1,7 @@
 /* Hexadecimal digits. */
 #pragma once
 
-/* 0 to 15; -1 for what is no digit. */
+/* Value of a digit, 0 to 15; -1 for any other character. */
 static inline int hex_digit(char c)
 {
     if (c >= '0' && c <= '9')

@@ -1,5 +1,5 @@
-/* Shared libraries that are loaded at run time: lensd starts without them, and building it needs
- * none of their headers. Prototypes are declared by their users. */
+/* Shared libraries that are loaded at run time. lensd starts without them, and building it does not
+ * need their headers. Users of a library declare its prototypes. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,8 +10,8 @@ struct library_function {
     void *ret; /* pointer to a function pointer */
 };
 
-/* Loads the library with this soname and looks up the functions; false if it is missing or lacks
- * one of them. Never unloads it. */
+/* Loads the library with this soname and looks up the functions. Returns false if the library or
+ * one of the functions is missing. The library is never unloaded. */
 bool library_load(const char *soname, const struct library_function *functions, size_t count);
 
 /* Copies a library's message about a file; bytes that are not printable ASCII become '?', because

@@ -1,10 +1,10 @@
 /* Files mapped for reading, safe against files that shrink or change.
  *
- * Reading a page that the file no longer has raises SIGBUS. Here the page reads as zeros instead,
- * and the mapping is marked as torn (as systemd's journal reader does): callers check
- * mapping_torn() before they use what they read. The handler is installed with the first mapping;
- * other faults go to the handler that was there before. A descriptor of each
- * mapped file stays open, so that mapping_is_whole() also sees one that was overwritten in place.
+ * Reading a page that the file no longer has raises SIGBUS. The handler here maps a page of zeros
+ * instead and marks the mapping as torn, as systemd's journal reader does. Callers check
+ * mapping_torn() before they use the data. The handler is installed with the first mapping and
+ * passes other faults on to the previous handler. A descriptor of each mapped file stays open, so
+ * that mapping_is_whole() also detects a file that was overwritten in place.
  *
  * Threads that read mappings must not block SIGBUS: a blocked fault ends the process. */
 #pragma once
@@ -20,31 +20,30 @@
 
 struct mapping;
 
-/* Maps bytes offset … offset + bytes of the file, which the caller has just seen there; not
- * writable. bytes > 0. The descriptor may be closed afterwards. STATUS_IO or STATUS_NO_MEMORY, also
- * when too many mappings (4096) are open. */
+/* Maps `bytes` (> 0) bytes of the file from `offset` on, read-only. The caller has just checked
+ * that the file is long enough, and may close the descriptor afterwards. STATUS_IO or
+ * STATUS_NO_MEMORY, also when 4096 mappings exist. */
 enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping **ret,
                            struct error *err) MUST_USE;
 
-/* NULL is fine. */
 void mapping_free(struct mapping *mapping);
 
-/* Valid, and at the same address, until mapping_free(). */
+/* The address stays the same until mapping_free(). */
 void *mapping_data(const struct mapping *mapping);
 
-/* True once a page was read that the file no longer had. */
+/* True once a read has hit a page that the file no longer has. */
 bool mapping_torn(const struct mapping *mapping);
 
 /* True if the file has not changed since it was mapped: no page is torn, and size, modification
- * time and last page are as they were. The last page is compared because a file that ends inside it
+ * time and last page are the same. The last page is compared because a file that ends inside it
  * raises no signal. Always true for a settled mapping. */
 bool mapping_is_whole(const struct mapping *mapping);
 
-/* Copies the bytes into memory of the process, at the same address, so that the file may change
- * from now on. No thread may read meanwhile. STATUS_IO if the file has changed, STATUS_NO_MEMORY;
- * afterwards the mapping can only be freed. Does nothing the second time. */
+/* Copies the bytes into process memory at the same address, so that the file may change from now
+ * on. No other thread may read them meanwhile. STATUS_IO if the file has changed, or
+ * STATUS_NO_MEMORY; the mapping can then only be freed. A second call does nothing. */
 enum status mapping_settle(struct mapping *mapping, struct error *err) MUST_USE;
 
-/* Releases the pages; the next read loads them from the file again. Does nothing for a settled
+/* Releases the pages. The next read loads them from the file again. Does nothing for a settled
  * mapping. */
 void mapping_let_go(struct mapping *mapping);

@@ -1,5 +1,4 @@
-/* Overflow-checked size arithmetic. Every size that comes from a file or a client is added and
- * multiplied through these before it is used or allocated. */
+/* Size arithmetic with overflow checks, for every size that comes from a file or a client. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* *ret = a * b; false (and *ret untouched) when it does not fit. */
+/* Sets *ret to a * b. Returns false and leaves *ret alone on overflow. */
 static inline bool size_mul(size_t a, size_t b, size_t *ret)
 {
     size_t product;
@@ -17,7 +16,7 @@ static inline bool size_mul(size_t a, size_t b, size_t *ret)
     return true;
 }
 
-/* *ret = a + b; false (and *ret untouched) when it does not fit. */
+/* Sets *ret to a + b. Returns false and leaves *ret alone on overflow. */
 static inline bool size_add(size_t a, size_t b, size_t *ret)
 {
     size_t sum;
@@ -27,15 +26,14 @@ static inline bool size_add(size_t a, size_t b, size_t *ret)
     return true;
 }
 
-/* n rounded up to a multiple of `align`, a power of two. The caller has checked n is far from
- * SIZE_MAX. */
+/* Rounds n up to a multiple of `align`, a power of two. n must be far from SIZE_MAX. */
 static inline size_t size_align(size_t n, size_t align)
 {
     return (n + align - 1) & ~(align - 1);
 }
 
-/* calloc with the product checked by the callee: count elements of `size` bytes, zeroed; NULL when
- * it overflows or memory is short. At least one byte is allocated. Free with free(). */
+/* Like calloc: allocates `count` zeroed elements of `size` bytes, at least one byte. Returns NULL
+ * when the product overflows or memory runs out. Free it with free(). */
 static inline void *alloc_array(size_t count, size_t size)
 {
     return calloc(count ? count : 1, size ? size : 1);

@@ -1,20 +1,20 @@
-/* Statuses and errors: how every function of lensd that can fail says so.
+/* Statuses and errors: how functions of lensd report failure.
  *
- * A function that can fail for more than one cause returns `enum status` (STATUS_OK is 0) and takes
- * a caller-owned `struct error *` last, which it fills only on failure. `err` may be NULL where the
- * text is not wanted. The text is a sentence for a person: it names the thing, what was expected,
- * what was found, and what to do. It never ends in a newline.
+ * A function that can fail for more than one cause returns `enum status` (STATUS_OK is 0). Its last
+ * parameter is a caller-owned `struct error *`, which it fills only on failure; NULL means that the
+ * text is not wanted. The text is a sentence for a person: it names the thing, the expected and the
+ * actual value, and what to do. It never ends in a newline.
  *
- * Bad input, a bad model, a lost device and a failed allocation are statuses; assert() is for our
- * own bugs. Nothing below main() exits or logs above debug level. */
+ * Bad input, a bad model, a lost device and a failed allocation are statuses; assert() is for
+ * lensd's own bugs. Nothing below main() exits or logs above debug level. */
 #pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-/* X(NAME, number, machine word in JSON answers, HTTP status).
- * Numbers come in families with gaps: 10 caller, 20 model, 30 resources, 40 device, 50 time. */
+/* X(NAME, number, machine word in JSON answers, HTTP status). The tens of a number are its family:
+ * 10 caller, 20 model, 30 resources, 40 device, 50 time. */
 #define STATUS_LIST(X)                                                                             \
     X(OK, 0, "ok", 200)                                                                            \
     X(INVALID, 10, "invalid_request", 400)                                                         \
@@ -49,36 +49,36 @@ enum status {
 
 struct error {
     enum status status;
-    bool is_advised;   /* it says what to do: error_advise() */
+    bool is_advised;   /* the message already ends with advice: error_advise() */
     char message[480]; /* UTF-8 sentence, always terminated; long texts end in "…" */
 };
 
-/* The machine word of a status ("bad_image"); "internal" for a number that is not one. */
+/* The status's machine word ("bad_image"); "internal" for an unknown number. */
 const char *status_word(enum status status);
 
-/* The HTTP status that answers it (400, 503 …); 500 for a number that is not one. */
+/* The status's HTTP status code (400, 503 …); 500 for an unknown number. */
 int status_http(enum status status);
 
-/* Formats the sentence into *err (when not NULL) and returns `status`, so that
- * `return error_set(err, STATUS_INVALID, "…", …);` is one line. Control bytes that come from
- * file-controlled names are replaced by '?', an over-long text is cut. Thread-safe. */
+/* Formats the sentence into *err (unless it is NULL) and returns `status`, for `return
+ * error_set(err, STATUS_INVALID, "…", …);`. Control bytes in names from files become '?'. A text
+ * that is too long is cut. Thread-safe. */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #ifdef __clang_analyzer__
-/* It does not look into other files: here it learns that what error_set returns is the failure. */
+/* The analyzer does not look into other files: this tells it that error_set() returns a failure. */
 #define error_set(err, status, ...) ((void)(error_set)((err), (status), __VA_ARGS__), (status))
 #endif
 
-/* "out of memory", or "out of memory WHAT": "while reading labels", "for a request". */
+/* Sets "out of memory" or "out of memory WHAT", with WHAT such as "while reading labels". */
 static inline enum status error_no_memory(struct error *err, const char *what)
 {
     (void)error_set(err, STATUS_NO_MEMORY, "out of memory%s%s", what ? " " : "", what ? what : "");
     return STATUS_NO_MEMORY;
 }
 
-/* For TRY: both return STATUS_NO_MEMORY when an allocation failed. allocated() expects that the
- * allocating function has set the error; check_memory() sets it by error_no_memory(). */
+/* Both return STATUS_NO_MEMORY when `memory` is NULL, for TRY. allocated() expects that the
+ * allocating function has set the error; check_memory() sets it with error_no_memory(). */
 static inline enum status allocated(const void *memory)
 {
     return memory ? STATUS_OK : STATUS_NO_MEMORY;
@@ -89,20 +89,19 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
     return is_allocated ? STATUS_OK : error_no_memory(err, what);
 }
 
-/* Ends the message already in *err with "; advice", unless it says already what to do: who is
- * nearer to the fault knows better. Where there is no room the message is cut, not the advice.
- * Returns err's status. */
+/* Appends "; advice" to the message in *err, unless it already has advice: code nearer to the fault
+ * knows better. If space is short the message is cut, not the advice. Returns err's status. */
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " in front of the message already in *err, the end of it where there is no room for
- * all; returns err's status. */
+/* Puts "prefix: " in front of the message in *err and cuts its end if space is short. Returns err's
+ * status. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 #define MUST_USE __attribute__((warn_unused_result))
 
-/* Forwards a failure: the only control flow that hides in a macro. */
+/* Returns a failure to the caller. No other macro hides control flow. */
 #define TRY(expression)                                                                            \
     do {                                                                                           \
         enum status try_status_ = (expression);                                                    \

@@ -1,4 +1,4 @@
-/* Small steps of parsers. */
+/* Small functions for parsers of text. */
 #pragma once
 
 #include <stdbool.h>
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads a time such as "10", "0.5", "250ms", "30s" or "2m", in milliseconds; without a unit it is
- * in seconds. False if it is none. */
+/* Parses a time such as "10", "0.5", "250ms", "30s" or "2m" into milliseconds. A number without a
+ * unit is in seconds. Returns false if the text is not a time. */
 static inline bool text_read_ms(const char *text, double *ret)
 {
     char *end = NULL;
@@ -17,8 +17,8 @@ static inline bool text_read_ms(const char *text, double *ret)
     return !*end || !strcmp(end, "s") || !strcmp(end, "ms") || !strcmp(end, "m");
 }
 
-/* The first place in text[at … size) that is no blank of JSON (blank, tab, line feed, carriage
- * return); `size` when all are. */
+/* First position in text[at … size) that is not JSON whitespace (space, tab, line feed, carriage
+ * return); `size` if there is none. */
 static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
 {
     while (at < size &&
@@ -27,5 +27,5 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
     return at;
 }
 
-/* Returns the name nearest to `word` among `count`; NULL if none is near. */
+/* Returns the most similar of `count` names, or NULL if none is similar to `word`. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

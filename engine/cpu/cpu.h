@@ -1,4 +1,4 @@
-/* Private to engine/cpu/: the backend's parts above the lowerings.
+/* Private to engine/cpu/: the parts of the backend above the lowerings.
  *
  *     program.h ◀ lowering.h ◀ product_kernels.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
@@ -7,8 +7,8 @@
 
 /* ---- compile.c ---- */
 
-/* As in backend_ops; compile() gives values their places (plan_create()), then takes for each node
- * the step of the first lowering that has one. */
+/* As in backend_ops. compile() assigns memory to values (plan_create()). Then the first lowering
+ * that can creates each node's step. */
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
@@ -24,5 +24,5 @@ void node_programs_free(struct backend *backend);
 
 /* ---- backend.c ---- */
 
-/* For tests: backends opened from now on prefer lensd's own kernels wherever they fit. */
+/* For tests: backends opened from now on use lensd's own kernels wherever they fit. */
 void cpu_prefer_own_kernels(bool prefer);

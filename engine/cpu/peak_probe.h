@@ -1,16 +1,17 @@
-/* Private to peak.c: the loops of multiply-adds, which each architecture has in its own file. */
+/* Private to peak.c: multiply-add loops, one file per architecture. */
 #pragma once
 
 #include "engine/backend/peak.h"
 
-/* Runs `count` rounds and returns something of the sums, so that they are computed. */
+/* Runs `count` rounds. Returns a value that depends on the sums, so that the compiler keeps
+ * them. */
 typedef float (*probe_fn)(long count);
 
 struct peak_probe {
     probe_fn run;
-    double flops; /* floating-point operations in a round */
+    double flops; /* floating-point operations per round */
     const char *instructions;
 };
 
-/* The quickest on this CPU. */
+/* The fastest on this CPU. */
 struct peak_probe peak_probe_pick(enum precision precision);

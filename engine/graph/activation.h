@@ -1,5 +1,5 @@
-/* The activations that a Conv, Gemm, MatMul or Add can carry as its epilogue, with the parameters
- * `alpha` and `beta`. Also read by CUDA's compiler. */
+/* The activations that the epilogue of a Conv, Gemm, MatMul or Add can have, with their parameters
+ * `alpha` and `beta`. CUDA's compiler reads this file, too. */
 #pragma once
 
 /* X(NAME, 1 if it needs an exponential). */

@@ -1,13 +1,12 @@
 /* The graph: lensd's small typed intermediate representation (IR) of a model.
  *
- * The importer (models/onnx/onnx.c) builds one from a file; engine/passes rewrites it;
- * engine/backend/plan.c gives every value a place; a backend compiles it. Operators keep ONNX's
- * names, attributes and (after the importer) the meaning of the opset they were imported at:
- * node->opset.
+ * The importer (models/onnx/onnx.c) builds a graph from a file; engine/passes rewrites it;
+ * engine/backend/plan.c assigns memory to every value; a backend compiles it. Operators keep ONNX's
+ * names and attributes and, after the importer, the meaning of their opset: node->opset.
  *
- * Memory: nodes, values, names, attributes live in the graph's arena and go with it; constant
- * tensors are reference-counted and shared between a graph and its clones. A graph is changed by
- * one thread at a time; a graph that nobody changes may be read (and cloned) by many. */
+ * Memory: nodes, values, names and attributes live in the graph's arena. Constant tensors are
+ * reference-counted; a graph and its clones share them. One thread at a time may change a graph.
+ * Many threads may read or clone a graph that no thread changes. */
 #pragma once
 
 #include "engine/base/arena.h"
@@ -23,15 +22,15 @@ struct value {
     const char *name;      /* unique in its graph; "" only for values made by passes */
     enum dtype dtype;      /* DTYPE_NONE: not inferred yet */
     struct shape shape;    /* SHAPE_NONE: not inferred yet, or depends on data */
-    struct tensor *known;  /* contents, when they are known before the run: initialiser, folded
-                              constant (one reference is held); while a data-dependent part is
-                              interpreted, the contents of this run. NULL otherwise. */
+    struct tensor *known;  /* contents that are known before the run: an initialiser or a folded
+                              constant (holds one reference). While the interpreter runs, the
+                              contents of this run. Otherwise NULL. */
     struct node *producer; /* NULL for graph inputs, constants, captures */
     struct value *outer;   /* in the body of If / Loop / Scan: the value of the enclosing graph that
-                              this one stands for; NULL otherwise */
+                              this value refers to; NULL otherwise */
     const char *dim_names[TENSOR_MAX_RANK]; /* graph inputs / outputs: symbolic names, or NULL */
     uint32_t index;                         /* position in graph->values */
-    const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider one */
+    const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider type */
 };
 
 enum attr_kind {
@@ -52,7 +51,7 @@ struct attr {
     union {
         int64_t i;
         float f;
-        const char *s; /* count bytes, and a terminator */
+        const char *s; /* `count` bytes and a terminator */
         struct tensor *t;
         struct graph *g;
         const int64_t *ints;
@@ -61,32 +60,32 @@ struct attr {
     };
 };
 
-/* What a pass has fused after a node: y = activation(op(x) + residual). If `step` is not 0,
- * the node's result is y stored in 8 bits, as a QuantizeLinear of this scale and zero point does.
- */
+/* The operations that a pass has fused into a node: y = activation(op(x) + residual). If `step` is
+ * not 0, the result is y quantized to 8 bits, as a QuantizeLinear with this scale and zero point
+ * does. */
 struct epilogue {
     enum activation activation;
     float alpha, beta;
     float step;
     int zero;
-    struct value *residual; /* also the last of node->inputs; NULL without */
+    struct value *residual; /* also the last of node->inputs; NULL if there is none */
 };
 
 struct node {
     enum op op;
-    const char *name;      /* from the file; made up ("Conv_12") where the file has none */
+    const char *name;      /* from the file; generated ("Conv_12") if the file has none */
     int opset;             /* of the operator's domain */
-    struct value **inputs; /* NULL: optional input left out */
+    struct value **inputs; /* NULL: an optional input without a value */
     size_t input_count;
-    struct value **outputs; /* NULL: optional output not wanted */
+    struct value **outputs; /* NULL: an optional output that the file does not use */
     size_t output_count;
     const struct attr *attrs;
     size_t attr_count;
     struct value **captures; /* values of this graph that the bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* of a Conv: its image is multiplied by this first, [N, 1 …, C]; also
-                           inputs[3]; NULL without. Made by pass_gates. */
+    struct value *gate; /* of a Conv: its image is first multiplied by this value, [N, 1 …, C]; also
+                           inputs[3]; NULL if there is none. Made by pass_gates(). */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 
@@ -100,17 +99,16 @@ struct graph {
     size_t value_count, value_capacity;
     struct node **nodes; /* topological order */
     size_t node_count, node_capacity;
-    struct value **inputs; /* real inputs only: never an initialiser */
+    struct value **inputs; /* never initialisers */
     size_t input_count;
     struct value **outputs;
     size_t output_count;
-    struct memory_budget
-        *budget; /* what tensors made on behalf of this graph are charged to; may be NULL */
-    struct graph *parent; /* for bodies of If / Loop / Scan */
+    struct memory_budget *budget; /* the budget for tensors of this graph; may be NULL */
+    struct graph *parent;         /* for bodies of If / Loop / Scan */
 };
 
-/* An empty graph with its own arena; NULL when out of memory. graph_free takes NULL, drops the
- * references to constants, and frees bodies held by attributes. */
+/* Creates an empty graph with its own arena; NULL when out of memory. graph_free() takes NULL,
+ * releases its references to constants, and frees the bodies in attributes. */
 struct graph *graph_create(struct memory_budget *budget);
 void graph_free(struct graph *graph);
 
@@ -118,67 +116,68 @@ void graph_free(struct graph *graph);
 struct value *graph_add_value(struct graph *graph, const char *name, enum dtype dtype,
                               const struct shape *shape);
 struct value *graph_add_constant(struct graph *graph, const char *name, struct tensor *tensor);
-/* Appends a node with room for the given operands, all NULL. */
+/* Appends a node with room for the given numbers of operands, all NULL. */
 struct node *graph_add_node(struct graph *graph, enum op op, const char *name, size_t inputs,
                             size_t outputs);
 
 /* Sets node->outputs[i] and the value's producer. */
 void node_set_output(struct node *node, size_t i, struct value *value);
 
-/* A deep copy; constants are shared by reference. Bodies are copied too. */
+/* A deep copy, bodies included; constants are shared by reference. */
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
-/* Puts nodes into topological order (stable: the file's order where it is one) without recursion.
- * STATUS_MODEL naming a node of the cycle, or an input that nothing produces. */
+/* Sorts nodes topologically, without recursion. The sort is stable: it keeps the file's order where
+ * possible. STATUS_MODEL names a node of a cycle, or an input that no node produces. */
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
-/* Attribute access by name; the default where the node has none. The kinds were checked at import
- * against the operator's table, so a wrong kind reads as absent. */
+/* Returns an attribute by name, or the default if the node does not have it. The importer has
+ * checked attribute kinds against the operator's table, so a wrong kind reads as absent. */
 const struct attr *node_attr(const struct node *node, const char *name);
 int64_t node_int(const struct node *node, const char *name, int64_t otherwise);
 float node_float(const struct node *node, const char *name, float otherwise);
 const char *node_string(const struct node *node, const char *name, const char *otherwise);
-/* *ret_count = 0 and NULL where absent. */
+/* Returns NULL with *ret_count = 0 if the attribute is absent. */
 const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count);
 const float *node_floats(const struct node *node, const char *name, size_t *ret_count);
 
-/* Returns the attribute `axis` counted from the front, for a tensor of `rank` dimensions. It may be
- * out of range if inference has not checked it. */
+/* Returns the attribute `axis`; a negative one counts from the end of `rank` dimensions. The result
+ * may be out of range if inference has not checked it. */
 static inline int64_t node_axis(const struct node *node, int64_t otherwise, int rank)
 {
     const int64_t axis = node_int(node, "axis", otherwise);
     return axis < 0 ? axis + rank : axis;
 }
 
-/* Adds or replaces an attribute (passes use it); false when out of memory. */
+/* For passes: adds or replaces an attribute. Returns false when out of memory. */
 bool node_set_int(struct graph *graph, struct node *node, const char *name, int64_t value);
 bool node_set_float(struct graph *graph, struct node *node, const char *name, float value);
 bool node_set_string(struct graph *graph, struct node *node, const char *name,
-                     const char *text); /* `text` is borrowed, and must live as the graph does */
+                     const char *text); /* `text` is borrowed and must live as long as the graph */
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): one of shape [count]. */
+/* True if `value` (may be NULL) is a float32 constant. is_f32_vector(): a constant of shape
+ * [count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
-/* Bytes that a value of known shape takes. */
+/* Size in bytes of a value with a known shape. */
 size_t value_bytes(const struct value *value);
 
-/* Input i, or NULL when left out or beyond the end. */
+/* Input i, or NULL if it is omitted or i is out of range. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
-/* Input 2 of a product, which is its bias, unless a pass has put the residual there; or NULL. */
+/* The bias of a product: its input 2, or NULL if that input is absent or is the residual. */
 struct value *node_bias(const struct node *node);
 
-/* Infers dtype and shape of the node's outputs through the operator's table: checks operand counts
- * first, leaves outputs unknown when an input's shape is unknown. Errors name node, op and opset.
- */
+/* Infers dtype and shape of the node's outputs through the operator's table, after checking operand
+ * counts. Outputs stay unknown when an input's shape is unknown. Errors name node, operator and
+ * opset. */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
-/* A running hash (initially zero) of what a graph computes: operators, attributes, edges, contents
- * of its constants, but not names. Equal graphs have equal hashes in every process. Not
- * collision-resistant against an attacker. */
+/* A running hash (initially zero) of a graph's computation: operators, attributes, edges and
+ * contents of constants, but no names. Equal graphs have equal hashes in every process. An attacker
+ * can construct collisions. */
 struct graph_hash {
     uint64_t words[2];
 };
@@ -186,9 +185,11 @@ void graph_hash(struct graph_hash *hash, const struct graph *graph);
 /* Adds other data to the hash. */
 void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
 
-/* True if the activation is a clamp to [*ret_low, *ret_high], or none, which is [-inf, inf]. */
+/* True if the activation is a clamp to [*ret_low, *ret_high]. Without activation the range is
+ * [-inf, inf]. */
 bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
 
-/* "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns text. */
+/* Writes a description such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns
+ * `text`. */
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);

@@ -1,10 +1,9 @@
-/* Operators by name: which there are, and what passes make beside them. What they mean is in
- * engine/op/ops.h. */
+/* Operators by name. engine/op/ops.h defines what they compute. */
 #pragma once
 
-/* Every operator lensd knows of, in any order. X(ID, "Name", "domain"). Other spellings of the same
- * become these when a file is read (models/onnx/onnx_forms.h). The `lensd` domain is made by passes
- * and never accepted from a file. */
+/* Every operator that lensd supports, in any order. X(ID, "Name", "domain"). The importer rewrites
+ * other spellings of them (models/onnx/onnx_forms.h). Only passes make operators of the `lensd`
+ * domain; files cannot contain them. */
 /* clang-format off */
 #define OP_LIST(X)                                                                                 \
     /* elementwise, unary */                                                                       \
@@ -95,36 +94,34 @@
     X(VALID_KEYS, "ValidKeys", "lensd") X(RECURRENCE, "Recurrence", "lensd")
 /* clang-format on */
 
-/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension; x is inputs[0], or
- * (pass_joins) the concatenation of inputs[0], inputs[3], inputs[4] … along it. Parts and result
- * may be stored in 8 bits (pass_stored_scales): x and y are then the stored numbers, y rounded half
- * to even.
- * OP_ATTENTION: softmax(scale * q k^T + biases) v on operands read through access maps
- * (ops/attention.h).
- * OP_STRIDED_COPY: the elements of input 0 in the order of the attribute "map" (one group,
- * ops/access_map.h), as a tensor of the attribute "shape": a chain of Transposes, Reshapes, Slices
- * … at once. OP_VALID_KEYS: Attention's nonpad_kv_seqlen as it is, int64; a run is refused where
- * one of them is not between 0 and the attribute "keys". OP_DYNAMIC_ROUND: what
- * DynamicQuantizeLinear stores of x, read back as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8
- * bits, inputs[1] a constant of [256] and of y's type that is indexed by x's byte, be it signed or
- * not. OP_RECURRENCE: an LSTM, GRU or RNN whose X is multiplied by W already
- * (engine/op/recurrent.h). */
+/* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension. x is inputs[0] or,
+ * after pass_joins(), the concatenation of inputs[0], inputs[3], inputs[4] … along the channels.
+ * Operands and result may be quantized to 8 bits (pass_stored_scales()): x and y are then the
+ * stored numbers, and y is rounded half to even. OP_ATTENTION: softmax(scale * q k^T + biases) v on
+ * operands read through access maps (engine/op/attention.h). OP_STRIDED_COPY: the elements of input
+ * 0 in the order of the attribute "map" (one group, engine/op/access_map.h), as a tensor of the
+ * attribute "shape". It replaces a chain of Transposes, Reshapes, Slices …. OP_VALID_KEYS: returns
+ * Attention's nonpad_kv_seqlen unchanged, int64; the run fails if an element is not between 0 and
+ * the attribute "keys". OP_DYNAMIC_ROUND: x rounded to the values that DynamicQuantizeLinear can
+ * represent, as real numbers. OP_LOOKUP: y = inputs[1][x], x of 8 bits. inputs[1] is a constant of
+ * [256] and y's type, indexed by x's byte, signed or not. OP_RECURRENCE: an LSTM, GRU or RNN whose
+ * X is already multiplied by W (engine/op/recurrent.h). */
 
-/* OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and OP_QGEMM: passes may leave out the scale and zero point of
- * the result, which is float32 then and has an epilogue (struct epilogue) as other products have.
+/* Passes may omit the result's scale and zero point of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and
+ * OP_QGEMM. The result is then float32 and can have an epilogue (struct epilogue).
  *
- * What passes append to their operands, in this order: the product is stored on its own terms,
- * added to the residual as QLinearAdd does, and looked up in the table. A product that is not
- * stored has the epilogue's residual at QUANTIZED_RESIDUAL. NULL: left out. */
+ * Operands that passes append, in order of use: the product is quantized with its own scale, added
+ * to the residual as QLinearAdd does, and mapped through the table. A product with a float32 result
+ * has the epilogue's residual at QUANTIZED_RESIDUAL. NULL: the operand is omitted. */
 enum quantized_operand {
-    QUANTIZED_BIAS = 8,       /* int32, of OP_QLINEAR_CONV and OP_QLINEAR_MATMUL */
-    QUANTIZED_RESIDUAL = 9,   /* shaped like the result; then its scale and zero point */
-    QUANTIZED_SUM_SCALE = 12, /* of the sum; then its zero point */
-    QUANTIZED_TABLE = 14,     /* as OP_LOOKUP's */
+    QUANTIZED_BIAS = 8,       /* int32, for OP_QLINEAR_CONV and OP_QLINEAR_MATMUL */
+    QUANTIZED_RESIDUAL = 9,   /* shaped like the result; its scale and zero point follow */
+    QUANTIZED_SUM_SCALE = 12, /* scale of the sum; its zero point follows */
+    QUANTIZED_TABLE = 14,     /* as in OP_LOOKUP */
     QUANTIZED_OPERANDS
 };
 
-/* Their order means nothing. */
+/* The order has no meaning. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,
@@ -133,7 +130,8 @@ enum op {
         OP_COUNT
 };
 
-/* By name and domain ("ai.onnx" is ""); OP_NONE when unknown. Never returns the lensd domain. */
+/* Finds an operator by name and domain ("ai.onnx" is ""). Returns OP_NONE for an unknown one and
+ * never an operator of the lensd domain. */
 enum op op_by_name(const char *domain, const char *name);
 
 const char *op_name(enum op op);   /* "Conv" */

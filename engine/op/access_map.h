@@ -1,18 +1,20 @@
-/* Strided access maps: how an operator made by passes reads or writes a tensor whose elements are
- * stored in another order, so that Transposes, Reshapes, Splits and Slices around it need not run.
+/* Strided access maps describe how an operator reads or writes a tensor whose elements are stored
+ * in another order. With them, Transposes, Reshapes, Splits and Slices around the operator need not
+ * run.
  *
- * A map has groups (a matrix: batch, rows, columns); each group counts through its parts, the last
- * one fastest, and a part moves `stride` elements a step. Stored as a list of integers in an
- * attribute: offset, then for each group the number of its parts and extent, stride of each. */
+ * A map has groups (of a matrix: batch, rows, columns). Each group counts through its parts, the
+ * last part fastest; one step of a part moves `stride` elements. An attribute stores a map as a
+ * list of integers: the offset, then for each group its number of parts, then extent and stride of
+ * each part. */
 #pragma once
 
 #include "engine/graph/graph.h"
 
-#define ACCESS_MAP_PARTS  12 /* of a group */
+#define ACCESS_MAP_PARTS  12 /* per group */
 #define ACCESS_MAP_GROUPS 3
 
 struct access_map_part {
-    int64_t extent, stride; /* extent >= 1; a stride of 0 repeats */
+    int64_t extent, stride; /* extent >= 1; a stride of 0 repeats the element */
 };
 
 struct access_map_group {
@@ -21,24 +23,24 @@ struct access_map_group {
 };
 
 struct access_map {
-    int64_t offset; /* elements from the tensor's first */
+    int64_t offset; /* in elements, from the start of the tensor */
     int groups;     /* 1 … ACCESS_MAP_GROUPS */
     struct access_map_group group[ACCESS_MAP_GROUPS];
 };
 
-/* Steps in a group: the product of its extents, 1 without parts. */
+/* Number of steps in a group: the product of its extents, 1 without parts. */
 int64_t access_map_extent(const struct access_map_group *group);
 
-/* Where step i of a group is: elements from the group's beginning. */
+/* Offset of step i of a group, in elements from the start of the group. */
 int64_t access_map_at(const struct access_map_group *group, int64_t i);
 
-/* True if all steps of the group are the same number of elements apart, *ret_stride. */
+/* True if consecutive steps of the group are always *ret_stride elements apart. */
 bool access_map_is_even(const struct access_map_group *group, int64_t *ret_stride);
 
-/* Joins neighbouring parts that are one: (a, b * s), (b, s) is (a * b, s). */
+/* Merges neighbouring parts where possible: (a, b * s), (b, s) becomes (a * b, s). */
 void access_map_join(struct access_map_group *group);
 
-/* Sets the attribute `name` of the node; false when out of memory. */
+/* Sets the attribute `name` of the node. Returns false when out of memory. */
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 

@@ -1,14 +1,14 @@
 /* OP_ATTENTION, made by passes: y = softmax(scale * q k^T + bias_0 + bias_1 …) v
  *
- * for `batch` independent matrices (images, windows, heads): q [rows, depth], k [keys, depth],
- * v [keys, width], biases [rows, keys], y [rows, width]. Inputs 0, 1, 2 are what q, k and v are
- * read from (often the same value: one product's result), further ones the biases; each operand has
- * an access map (engine/op/access_map.h) of batch, rows, columns in the attribute "q", "k", "v",
- * "bias0" …, and the result one in "y". Biases are float32 or of the operands' dtype; their last
- * group has stride 1 or is one key wide.
+ * for `batch` independent matrices (images, windows, heads): q [rows, depth], k [keys, depth], v
+ * [keys, width], biases [rows, keys], y [rows, width]. Inputs 0, 1 and 2 contain q, k and v; often
+ * they are the same value, the result of one product. Further inputs are biases. Each operand has
+ * an access map (engine/op/access_map.h) of batch, rows and columns in the attribute "q", "k", "v",
+ * "bias0" …, and the result has one in "y". Biases are float32 or have the operands' dtype; their
+ * last group has stride 1 or extent 1.
  *
- * A row whose greatest score is -inf or that has a NaN is NaN, as Softmax has it, and 0 where the
- * attribute "nan_is_zero" says so (PyTorch's scaled_dot_product_attention). */
+ * A row with a NaN, or whose highest score is -inf, becomes NaN, as in Softmax. With the attribute
+ * "nan_is_zero" it becomes 0, as in PyTorch's scaled_dot_product_attention. */
 #pragma once
 
 #include "engine/op/access_map.h"
@@ -23,11 +23,11 @@ struct attention {
     bool nan_is_zero;
 };
 
-/* From the node's attributes and its operands' known shapes, all checked; the result's shape is the
- * attribute "shape". STATUS_MODEL, STATUS_SHAPE. Thread-safe. */
+/* Reads and checks the node's attributes and its operands' known shapes. The attribute "shape" is
+ * the result's shape. STATUS_MODEL, STATUS_SHAPE. Thread-safe. */
 enum status attention_load(const struct node *node, struct attention *ret, struct shape *ret_shape,
                            struct error *err) MUST_USE;
 
-/* Sets the attributes; false when out of memory. `shape`: the result's. */
+/* Sets the attributes. Returns false when out of memory. `shape` is the result's shape. */
 bool attention_store(struct graph *graph, struct node *node, const struct attention *attention,
                      const struct shape *shape);

@@ -1,9 +1,9 @@
-/* How the images of a batch pass through an operator: the part of its record that proves images
- * independent (engine/passes/batch_independence.h).
+/* Batch rules: for each operator, along which axis the images of a batch pass through it.
+ * engine/passes/batch_independence.h uses them to prove that images are independent.
  *
- * A rule is asked about batches of several images only, on nodes whose shapes are all known. It may
- * say BATCH_MIXES of independent images, but it never gives an axis where images mix. All functions
- * only read; any thread. */
+ * Rules are only asked about batches of several images, on nodes whose shapes are all known. A rule
+ * may answer BATCH_MIXES although images are independent, but it never gives an axis if images mix.
+ * All functions only read; any thread. */
 #pragma once
 
 #include <stddef.h>
@@ -13,59 +13,62 @@ struct node;
 
 enum {
     BATCH_FREE = -1,  /* the input is the same for all images */
-    BATCH_MIXES = -2, /* images mix, or nothing proves that they do not */
+    BATCH_MIXES = -2, /* images mix, or independence is not proven */
 };
 
-/* How a free input is read; axes are 0 and more. */
+/* How a node reads an input that is the same for all images; other answers are axes, 0 or more. */
 enum {
-    BATCH_WHOLE = -1,   /* by every image as a whole */
-    BATCH_OTHER = 100,  /* also as a whole; a constant of the file is the same for each size */
-    BATCH_EXTENTS = 101 /* only its effect on the shapes matters, which are compared anyway */
+    BATCH_WHOLE = -1,  /* every image reads the whole input */
+    BATCH_OTHER = 100, /* the same, but the input must be the same for each batch size, as constants
+                          of the file are */
+    BATCH_EXTENTS = 101 /* only its effect on shapes matters, and these are compared separately */
 };
 
 struct batch_rule {
-    /* The axis of the outputs along which the images alternate. axes[i]: that of input i, or
-     * BATCH_FREE; at least one is not. NULL: BATCH_MIXES. */
+    /* The outputs' axis along which the images lie. axes[i] is the axis of input i, or BATCH_FREE;
+     * at least one input has an axis. NULL: BATCH_MIXES. */
     int (*axis)(const struct node *node, const int *axes);
-    /* The axis of free input i that lies beside the images' axis of the outputs, so that each image
-     * reads its own part; or BATCH_WHOLE …. Negative: BATCH_WHOLE. NULL: BATCH_OTHER. */
+    /* The axis of free input i that corresponds to the outputs' image axis, so that each image
+     * reads its own part, or BATCH_WHOLE …. Any negative axis means BATCH_WHOLE. NULL:
+     * BATCH_OTHER. */
     int (*beside)(const struct node *node, size_t i, int axis);
 };
 
-/* The rules that several families share. */
+/* Rules that several families share. */
 extern const struct batch_rule batch_mixes;
-/* Inputs broadcast to the output, each element is computed for itself. */
+/* Inputs broadcast to the output; each output element is computed independently. */
 extern const struct batch_rule batch_elementwise;
-/* As elementwise, of input 0 alone; the others are free and nothing is known of them. */
+/* Elementwise on input 0; the other inputs are free, and nothing is known about them. */
 extern const struct batch_rule batch_unary;
-/* The elements stay in their order: the images need no axis (the proof knows this rule). */
+/* The elements keep their order, so the images need no axis. The proof handles this rule itself. */
 extern const struct batch_rule batch_reshape;
-/* Each element of dimension 0 for itself, of input 0; of the first two inputs. */
+/* Each element of dimension 0 is computed independently, in input 0 or in the first two inputs. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;
-/* The images lie beside the attribute `axis`, default -1 or 0, of input 0; or before it. */
+/* The images' axis of input 0 is not the attribute `axis` (default -1 or 0), or comes before it. */
 extern const struct batch_rule batch_beside_last, batch_beside_first, batch_before_last;
-/* LSTM, GRU, RNN: the images of the states are one axis before those of output 0, unless on axis 0
- * (the proof knows this rule). */
+/* LSTM, GRU, RNN: the images' axis of the states is one before that of output 0, unless it is axis
+ * 0. The proof handles this rule itself. */
 extern const struct batch_rule batch_recurrent;
 /* numpy's matrix product of inputs 0 and 1. */
 extern const struct batch_rule batch_matmul;
 
-/* What rules are made of. */
+/* Building blocks of rules. */
 
-/* The axis of input 0 where the others are free, else BATCH_MIXES. */
+/* The axis of input 0 if the other inputs are free, else BATCH_MIXES. */
 int batch_of_first(const struct node *node, const int *axes);
-/* Dimension 0 of the first `count` inputs and of the output; the others are free. */
+/* Dimension 0 of the first `count` inputs and of the output; the other inputs are free. */
 int batch_of_samples(const struct node *node, const int *axes, size_t count);
-/* The same with a `count` of 1. */
+/* batch_of_samples() with a `count` of 1. */
 int batch_of_sample(const struct node *node, const int *axes);
 /* The matrix product of inputs 0 and `second`. */
 int batch_of_matmul(const struct node *node, const int *axes, size_t second);
 int batch_beside_matmul(const struct node *node, size_t i, int axis);
-/* Inputs joined along the attribute `axis`, the images on another. */
+/* Inputs concatenated along the attribute `axis`, with the images on another axis. */
 int batch_of_concat(const struct node *node, const int *axes);
-/* The axis of input i that is aligned with the output's at their ends; negative: it has none. */
+/* The axis of input i that is aligned with the output's axis, counted from the last; negative if
+ * there is none. */
 int batch_aligned(const struct node *node, size_t i, int axis);
-/* Operand 1 gives the shape of the result. */
+/* For operators whose operand 1 gives the result's shape. */
 int batch_beside_shape(const struct node *node, size_t i, int axis);
-/* The attribute `axis`, counted from 0 in input 0. */
+/* The attribute `axis`, counted from 0, for input 0. */
 int64_t batch_attribute_axis(const struct node *node, int64_t otherwise);

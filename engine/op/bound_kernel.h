@@ -1,5 +1,5 @@
 /* A reference kernel as a step of a compiled program: the node without its epilogue, and the
- * tensors that its kernel reads and writes. */
+ * tensors that the kernel reads and writes. */
 #pragma once
 
 #include "engine/op/kernel.h"
@@ -8,23 +8,23 @@ struct bound_kernel {
     kernel_fn kernel;
     struct node node; /* a copy without epilogue, residual, and bias of a MatMul */
     struct epilogue epilogue;
-    const struct value *bias;  /* of a MatMul: over the last dimension; NULL without */
-    struct tensor **in, **out; /* by operand; NULL: left out */
-    bool *constant;            /* by input: in[i] is a constant, of which it holds a reference */
+    const struct value *bias;  /* of a MatMul, over the last dimension; NULL if there is none */
+    struct tensor **in, **out; /* by operand; NULL: omitted */
+    bool *constant;            /* by input: in[i] is a constant; the array holds a reference */
     struct tensor ***out_slots;
-    bool *lent; /* by input: the run has set value->known, and takes it back */
+    bool *lent; /* by input: the run has set value->known and resets it afterwards */
 };
 
-/* With own_memory the tensors of operands that a run computes have memory of their own; else they
- * wrap memory that the caller sets before each run. The caller frees *ret also after a failure.
+/* With own_memory, operands that a run computes have their own memory. Otherwise they wrap memory
+ * that the caller sets before each run. The caller frees *ret, even after a failure.
  * STATUS_NO_MEMORY. */
 enum status bound_kernel_create(const struct node *node, bool own_memory, struct bound_kernel *ret,
                                 struct error *err) MUST_USE;
 void bound_kernel_free(struct bound_kernel *bound);
 
-/* Runs the kernel; an error names the node. `stop` and its context: as in kernel_args. While it
- * runs, the values of the node's inputs name their tensors, as in the interpreter: one thread at a
- * time for each graph. */
+/* Runs the kernel; an error names the node. `stop` and its context are as in kernel_args. During
+ * the run, the values of the node's inputs refer to its tensors, as in the interpreter. So only one
+ * thread at a time may run kernels of a graph. */
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
                              void *stop_context, struct error *err) MUST_USE;
 

@@ -1,13 +1,13 @@
-/* Private to the reference kernels: element types, and rows of elements converted to other types.
+/* Private to the reference kernels: element types and conversions of rows of elements.
  *
- * Integers wrap into narrower integers as in C; floats truncate toward zero and saturate, NaN
- * becomes 0; bool is "not equal to zero", NaN included; floats round to nearest even. All functions
- * are thread-safe; rows must not overlap. */
+ * Integers wrap into narrower integers as in C. Floats truncate toward zero and saturate, and NaN
+ * becomes 0. bool means "not equal to zero", also for NaN. Floats round to nearest even. All
+ * functions are thread-safe; rows must not overlap. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
 
-/* X(DTYPE, C type, unsigned type to compute in: wide enough not to be promoted to int). */
+/* X(DTYPE, C type, unsigned type for arithmetic: wide enough to avoid promotion to int). */
 #define SIGNED_TYPES(X)                                                                            \
     X(I8, int8_t, uint32_t)                                                                        \
     X(I16, int16_t, uint32_t) X(I32, int32_t, uint32_t) X(I64, int64_t, uint64_t)
@@ -24,7 +24,7 @@
 #define VECTOR_LOOP _Pragma("GCC ivdep")
 #endif
 
-/* Elements that kernels convert at a time through buffers on the stack. */
+/* Number of elements that kernels convert at a time through stack buffers. */
 #define BLOCK 256
 
 /* A loop over `count` elements in blocks, of `n` elements from `at` on. */
@@ -43,7 +43,7 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n);
 void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n);
 void store_integers(const int64_t *src, enum dtype dtype, void *dst, size_t n);
 
-/* Element i of an array of `dtype`; element 0 of one without elements is NULL. */
+/* Element i of an array of `dtype`. Returns NULL for an array without elements. */
 static inline const void *element(const void *data, enum dtype dtype, size_t i)
 {
     return i ? (const char *)data + i * dtype_size(dtype) : data;
@@ -54,7 +54,7 @@ static inline void *element_at(void *data, enum dtype dtype, size_t i)
     return i ? (char *)data + i * dtype_size(dtype) : data;
 }
 
-/* x truncated toward zero and saturated; 0 for NaN. */
+/* Truncates toward zero and saturates; 0 for NaN. */
 static inline int64_t double_to_int64(double x)
 {
     if (!(x == x))

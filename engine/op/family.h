@@ -1,4 +1,4 @@
-/* Private to engine/op/: what the files of the operators' families include. */
+/* Private to engine/op/: includes for the files of the operators' families. */
 #pragma once
 
 #include "engine/base/size.h"
@@ -9,7 +9,8 @@
 #include "engine/op/operands.h"
 #include "engine/op/resolve.h"
 
-/* Defines inference for an operator whose result is like its first operand, one of `dtypes`. */
+/* Defines inference for an operator whose result has the type and shape of its first operand, whose
+ * type is one of `dtypes`. */
 #define INFER_LIKE(name, dtypes)                                                                   \
     static enum status name(struct node *node, struct error *err)                                  \
     {                                                                                              \

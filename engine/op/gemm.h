@@ -7,7 +7,7 @@
 
 enum arithmetic { ARITHMETIC_F32, ARITHMETIC_F64, ARITHMETIC_U32, ARITHMETIC_U64 };
 
-/* What a dtype is computed in. */
+/* The arithmetic for a dtype. */
 enum arithmetic arithmetic_for(enum dtype dtype);
 
 /* Bytes of one element. */
@@ -18,22 +18,22 @@ size_t arithmetic_size(enum arithmetic arithmetic);
 void gemm_nn(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t a_row,
              size_t a_col, const void *b, size_t ldb, void *c, size_t ldc);
 
-/* c[m, n] += a[m, k] * transpose of b[n, k]; all rows contiguous. */
+/* c[m, n] += a[m, k] * transpose of b[n, k]; all rows are contiguous. */
 void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const void *a, size_t lda,
              const void *b, size_t ldb, void *c, size_t ldc);
 
 /* The elements of input i in the type of an arithmetic: the tensor's own memory if the types agree,
- * else a converted copy; NULL if the input is left out. */
+ * else a converted copy. NULL if the input is omitted. */
 enum status operand_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
                          const void **ret, struct error *err) MUST_USE;
 
-/* Inputs first … first + count - 1 in double. */
+/* Opens inputs first … first + count - 1 as double. */
 enum status operands_open(const struct kernel_args *args, size_t first, size_t count,
                           const double **ret, struct error *err) MUST_USE;
 
-/* Memory for the elements of output i in the type of an arithmetic: the tensor's own if the types
- * agree, else a copy that is converted into the output when the kernel has succeeded; NULL if the
- * output is not wanted. */
+/* Memory for the elements of output i in the type of an arithmetic: the tensor's own memory if the
+ * types agree. Otherwise a buffer that is converted into the output when the kernel has succeeded.
+ * NULL if the output is not wanted. */
 enum status result_open(const struct kernel_args *args, size_t i, enum arithmetic arithmetic,
                         void **ret, struct error *err) MUST_USE;
 enum status result_open_doubles(const struct kernel_args *args, size_t i, double **ret,

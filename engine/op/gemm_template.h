@@ -1,8 +1,8 @@
-/* Matrix products of one element type; included by gemm.c once for each. ELEMENT: the C type,
- * LANES: elements of 16 bytes, NAME(x): x with the type's suffix.
+/* Matrix products of one element type; gemm.c includes it once per type. ELEMENT: the C type,
+ * LANES: elements in 16 bytes, NAME(x): x with the type's suffix.
  *
- * Plain loops over blocks that fit into the caches; the innermost ones are written with the
- * compilers' vector types, because neither vectorises them by itself at -O2. */
+ * Plain loops over blocks that fit into the caches. The innermost loops use the compilers' vector
+ * types, because no compiler vectorises them by itself at -O2. */
 
 typedef ELEMENT NAME(vector) __attribute__((vector_size(16), aligned(sizeof(ELEMENT)), may_alias));
 
@@ -86,7 +86,7 @@ static void NAME(gemm_nn)(size_t m, size_t n, size_t k, const void *a, size_t a_
     }
 }
 
-/* dst[0 … rows-1] += the products of one row of a with up to four rows of b */
+/* dst[0 … rows-1] += dot products of one row of a with up to four rows of b */
 static void NAME(dots)(size_t rows, size_t k, const ELEMENT *a, const ELEMENT *b, size_t ldb,
                        ELEMENT *dst)
 {

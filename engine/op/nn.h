@@ -1,12 +1,12 @@
 /* Private to the reference kernels of linear algebra, convolution, normalisation, resampling,
- * quantization and control flow: what they share. */
+ * quantization and control flow: functions that they share. */
 #pragma once
 
 #include "engine/op/gemm.h"
 #include "engine/op/geometry.h"
 #include "engine/op/kernel.h"
 
-/* a / b rounded up, for a >= 0 and b >= 1; no intermediate result overflows. */
+/* a / b rounded up, for a >= 0 and b >= 1; cannot overflow. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);
@@ -22,7 +22,7 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
 void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
                     const void *residual, size_t count);
 
-/* Index of the input that is the residual of the node's epilogue; SIZE_MAX if there is none. */
+/* Index of the residual of the node's epilogue among its inputs; SIZE_MAX if there is none. */
 size_t epilogue_residual(const struct kernel_args *args);
 
 /* The same window with three spatial dimensions, leading ones of extent 1. */
@@ -33,8 +33,8 @@ size_t window_size(const struct window *window);
 size_t window_inputs(const struct window *window);
 size_t window_outputs(const struct window *window);
 
-/* Taps of a window at output position `at` along axis i that fall inside 0 … in-1:
- * *first … *end-1; the input position of tap t is at * stride - pad_begin + t * dilation. */
+/* Taps of a window at output position `at` along axis i that fall inside 0 … in-1: *first … *end-1.
+ * The input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
 /* Taps along axis i inside the input or its padding (with ceil_mode the window may stick out). */

@@ -1,6 +1,6 @@
 /* Private to engine/op/ and the reference kernels: checks of dtypes and ranks that many inference
- * functions share. Each names the operand as the ONNX page does ("W", "scale") and takes its
- * position; an operand that is left out passes. */
+ * functions share. Each takes the operand's position and its name in ONNX's documentation ("W",
+ * "scale"). An omitted operand passes. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -15,19 +15,19 @@
 #define DTYPES_NUMBER (DTYPES_FLOAT | DTYPES_INTEGER)
 #define DTYPES_ANY    (DTYPES_NUMBER | DTYPE_BIT(BOOL))
 
-/* The dtype is one of `allowed`. STATUS_MODEL. */
+/* Checks that the dtype is one of `allowed`. STATUS_MODEL. */
 enum status operand_dtype(const struct node *node, size_t i, const char *name, unsigned allowed,
                           struct error *err) MUST_USE;
 
-/* The dtype is that of operand 0. STATUS_MODEL. */
+/* Checks that the dtype is that of operand 0. STATUS_MODEL. */
 enum status operand_same_dtype(const struct node *node, size_t i, const char *name,
                                struct error *err) MUST_USE;
 
-/* min <= rank <= max. STATUS_SHAPE. */
+/* Checks that min <= rank <= max. STATUS_SHAPE. */
 enum status operand_rank(const struct node *node, size_t i, const char *name, int min, int max,
                          struct error *err) MUST_USE;
 
-/* The shape is [length]. STATUS_SHAPE. */
+/* Checks that the shape is [length]. STATUS_SHAPE. */
 enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
                            struct error *err) MUST_USE;
 
@@ -39,18 +39,18 @@ enum status operand_has_shape(const struct node *node, size_t i, const char *nam
 enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
                                const struct shape *shape, struct error *err) MUST_USE;
 
-/* The operand holds one element, rank 0 or all dimensions 1. STATUS_SHAPE. */
+/* Checks that the operand has one element: rank 0, or all dimensions 1. STATUS_SHAPE. */
 enum status operand_single(const struct node *node, size_t i, const char *name,
                            struct error *err) MUST_USE;
 
-/* The operand is there. STATUS_MODEL. */
+/* Checks that the operand is present. STATUS_MODEL. */
 enum status operand_present(const struct node *node, size_t i, const char *name,
                             struct error *err) MUST_USE;
 
-/* Which of `words`, separated by spaces, the string attribute is: 0, 1 …; 0 where it is left out,
- * -1 where it is none of them. Any thread. */
+/* Index of the string attribute's value among `words`, which are separated by spaces. 0 if the
+ * attribute is omitted, -1 if it is none of the words. Any thread. */
 int node_word(const struct node *node, const char *name, const char *words);
 
-/* Sets *ret to the same; STATUS_MODEL where it is none of them. */
+/* Sets *ret to node_word(). STATUS_MODEL for a value that is none of the words. */
 enum status infer_word(const struct node *node, const char *name, const char *words, int *ret,
                        struct error *err) MUST_USE;

@@ -1,8 +1,8 @@
-/* Operators: one table of names, versions, arity, attributes and shape inference.
+/* The table of operators: names, versions, operand counts, attributes, shape inference and more.
  *
- * The table is assembled in ops.c from the families (families.h); the names alone are in
- * engine/graph/op.h. The importer refuses an operator that is not in it, and names it; the
- * optimizer and the backends look up in it how an operator behaves.
+ * ops.c assembles the table from the families (families.h). The list of names alone is in
+ * engine/graph/op.h. The importer refuses an operator that is not in the table, and names it. The
+ * optimizer and the backends look up operators' properties in it.
  *
  * Source: ONNX operators, https://onnx.ai/onnx/operators/ ; com.microsoft: ONNX Runtime's
  * ContribOperators.md. */
@@ -20,30 +20,30 @@ struct node;
 struct graph;
 
 /* Infers dtype and shape of every wanted output from the inputs' dtypes, shapes and known contents.
- * Called only when every present input has a wholly known shape. Operand counts and attribute kinds
- * are already checked. Ranks, axes, sizes are not: the function checks them all, with overflow-
- * checked arithmetic. An output whose shape depends on contents that are not known is left
- * SHAPE_NONE with its dtype set. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the text
- * without the node's name (the caller puts it in front). */
+ * Called only when every present input has a fully known shape, and after operand counts and
+ * attribute kinds were checked. The function itself checks ranks, axes and sizes, with
+ * overflow-checked arithmetic. If an output's shape depends on unknown contents, only its dtype is
+ * set and its shape is SHAPE_NONE. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the
+ * text without the node's name, which the caller adds. */
 typedef enum status (*infer_fn)(struct node *node, struct error *err);
 
 /* A reference kernel, see engine/op/kernel.h. */
 struct kernel_args;
 typedef enum status kernel_function(const struct kernel_args *args, struct error *err);
 
-/* What is true of an operator. Each names at least one; OP_PLAIN: none of the others. */
+/* Properties of an operator. Each operator has at least one; OP_PLAIN means none of the others. */
 enum op_trait {
     OP_PLAIN = 1u << 0,
-    OP_UNARY = 1u << 1,     /* elementwise, one input; others are single numbers or a table */
+    OP_UNARY = 1u << 1,     /* elementwise, one input; further inputs are scalars or a table */
     OP_BROADCAST = 1u << 2, /* elementwise, numpy broadcasting over all inputs */
     OP_VIEW = 1u << 3,      /* output 0 is input 0's bytes under another shape */
-    OP_MOVES = 1u << 4,     /* outputs are elements of input 0, which shapes and constants choose */
-    OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, so it may be quantized */
+    OP_MOVES = 1u << 4,     /* outputs are elements of input 0, selected by shapes and constants */
+    OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, which may be quantized */
     OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
     OP_NORMALIZATION = 1u << 7, /* its inputs after the first are parameters */
-    OP_PROBABILITIES = 1u << 8, /* outputs lie between 0 and 1, made from logits */
+    OP_PROBABILITIES = 1u << 8, /* outputs are probabilities, 0 … 1, computed from logits */
     OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
-    OP_HEAVY = 1u << 10,        /* the work may be more than proportional to the elements */
+    OP_HEAVY = 1u << 10,        /* the work can grow faster than the number of elements */
     OP_PREDICATE = 1u << 13,    /* outputs are bool */
     OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents even when shapes are known */
     OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
@@ -54,33 +54,32 @@ enum op_trait {
 /* In the tables of engine/op a row is one operator and range of opsets, in this order. */
 struct op_info {
     enum op op;
-    int since, until; /* opsets of its domain this entry is right for; until 0 = every later one
-                         (checked up to OPSET_MAX) */
+    int since, until; /* range of the domain's opsets; until 0 = every later one (checked up to
+                         OPSET_MAX) */
     uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
     unsigned traits;   /* enum op_trait */
-    const char *attrs; /* what it may carry, "axis:int mode:string" with spaces between; NULL =
-                          none. Kinds: int, float, string, tensor, graph, ints, floats, strings */
+    const char *attrs; /* its attributes, such as "axis:int mode:string"; NULL = none. Kinds: int,
+                          float, string, tensor, graph, ints, floats, strings */
     infer_fn infer;
-    const struct batch_rule *batch;          /* how it treats the images of a batch */
-    double (*work)(const struct node *node); /* node_work() beyond reading and writing */
+    const struct batch_rule *batch;          /* along which axis images pass through it */
+    double (*work)(const struct node *node); /* node_work() in addition to reading and writing */
     kernel_function *kernel;                 /* engine/op/kernel.h */
 };
 
 /* The newest ai.onnx opset that the table was checked against. */
 #define OPSET_MAX 28
 
-/* The entry of an operator, or NULL when lensd has no implementation of it. Several entries of one
- * op (other opset ranges) are told apart by opset. Thread-safe. */
+/* The row of an operator for an opset. Returns NULL if lensd does not implement it. Thread-safe. */
 const struct op_info *op_find(enum op op, int opset);
 
-/* The newest entry of an operator, and its traits. Every operator has one. Thread-safe. */
+/* The newest row of an operator, and its traits. Every operator has a row. Thread-safe. */
 const struct op_info *op_record(enum op op);
-bool op_has(enum op op, unsigned traits); /* one of them */
+bool op_has(enum op op, unsigned traits); /* true if it has one of `traits` */
 
 /* The type a Cast converts to; DTYPE_NONE if lensd lacks it. Any thread. */
 enum dtype op_cast_target(const struct node *cast);
 
-/* Estimates the work of a node from the shapes of its operands: elements read and written, and the
+/* Estimates the work of a node from its operands' shapes: elements read and written, and the
  * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
 double node_work(const struct node *node);
 
@@ -89,18 +88,18 @@ enum status op_check_operands(const struct node *node, const struct op_info *inf
                               struct error *err) MUST_USE;
 
 /* The activation that an elementwise node computes, with its parameters, as an epilogue without a
- * residual. False: it computes none; Clip's limits are operands. Any thread. */
+ * residual. Returns false if it computes none. Clip's limits are operands. Any thread. */
 struct epilogue;
 bool op_activation(const struct node *node, struct epilogue *ret);
 
 /* One attribute in op_info.attrs. */
 struct attr_spec {
     const char *name;
-    size_t length; /* of the name, which is not terminated */
+    size_t length; /* of the name, which has no terminator */
     int kind;      /* as in enum attr_kind */
 };
 
-/* Parses the first attribute of *attrs, and moves *attrs to the next; false at the end. */
+/* Parses the first attribute of *attrs and moves *attrs to the next. Returns false at the end. */
 bool op_next_attr(const char **attrs, struct attr_spec *ret);
 
 /* The kind (enum attr_kind) of the operator's attribute `name`; -1 if it has no such attribute. */

@@ -6,7 +6,7 @@
 #include "engine/op/nn.h"
 #include "engine/op/strided.h"
 
-/* real = (stored - zero) * scale, of one tensor with one scale. */
+/* real = (stored - zero) * scale, for a tensor with a single scale. */
 struct quant {
     double scale;
     int64_t zero;
@@ -16,11 +16,12 @@ struct quant {
 /* The range of an integer dtype of up to 32 bits. */
 void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
 
-/* Operands `scale` and `scale + 1` (zero point; 0 when left out) of the node, for a tensor of
- * `dtype`. The operands hold one number each: inference has checked it. */
+/* Reads operands `scale` and `scale + 1` (the zero point, default 0) of the node, for a tensor of
+ * `dtype`. Inference has checked that each is a scalar. */
 struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype);
 
-/* real / scale + zero to the stored number: half to even, saturating; NaN gives the lowest. */
+/* Rounds real / scale + zero to the stored number: half to even, saturating; NaN becomes the
+ * lowest. */
 static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
 {
     double value = rint(shifted);
@@ -41,25 +42,25 @@ void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t ru
 /* Iterates over the matrices of a batched product; offsets 0 and 1: which of each operand. */
 struct strided_iterator batch_iterator(const struct matmul_shape *shape);
 
-/* y[m, n] += a * b as Gemm has it; y is what sums start from. */
+/* y[m, n] += a * b as in Gemm; y contains the initial sums. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err) MUST_USE;
 
-/* All matrices of the batch; y starts as zeros. */
+/* Multiplies all matrices of the batch; y starts as zeros. */
 enum status multiply_batches(const struct kernel_args *args, const struct matmul_shape *shape,
                              enum arithmetic arithmetic, const void *a, const void *b, void *y,
                              struct error *err) MUST_USE;
 
-/* Element (row, column) of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a
- * matrix: row * *ret_row + column * *ret_column. */
+/* Strides of a tensor of shape [], [n], [1, n], [m, 1] or [m, n] that broadcasts to a matrix:
+ * element (row, column) is at row * *ret_row + column * *ret_column. */
 void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
 
-/* The dtype of a quantized output: its zero point's, or `otherwise`. */
+/* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
 
-/* Checks operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the
- * latter two one number each; check_output_params(): scale and zero point of an output. */
+/* Checks operand `first`, an 8-bit tensor, and the scalars after it, its scale and zero point.
+ * check_output_params() checks scale and zero point of an output. */
 enum status check_triple(const struct node *node, size_t first, const char *name,
                          struct error *err) MUST_USE;
 enum status check_output_params(const struct node *node, size_t scale, struct error *err) MUST_USE;

@@ -1,12 +1,12 @@
-/* LSTM, GRU and RNN, and OP_RECURRENCE, their part that goes from time step to time step: the
- * operands as inference, passes and kernels see them.
+/* LSTM, GRU and RNN, and OP_RECURRENCE, the part of them that runs step by step: their operands for
+ * inference, passes and kernels.
  *
  * Operands of all four: X [steps, batch, inputs] ([batch, steps, inputs] with layout 1), W
  * [directions, gates * hidden, inputs], R [directions, gates * hidden, hidden], B [directions, 2 *
  * gates * hidden] (of W, then of R), sequence_lens [batch], initial_h and initial_c [directions,
  * batch, hidden] ([batch, directions, hidden]), P [directions, 3 * hidden]. Gates are i, o, f, c of
  * LSTM; z, r, h of GRU; i of RNN; P has i, o, f. OP_RECURRENCE has no W: its X is X times the
- * transposes of W, [steps, batch, directions * gates * hidden], without B; the attribute "cell" is
+ * transposes of W, [steps, batch, directions * gates * hidden], without B. Its attribute "cell" is
  * an enum recurrent_cell.
  *
  * Source: ONNX LSTM-22, GRU-22, RNN-22. Where they leave a choice, this follows ONNX Runtime: each
@@ -29,7 +29,7 @@ enum recurrent_operand {
     RECURRENT_OPERANDS
 };
 
-/* X(NAME, "Name", has alpha, has beta, their values where the node gives none). */
+/* X(NAME, "Name", has alpha, has beta, their default values). */
 #define RECURRENT_FUNCTIONS(X)                                                                     \
     X(SIGMOID, "Sigmoid", 0, 0, 0, 0)                                                              \
     X(TANH, "Tanh", 0, 0, 0, 0)                                                                    \
@@ -54,10 +54,10 @@ struct recurrent {
     size_t steps, batch, inputs, hidden, directions;
     size_t width;         /* gates * hidden */
     bool batch_first;     /* layout 1 */
-    bool starts_reversed; /* the first direction is the reverse one */
+    bool starts_reversed; /* the first direction runs in reverse */
     bool is_coupled;      /* LSTM's input_forget: the forget gate is 1 - i */
     bool resets_product;  /* GRU's linear_before_reset */
-    bool clips;           /* what activations of gates get, to [-clip, clip] */
+    bool clips;           /* inputs of the gates' activations are clipped to [-clip, clip] */
     float clip;
     struct {
         enum recurrent_function function;
@@ -70,13 +70,13 @@ enum status recurrent_init(const struct node *node, const struct shape *x, const
                            const struct shape *r, struct recurrent *ret,
                            struct error *err) MUST_USE;
 
-/* Returns the row of X for time step t of image n. */
+/* Row of X for time step t of image n. */
 static inline size_t recurrent_row(const struct recurrent *r, size_t t, size_t n)
 {
     return r->batch_first ? n * r->steps + t : t * r->batch + n;
 }
 
-/* Returns where hidden numbers begin in Y; recurrent_state(): in Y_h, Y_c and initial states. */
+/* Offset of the hidden numbers in Y. recurrent_state(): in Y_h, Y_c and initial states. */
 static inline size_t recurrent_result(const struct recurrent *r, size_t t, size_t d, size_t n)
 {
     const size_t row = r->batch_first ? recurrent_row(r, t, n) * r->directions + d
@@ -89,18 +89,18 @@ static inline size_t recurrent_state(const struct recurrent *r, size_t d, size_t
     return (r->batch_first ? n * r->directions + d : d * r->batch + n) * r->hidden;
 }
 
-/* Returns the time steps of image n. lengths: the operand; NULL: every image has all. */
+/* Number of time steps of image n. `lengths` is the operand; NULL: every image has all steps. */
 static inline size_t recurrent_length(const struct recurrent *r, const int32_t *lengths, size_t n)
 {
     return lengths ? (size_t)lengths[n] : r->steps;
 }
 
-/* Returns the time step that a direction reads at its step s of `length`. */
+/* The time step that a direction reads at its step s of `length`. */
 static inline size_t recurrent_time(const struct recurrent *r, size_t d, size_t s, size_t length)
 {
     return r->starts_reversed || d == 1 ? length - 1 - s : s;
 }
 
-/* Returns STATUS_INVALID unless every length is 0 to the number of steps. NULL is fine. */
+/* STATUS_INVALID unless every length is between 0 and the number of steps. NULL is fine. */
 enum status recurrent_check_lengths(const struct recurrent *r, const int32_t *lengths,
                                     struct error *err) MUST_USE;

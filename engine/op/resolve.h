@@ -1,47 +1,48 @@
-/* For inference functions, passes and kernels: what attributes and integer operands of shape
- * operators mean for given extents, worked out in one place for inference and for kernels, so that
- * the two cannot disagree; and small checks that inference functions share.
+/* Resolves attributes and integer operands of shape operators for given extents. Inference
+ * functions, passes and kernels use it, so that they cannot disagree. It also has small checks that
+ * inference functions share.
  *
- * `operands` is an array of the node's inputs' contents in order: inference passes what is known,
- * a kernel its inputs. An entry is NULL when the optional input is left out. All functions are
- * thread-safe. Errors: STATUS_SHAPE / STATUS_MODEL, without the node's name. */
+ * `operands` has the contents of the node's inputs in order: inference passes the known ones, a
+ * kernel its inputs. An entry is NULL for an omitted optional input. All functions are thread-safe.
+ * Errors: STATUS_SHAPE / STATUS_MODEL, without the node's name. */
 #pragma once
 
 #include "engine/op/families.h"
 #include "engine/op/operands.h"
 
-/* More sets of dtypes than operands.h has. */
+/* Sets of dtypes in addition to those of operands.h. */
 #define DTYPES_SIGNED (DTYPE_BIT(I8) | DTYPE_BIT(I16) | DTYPE_BIT(I32) | DTYPE_BIT(I64))
 #define DTYPES_BOOL   DTYPE_BIT(BOOL)
 #define DTYPES_INDEX  (DTYPE_BIT(I32) | DTYPE_BIT(I64))
 
-/* STATUS_MODEL unless the node carries the attribute. */
+/* Checks that the node has the attribute. STATUS_MODEL. */
 enum status resolve_required(const struct node *node, const char *attribute,
                              struct error *err) MUST_USE;
 
-/* ret[i] = known contents of input i for i < max. False when an input from `first` on is there but
- * its contents are not known yet. */
+/* Sets ret[i] to the known contents of input i for i < max. Returns false if an input from `first`
+ * on is present but its contents are not known yet. */
 bool resolve_known(const struct node *node, size_t first, const struct tensor **ret, size_t max);
 
-/* The integers of a list operand (`what` names it in errors): an integer tensor of rank <= 1 with
- * at most `max` elements. NULL reads as no elements. */
+/* Reads the integers of a list operand: an integer tensor of rank <= 1 with at most `max` elements.
+ * NULL reads as an empty list. Errors call the operand `what`. */
 enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
                          size_t *ret_count, struct error *err) MUST_USE;
 
-/* Axes as a bit mask over 0 … rank-1; STATUS_SHAPE for one out of range, or twice when `unique`. */
+/* Converts axes to a bit mask over 0 … rank-1. STATUS_SHAPE for an axis out of range, or a repeated
+ * axis when `unique`. */
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
                          unsigned *ret_mask, struct error *err) MUST_USE;
 
-/* STATUS_INVALID unless every element of an int32 / int64 tensor lies in -extent … extent-1;
- * the text names the first that does not. `axis` is for the text. */
+/* Checks that every element of an int32 / int64 tensor lies in -extent … extent-1. STATUS_INVALID
+ * names the first that does not, and `axis`. */
 enum status resolve_indices(const struct tensor *indices, int64_t extent, int axis,
                             struct error *err) MUST_USE;
 
-/* How many dimensions of [first, last) multiply to; the shape went through shape_check(). */
+/* Product of the dimensions [first, last); the shape went through shape_check(). */
 size_t resolve_extent(const struct shape *shape, int first, int last);
 
 /* The shape as [outer, extent, inner] around an axis 0 … rank-1: lines of `extent` elements,
- * `inner` apart. Line `i` of outer * inner begins at axis_line(). */
+ * `inner` apart. Line `i` of outer * inner starts at axis_line(). */
 struct axis_layout {
     size_t outer, extent, inner;
 };
@@ -51,22 +52,22 @@ static inline size_t axis_line(const struct axis_layout *layout, size_t i)
     return i / layout->inner * layout->extent * layout->inner + i % layout->inner;
 }
 
-/* Is the shape, which broadcasts to x's, one number for each of x's dimensions from `axis` on? Of
- * [4, 4] a scale [4, 1] is as many numbers as the last dimension has, but not its. */
+/* True if the shape, which broadcasts to x's, is that of x from dimension `axis` on. For x [4, 4],
+ * the scale [4, 1] has as many elements as the last dimension but is not such a row. */
 bool resolve_is_row(const struct shape *shape, const struct shape *x, int axis);
 
-/* Split: the extent of output i along the axis, from the contents of input `split`, or, without it,
- * equal parts. Only for nodes that inference has accepted. */
+/* Split: extent of output i along the axis, from the contents of input `split`, or equal parts
+ * without it. Only for nodes that inference has accepted. */
 int64_t resolve_split(const struct node *node, const struct tensor *split, int64_t extent,
                       size_t i);
 
-/* Reshape to operands[1]. */
+/* Reshape to the shape in operands[1]. */
 enum status resolve_reshape(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct shape *ret,
                             struct error *err) MUST_USE;
 
-/* Slice: out.dims[d] elements start at start[d], `step[d]` apart; step is 1 where at most one
- * element is taken, so that step times stride never overflows. */
+/* Slice: out.dims[d] elements from start[d] on, `step[d]` apart. step is 1 if at most one element
+ * is taken, so that step times stride never overflows. */
 struct slice {
     int64_t start[TENSOR_MAX_RANK], step[TENSOR_MAX_RANK];
     struct shape out;
@@ -86,7 +87,7 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct padding *ret,
                             struct error *err) MUST_USE;
 
-/* Reductions: which axes go, and the output's shape. */
+/* Reductions: the reduced axes and the output's shape. */
 struct reduction {
     unsigned axes; /* bit mask */
     struct shape out;

@@ -1,5 +1,5 @@
-/* Private to the reference kernels: iterates over an index space in row-major order, and keeps the
- * offset of the current element in each of several strided arrays. */
+/* Private to the reference kernels: iterates over an index space in row-major order and tracks the
+ * current offset in several strided arrays. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -9,12 +9,12 @@
 struct strided_iterator {
     int rank;
     size_t extent[TENSOR_MAX_RANK];
-    size_t step[STRIDED_MAX][TENSOR_MAX_RANK]; /* in elements; 0: repeated */
+    size_t step[STRIDED_MAX][TENSOR_MAX_RANK]; /* in elements; 0: repeats the element */
     size_t at[TENSOR_MAX_RANK];
     size_t offset[STRIDED_MAX]; /* of the current element in each array */
 };
 
-/* Moves to the next element in the first `arrays` arrays; false after the last. */
+/* Moves the first `arrays` arrays to the next element. Returns false after the last. */
 static inline bool strided_next(struct strided_iterator *it, int arrays)
 {
     for (int d = it->rank - 1; d >= 0; d--) {

@@ -1,6 +1,6 @@
-/* ONNX's Attention and RotaryEmbedding (opset 23 and later): what a node asks for, read and checked
- * in one place for inference, the reference kernels and the pass that writes both out in
- * primitives (engine/passes/functions.c). */
+/* Reads and checks nodes of ONNX's Attention and RotaryEmbedding (opset 23 and later), for
+ * inference, the reference kernels and the pass that rewrites both in primitives
+ * (engine/passes/functions.c). */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -39,38 +39,39 @@ enum attention_stage { STAGE_PRODUCT, STAGE_CAPPED, STAGE_BIASED, STAGE_PROBABIL
 struct attention_call {
     int64_t batch, q_heads, kv_heads, rows, depth, width, past, added, keys;
     bool merged;
-    float scale, softcap; /* softcap 0: none */
+    float scale, softcap; /* softcap 0: no capping */
     enum attention_stage stage;
     bool is_causal;
-    int64_t left, right; /* keys before and after the own position that are seen; -1: all */
-    bool mask_pads;      /* a mask of fewer keys hides the others (opset 24) */
+    int64_t left, right; /* keys before and after a row's own position that are visible; -1: all */
+    bool mask_pads;      /* with a mask of fewer keys the other keys are hidden (opset 24) */
 };
 
-/* The inputs' shapes are known. Errors: STATUS_MODEL (attributes, dtypes), STATUS_SHAPE.
- * softmax_precision is checked but has no effect: scores and exponentials are float32 or wider.
- * Thread-safe. */
+/* Reads and checks the node; the inputs' shapes must be known. Errors: STATUS_MODEL (attributes,
+ * dtypes), STATUS_SHAPE. softmax_precision is checked but has no effect: scores and exponentials
+ * are float32 or wider. Thread-safe. */
 enum status attention_call_load(const struct node *node, struct attention_call *ret,
                                 struct error *err) MUST_USE;
 
 /* True if causality and window let row `row`, at position row + offset, see key `key`. `offset` is
- * `past`, or with ATTENTION_VALID the valid keys less rows. */
+ * `past`, or with ATTENTION_VALID the number of valid keys minus rows. */
 bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
                          int64_t offset);
 
-/* ONNX RotaryEmbedding (opset 23): pairs of numbers of each head rotated by an angle that depends
+/* ONNX RotaryEmbedding (opset 23): rotates pairs of numbers of each head by an angle that depends
  * on the token.
  *
- * X [batch, heads, tokens, size], or [batch, tokens, heads * size] where `merged` is set. The first
- * `rotated` of the `size` numbers are pairs: (i, i + rotated / 2), or (2 i, 2 i + 1) where
- * `interleaved` is set. cos_cache, sin_cache: [positions, rotated / 2] that position_ids [batch or
- * 1, tokens] index, or [batch or 1, tokens, rotated / 2] without them. */
+ * X is [batch, heads, tokens, size], or [batch, tokens, heads * size] if `merged`. The first
+ * `rotated` of the `size` numbers form pairs: (i, i + rotated / 2), or (2 i, 2 i + 1) if
+ * `interleaved`. cos_cache and sin_cache are [positions, rotated / 2], indexed by position_ids
+ * [batch or 1, tokens]; without position_ids they are [batch or 1, tokens, rotated / 2]. */
 struct rotary_call {
     int64_t batch, heads, tokens, size, rotated;
-    int64_t positions;    /* rows of the tables; 0 without position_ids */
-    int64_t table_images; /* 1, or batch: of position_ids, or of the tables without them */
+    int64_t positions; /* rows of the tables; 0 without position_ids */
+    int64_t
+        table_images; /* 1 or batch: the extent of position_ids, or without them of the tables */
     bool merged, interleaved;
 };
 
-/* As above. */
+/* Reads and checks the node, as attention_call_load(). */
 enum status rotary_call_load(const struct node *node, struct rotary_call *ret,
                              struct error *err) MUST_USE;

@@ -1,5 +1,4 @@
-/* For passes, and sessions that edit a graph: visits the nodes of a graph, and edits nodes and
- * values. */
+/* For passes, and sessions that edit a graph: visits nodes, and edits nodes and values. */
 #pragma once
 
 #include "engine/passes/optimize.h"
@@ -8,21 +7,21 @@
  * false or NULL; the pass then returns without reporting the error itself. */
 struct edit {
     struct graph *graph;
-    const struct optimize_options *options; /* of optimize_for_backend(); NULL elsewhere */
+    const struct optimize_options *options; /* of optimize_for_backend(); otherwise NULL */
     struct error *err;
     enum status status; /* of the first failure */
-    /* By value->index: how many nodes (residuals and captures included) and graph outputs read each
-     * value, as of the last edit_count_readers(). */
+    /* By value->index: the number of nodes (as operand, residual or capture) and graph outputs that
+     * read each value, as of the last edit_count_readers(). */
     uint32_t *readers;
     size_t reader_capacity;
 };
 
-/* Calls `visit` for each live node in order, until something fails. `visit` returns true if it has
- * changed the graph; then readers are counted again. *n is the position of the node; `visit` may
- * change it to continue elsewhere. Removes dead nodes at the end. */
+/* Calls `visit` for each live node in order, until a call fails. `visit` returns true if it has
+ * changed the graph; readers are then counted again. *n is the node's position; `visit` may change
+ * it to continue elsewhere. Removes dead nodes at the end. */
 void edit_nodes(struct edit *edit, bool (*visit)(struct edit *edit, size_t *n));
 
-/* Frees the counts of readers; returns edit->status. */
+/* Frees the reader counts and returns edit->status. */
 enum status edit_end(struct edit *edit) MUST_USE;
 
 /* Sets STATUS_NO_MEMORY; returns false. */
@@ -33,10 +32,10 @@ bool edit_count_readers(struct edit *edit);
 /* Makes every reader of `from` (nodes, graph outputs, captures in bodies) read `to`. */
 void edit_replace(struct graph *graph, struct value *from, struct value *to);
 
-/* Do the options' kernels claim the node with this ability? */
+/* True if the backend's kernels claim the node with this ability. */
 bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kernel_ability ability);
 
-/* Marks a node dead: OP_NONE; edit_sweep drops dead nodes and those nobody reads. */
+/* Marks a node dead: OP_NONE. edit_sweep() removes dead nodes and nodes without readers. */
 void edit_kill(struct node *node);
 void edit_sweep(struct edit *edit);
 
@@ -45,26 +44,28 @@ void edit_take_over(struct node *producer, struct node *node);
 
 bool edit_is_output(const struct graph *graph, const struct value *value);
 
-/* True when `value` is read exactly once and is no graph output. */
+/* True when `value` is read exactly once and is not a graph output. */
 bool edit_single_reader(const struct edit *edit, const struct value *value);
 
-/* The node that alone reads `value`; NULL where there is none or the value is a graph output. */
+/* The only node that reads `value`. NULL if there is no such node, or the value is a graph
+ * output. */
 struct node *edit_only_reader(const struct edit *edit, const struct value *value);
 
-/* Whether the node has a graph among its attributes (If, Loop, Scan). */
+/* True if the node has a graph among its attributes (If, Loop, Scan). */
 bool edit_has_body(const struct node *node);
 
-/* A float constant read as a scalar (any shape with one element). */
+/* Reads a float constant with one element (any rank) as a scalar. */
 bool edit_scalar(const struct value *value, float *ret);
 
-/* The limits of a Clip; a missing limit is infinite. False if a limit is known only in a run. */
+/* The limits of a Clip; a missing limit is infinite. Returns false if a limit is not constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* The integers of operand i. False if they are not known, or if there are more than `most`. */
+/* The integers of operand i. Returns false if they are unknown, or if there are more than
+ * `most`. */
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
-/* The same for axes of the node's first operand, normalised to 0 … rank - 1. Returns at least one
- * axis and at most as many as its rank. */
+/* The integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
+ * Returns at least one axis and at most `rank` axes. */
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
                size_t *ret_count);
 
@@ -77,7 +78,7 @@ bool edit_set_inputs(struct edit *edit, struct node *node, struct value *const *
                      size_t count);
 bool edit_append_input(struct edit *edit, struct node *node, struct value *value);
 
-/* Turns the node into another operator without attributes. Keeps its outputs. */
+/* Turns the node into another operator without attributes; it keeps its outputs. */
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 
@@ -86,7 +87,7 @@ bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 
-/* The same with one new output value, which is returned. shape NULL: not inferred yet. */
+/* Inserts a node and returns its new output value. If `shape` is NULL, it is not inferred yet. */
 struct value *edit_insert_value(struct edit *edit, size_t before, enum op op, int opset,
                                 const char *name, struct value *const *inputs, size_t count,
                                 enum dtype dtype, const struct shape *shape);

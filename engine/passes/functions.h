@@ -1,19 +1,19 @@
-/* Private to engine/passes/: rewrites some operators as others once shapes are known, before
+/* Private to engine/passes/: rewrites operators as others after shapes are known and before
  * constants are folded: ONNX's Attention and RotaryEmbedding (functions.c), and a ScatterND that
- * fills what a mask chooses (masked_fill.c). */
+ * fills masked elements (masked_fill.c). */
 #pragma once
 
 #include "engine/passes/edit.h"
 
-/* Is it one of them, with operands of known shapes that are not empty, and of which no constants
- * are made that take hundreds of megabytes? */
+/* True for a node of these that can be rewritten: its operands have known, non-empty shapes, and
+ * the rewrite makes no constants of hundreds of megabytes. */
 bool composite_is_expanded(const struct node *node);
 
-/* Inserts the primitive nodes in front of edit->graph->nodes[at] and kills that node. Infers their
- * shapes; folds nothing. Errors: those of the node's own inference,
- * STATUS_NO_MEMORY. */
+/* Inserts the primitive nodes before edit->graph->nodes[at] and kills that node. Infers their
+ * shapes but folds nothing. Errors: those of the node's own inference, STATUS_NO_MEMORY. */
 enum status composite_expand(struct edit *edit, size_t at) MUST_USE;
 
-/* If edit->graph->nodes[at] is a ScatterND that writes one number wherever a mask is true, makes it
- * a Where, with nodes inserted before it. False: it is not, or edit->status is the error. */
+/* If edit->graph->nodes[at] is a ScatterND that writes one number wherever a mask is true, turns it
+ * into a Where and inserts nodes before it. Returns false if it is another node, or after an error
+ * in edit->status. */
 bool masked_fill_as_where(struct edit *edit, size_t at);

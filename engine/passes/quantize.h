@@ -1,61 +1,61 @@
-/* Private to engine/passes/: what the passes over quantized models share. */
+/* Private to engine/passes/: functions that the passes over quantized models share. */
 #pragma once
 
 #include "engine/passes/edit.h"
 
-/* A DequantizeLinear of one scale (or one per channel of a constant), or a QuantizeLinear of one.
- */
+/* A DequantizeLinear or QuantizeLinear with one scale, or a DequantizeLinear of a constant with a
+ * scale per channel. */
 struct ends {
-    struct value *stored; /* the 8-bit side */
+    struct value *stored; /* the 8-bit value */
     struct value *scale, *zero;
 };
 
 bool quantize_is_8bit(enum dtype dtype);
 
-bool quantize_is_one(const struct value *value); /* one known number */
+bool quantize_is_one(const struct value *value); /* a constant scalar */
 
-/* The DequantizeLinear that makes `value`: constant float32 scale and constant zero point, not in
- * blocks. */
+/* Reads the DequantizeLinear that makes `value`. It has a constant float32 scale and a constant
+ * zero point, not in blocks. */
 bool quantize_read_dequantize(const struct value *value, struct ends *ret);
 
-/* An activation: 8 bits, one scale, one zero point of the same type, stored at run time. */
+/* The same for an activation: 8 bits, one scale, one zero point of the same type, stored at run
+ * time. */
 bool quantize_read_activation(const struct value *value, struct ends *ret);
 
-/* A QuantizeLinear of one scale and zero point to 8 bits. */
+/* Reads a QuantizeLinear to 8 bits with one scale and zero point. */
 bool quantize_read_quantize(const struct node *node, struct ends *ret);
 
-/* `quantize` now computes what `producer` and itself did: op, with the producer's name and
- * attributes. */
+/* Makes `quantize` the operator `op` that computes both `producer` and `quantize`; it takes over
+ * the producer's name and attributes. */
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
-/* The QuantizeLinear after a Conv, Gemm or MatMul becomes QLinearConv, QGemm or
- * QLinearMatMul, where source and weights are stored in 8 bits and the weights are symmetric. With
- * `to` NULL the product itself (which is `quantize`, too) becomes one whose result is float32. */
+/* Turns the QuantizeLinear after a Conv, Gemm or MatMul into QLinearConv, QGemm or QLinearMatMul,
+ * if source and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL,
+ * `quantize` is the product itself and its result stays float32. */
 bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
                    const struct ends *to);
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
                    const struct ends *to);
 
-/* The same of a product that no QuantizeLinear follows, where the backend multiplies so
- * (optimize_quantized). */
+/* The same for a product without a QuantizeLinear after it, if the backend multiplies to float32
+ * (optimize_quantized()). */
 bool quantize_product(struct edit *edit, struct node *product);
 
-/* Is it a product of 8-bit integers whose result is float32? */
+/* True for a product of 8-bit integers with a float32 result. */
 bool quantize_makes_float(const struct node *node);
 
-/* `bias`, a float32 or stored constant, for such a QLinearMatMul: in units of source scale x weight
- * scale, int32. NULL where it does not fit. */
+/* Converts `bias`, a float32 or stored constant, to int32 in units of source scale x weight scale,
+ * for such a QLinearMatMul. Returns NULL if it does not fit. */
 struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias);
 
-/* Where what `node` stores in 8 bits depends, element by element, on one other 8-bit tensor alone
- * (DequantizeLinear → any chain of elementwise operators and constants → QuantizeLinear,
- * QLinearAdd …, also through an OP_LOOKUP made before), it becomes an OP_LOOKUP of that tensor,
- * or an Identity. The table is what the reference kernels answer for all 256 numbers, so that
- * nothing is rounded differently. Nodes before `node` that nobody reads any more stay for
- * edit_sweep(). */
+/* If the 8-bit result of `node` depends, element by element, only on one other 8-bit tensor,
+ * replaces it by an OP_LOOKUP of that tensor, or an Identity. Examples are DequantizeLinear → any
+ * chain of elementwise operators and constants → QuantizeLinear, and QLinearAdd; also through an
+ * earlier OP_LOOKUP. The reference kernels compute the table for all 256 numbers, so rounding does
+ * not change. edit_sweep() later removes nodes without readers. */
 bool quantize_table(struct edit *edit, struct node *node);
 
-/* An OP_LOOKUP node's table as a constant: [256], of the result's type, indexed by the stored byte.
- */
+/* Adds an OP_LOOKUP node's table as a constant: [256], of the result's type, indexed by the stored
+ * byte. */
 struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[256]);

@@ -1,24 +1,22 @@
-/* Validates a graph: infers every node whose input shapes are known and computes small constants,
- * so that a contradictory model is refused when it is loaded and not when the first photo arrives.
- */
+/* Validates a graph: infers every node whose input shapes are known and computes small constants. A
+ * contradictory model is thus refused at load, not at the first photo. */
 #pragma once
 
 #include "engine/graph/graph.h"
 
 struct validate_limits {
-    size_t value_elements; /* of one value that a node makes; 0 = 2^29 */
-    size_t fold_elements;  /* computed in all while validating; 0 = 2^26. More is not an error: the
-                              rest is then only inferred as far as shapes go. */
+    size_t value_elements; /* limit for one value that a node makes; 0 = 2^29 */
+    size_t fold_elements;  /* limit for all computed values together; 0 = 2^26. Beyond it values are
+                              no longer computed, only shapes are inferred; this is not an error. */
 };
 
-/* Graph inputs whose declared shape is wholly known count as known, others (and what follows from
- * them) as unknown: there only operand counts are checked. Bodies of If, Loop and Scan are checked
- * once each, with what they capture as unknown: a branch that is not taken may be wrong for the
- * shapes at hand.
+/* Graph inputs with a fully known declared shape count as known. Other inputs and values that
+ * depend on them are unknown: for these only operand counts are checked. Bodies of If, Loop and
+ * Scan are checked once each with unknown captures, because a branch that is not taken may
+ * contradict the actual shapes.
  *
- * Writes dtype, shape and known contents of values: call it on a clone where the graph must stay as
- * it is. Errors: those of inference and of kernels that run on constants, with the node's name;
- * STATUS_NO_MEMORY for a value beyond the limit. Bounded in time and memory whatever the graph
- * says. */
+ * Writes dtype, shape and known contents of values; call it on a clone if the graph must not
+ * change. Errors: those of inference and of kernels that run on constants, with the node's name;
+ * STATUS_NO_MEMORY for a value beyond the limit. Time and memory are bounded for any graph. */
 enum status graph_validate(struct graph *graph, const struct validate_limits *limits,
                            struct error *err) MUST_USE;

@@ -1,11 +1,11 @@
-/* Private to engine/quantize: which activations of a graph are stored in 8 bits, and who reads what
- * is stored.
+/* Private to engine/quantize: decides which activations of a graph are stored in 8 bits, and which
+ * nodes read the stored numbers.
  *
- * The rules are those by which products run on integers (engine/passes/quantize.c, ONNX Runtime,
- * OpenVINO): a layer reads a stored activation, and a Conv stores its result, after its Relu or
+ * The rules match those for products on integers (engine/passes/quantize.c, ONNX Runtime,
+ * OpenVINO). A layer reads a stored activation, and a Conv stores its result, after its Relu or
  * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
- * float32 tensor is in between. What follows the last layer or pool stays float32, because answers
- * are compared with thresholds. */
+ * float32 tensor lies between them. Values after the last layer or pool stay float32, because
+ * answers are compared with thresholds. */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
@@ -18,36 +18,37 @@ enum quantize_kind {
     QUANTIZE_JOIN,  /* Add or Mul of two activations */
     QUANTIZE_CONCAT,
     QUANTIZE_MOVE, /* numbers stay the same: MaxPool, Reshape … */
-    QUANTIZE_POOL, /* means of an image's positions */
+    QUANTIZE_POOL, /* means over the positions of an image */
 };
 
-/* Arrays by value->index of the graph, but kinds: by position of the node. */
+/* Arrays are indexed by value->index of the graph, except kinds: by position of the node. */
 struct quantize_plan {
     const struct graph *graph;
     enum quantize_kind *kinds;
-    bool *is_layer;   /* made by a layer that is quantized */
+    bool *is_layer;   /* the result of a quantized layer */
     bool *is_answer;  /* on the way to an output */
-    bool *can_store;  /* its producer could store it */
+    bool *can_store;  /* its producer can store it */
     bool *is_stored;  /* gets a QuantizeLinear */
     bool *is_integer; /* its producer runs on integers: all readers read the stored numbers */
     uint32_t *readers;
-    const struct node **reader; /* one of them */
+    const struct node **reader; /* one of the readers */
 };
 
 /* The kind of the node's operator. Reads only types and shapes of constants, not their numbers. In
- * a plan's kinds a layer that stays in float32 is QUANTIZE_OTHER. */
+ * a plan, a layer that stays in float32 has the kind QUANTIZE_OTHER. */
 enum quantize_kind quantize_kind_of(const struct node *node);
 
-/* `is_kept`: by position of the node. `is_float`: by index, whether a value is a float32 tensor
- * whose range is known. Frees with quantize_plan_done(), also after a failure. STATUS_NO_MEMORY. */
+/* `is_kept` is indexed by position of the node. `is_float`, by value->index, says whether the value
+ * is a float32 tensor with a known range. Free the plan with quantize_plan_done(), also after a
+ * failure. STATUS_NO_MEMORY. */
 enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
                                struct quantize_plan *ret, struct error *err) MUST_USE;
 void quantize_plan_done(struct quantize_plan *plan);
 
-/* If `value` comes from a Relu or Clip that is the only reader of its input: that input, whose
- * producer then stores `value`. Otherwise `value`. */
+/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input,
+ * whose producer then stores `value`. Otherwise returns `value`. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 
-/* Whether node n reads the stored numbers of its activation `value`. */
+/* True if node n reads the stored numbers of its activation `value`. */
 bool quantize_reads_stored(const struct quantize_plan *plan, size_t n, const struct value *value);

@@ -6,17 +6,18 @@
 
 /* How weights are rounded. */
 struct quantize_weights {
-    const struct number_range *ranges; /* by value index: what was observed; sums tell the means */
-    int most;                          /* the greatest weight */
-    bool corrects_biases;              /* by minus the mean error from rounding */
+    const struct number_range
+        *ranges;          /* by value index: the observed ranges; their sums give the means */
+    int most;             /* largest absolute weight */
+    bool corrects_biases; /* subtract the mean error from rounding */
 };
 
-/* How many channels a layer's weights have; each makes one channel of the output. */
+/* The number of channels of a layer's weights; each makes one channel of the output. */
 int64_t quantize_layer_channels(const struct node *layer);
 
-/* Changes `graph`, a clone of plan->graph: QuantizeLinear and DequantizeLinear behind each tensor
- * that is stored, as `numbers` (by value index) says; 8-bit weights and int32 biases in front of
- * each layer. Values keep their index, new ones come behind. STATUS_NO_MEMORY, STATUS_MODEL. */
+/* Changes `graph`, a clone of plan->graph. Inserts QuantizeLinear and DequantizeLinear after each
+ * stored tensor, with the scales of `numbers` (by value index). Gives each layer 8-bit weights and
+ * int32 biases. Values keep their indexes; new values follow. STATUS_NO_MEMORY, STATUS_MODEL. */
 enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *plan,
                              const struct number_scale *numbers,
                              const struct quantize_weights *weights, struct error *err) MUST_USE;

@@ -1,13 +1,13 @@
 /* Private to engine/quantize: smoothing (SmoothQuant, Xiao et al. 2022). Transformers have a few
- * channels far greater than the others, which one scale for the whole tensor stores coarsely. What
- * products read from a LayerNorm is divided by a factor for each channel, in the gain and the bias
- * of the norm, and the rows of the products' weights are multiplied by it. */
+ * channels that are far larger than the others, so that one scale for the whole tensor is too
+ * coarse. Smoothing divides gain and bias of a LayerNorm by a factor per channel, and multiplies
+ * the weights' rows of the products that read it by the same factor. */
 #pragma once
 
 #include "engine/quantize/quantize_ranges.h"
 
-/* Changes constants of `graph` where all that reads a norm are products with constant weights;
- * `ranges` by value index, of the tensors that products read. *ret: how many norms. Values keep
- * their index. STATUS_NO_MEMORY. */
+/* Changes constants of `graph`, for norms whose readers are all products with constant weights.
+ * `ranges` (by value index) has the tensors that products read. *ret is the number of smoothed
+ * norms. Values keep their indexes. STATUS_NO_MEMORY. */
 enum status quantize_smooth(struct graph *graph, const struct number_range *ranges, size_t *ret,
                             struct error *err) MUST_USE;

@@ -1,24 +1,24 @@
-/* What NVIDIA's management library knows of GPUs: load, memory, power. It comes with the driver and
- * is loaded at run time (libnvidia-ml.so.1); part of the program, not of the CUDA module. No
- * reading makes a CUDA context or wakes a GPU up. */
+/* GPU readings from NVIDIA's management library (NVML): load, memory, power. The library comes with
+ * the driver and is loaded at run time (libnvidia-ml.so.1). This is part of the program, not of the
+ * CUDA module. A reading neither creates a CUDA context nor wakes a GPU up. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a GPU does not tell is NAN. */
+/* Values that a GPU does not report are NAN. */
 struct gpu_reading {
     char uuid[96];
-    double utilization; /* 0 … 1: of the last second or so */
+    double utilization; /* 0 … 1, over about the last second */
     double total_bytes, used_bytes;
     double power, power_limit; /* watts */
     double energy;             /* joules since the driver was loaded */
 };
 
-/* What of a GPU's memory is in use, by whomever; false where it is not told. `bus`: its PCI
+/* GPU memory in use by all processes. Returns false if it is unknown. `bus` is the GPU's PCI
  * address. Thread-safe. */
 bool nvml_used_bytes(const char *bus, uint64_t *ret);
 
-/* Every GPU that the library shows to this process; 0 where there is none. Thread-safe. */
+/* Reads every GPU that is visible to this process; returns their number. Thread-safe. */
 size_t nvml_read(struct gpu_reading *ret, size_t max);

@@ -17,9 +17,9 @@
 struct compiled_size {
     int size;
     struct graph *graph; /* static part; constants dropped once compiled */
-    struct graph *tail;  /* NULL without data-dependent nodes */
-    int *output_of;      /* see optimize_split */
-    size_t crossing;     /* outputs of the static part that feed the tail: the last ones */
+    struct graph *tail;  /* NULL if no nodes are data-dependent */
+    int *output_of;      /* see optimize_split() */
+    size_t crossing;     /* outputs of the static part that are inputs of the tail: the last ones */
     struct program *program;
     const void **static_data;
     struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
@@ -29,7 +29,7 @@ struct compiled_size {
 
 #define SESSION_MOST_DEPTH 2
 
-/* A run under way. */
+/* A run in flight. */
 struct submitted_run {
     struct compiled_size *c;
     int batch;
@@ -40,7 +40,7 @@ struct submitted_run {
 #define PHASE_OPTIMISE   "optimising"
 #define PHASE_COMPILE    "compiling"
 #define PHASE_MEASURE    "measuring"
-#define PROGRESS_WEIGHTS 0.05 /* folded, checked */
+#define PROGRESS_WEIGHTS 0.05 /* folded and checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */
 #define PROGRESS_ROWS    0.65 /* memory is reserved; measuring sizes is left */
@@ -50,40 +50,42 @@ struct session {
     struct backend *backend;
     struct session_info info;
     struct graph *base;   /* only while creating */
-    struct graph *single; /* the same for one image, until size 1 is compiled; may be NULL */
+    struct graph *single; /* the graph for one image, until size 1 is compiled; may be NULL */
     bool fixes_batch;     /* the file fixes the batch size (1 or more) */
     uint64_t
-        rows_hash; /* engine/passes/batch_independence.h, of the first size; 0: there is none */
-    bool rows_are_refused; /* a size was given up because images may mix */
+        rows_hash; /* hash from engine/passes/batch_independence.h for the first size; 0: none */
+    bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
-        int at, count; /* which of how many sizes is compiled now */
-        bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes */
+        int at, count; /* index and number of the size that is being compiled */
+        bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes kernels */
     } compiling;
     size_t input_count, output_count;
     struct session_tensor *inputs, *outputs;
     struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
-    struct memory_budget memory;      /* on a CPU: of folded constants, packed weights and trials */
-    struct memory_budget tail_budget; /* of the data-dependent parts of one run */
-    struct backend *tail_backend;     /* runs their products; NULL where no graph has such a part */
-    struct compiled_size *last;       /* whose tail outputs are alive */
+    struct memory_budget memory; /* on a CPU: for folded constants, packed weights and trials */
+    struct memory_budget tail_budget; /* for the data-dependent parts of one run */
+    struct backend
+        *tail_backend; /* runs products of data-dependent parts; NULL if no graph has such a part */
+    struct compiled_size *last; /* its tail outputs are still allocated */
     struct session_options options;
     bool (*stop)(void *context); /* session_set_stop */
     void *stop_context;
-    bool image_is_integer; /* the file wants integers where the caller feeds float32 */
+    bool image_is_integer; /* the file declares integers, but the caller passes float32 */
 
     /* session_run.c */
     struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
-    bool *wanted; /* by output of the static part, of the run being submitted */
+    bool *wanted; /* by output of the static part, for the run being submitted */
     const unsigned char *best;
     size_t best_step;
-    uint8_t *all_pixels; /* as many ones as the largest batch; NULL: it takes none */
+    uint8_t
+        *all_pixels; /* an array of ones for the largest batch; NULL: the session takes no pixels */
 };
 
 /* ---- session_state.c ---- */
 
-/* Whether to stop (session_set_stop); for backend_options.is_stopped of a struct session. */
+/* Returns whether to stop (session_set_stop()); backend_options.is_stopped for a struct session. */
 bool session_is_stopped(void *session);
 
 /* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */
@@ -94,14 +96,14 @@ void compiled_drop_tail_outputs(struct session *session, struct compiled_size *c
 
 /* ---- session_compile.c ---- */
 
-/* Puts an [N, H, W, C] float32 input in front of the declared image input of session->base. */
+/* Inserts an [N, H, W, C] float32 input before the declared image input of session->base. */
 enum status session_feed_channels_last(struct session *session, struct error *err) MUST_USE;
 
-/* Chooses options.threads where the caller left it 0. */
+/* Sets options.threads if it is 0. */
 enum status session_choose_threads(struct session *session, struct error *err) MUST_USE;
 
-/* Compiles session->base for `size` images into *c, which is to be freed with compiled_done() in
- * every case. STATUS_SHAPE when the graph does not follow that batch. */
+/* Compiles session->base for `size` images into *c; the caller frees it with compiled_done() in
+ * every case. STATUS_SHAPE if the graph does not support that batch size. */
 enum status compiled_create(struct session *session, int size, struct compiled_size *c,
                             struct error *err) MUST_USE;
 void compiled_done(struct session *session, struct compiled_size *c);
@@ -111,40 +113,41 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i);
 
 /* ---- session_image.c ---- */
 
-/* With IMAGE_NHWC_ANY: makes the image input bfloat16 if the first operators of the graph only
- * round it to that. Call it right before compiling. The first batch size decides for all
+/* With IMAGE_NHWC_ANY, makes the image input bfloat16 if the graph's first operators round it to
+ * bfloat16 anyway. Call it right before compiling. The first batch size decides for all
  * (info.image_dtype). */
 enum status session_take_image(struct session *session, struct graph *graph, bool is_first,
                                struct error *err) MUST_USE;
 
 /* ---- session_weights.c ---- */
 
-/* Call once everything is compiled. Constants of the caller's `graph` that lie in mapped files and
- * that programs read in place are copied to memory of the process; the pages of the others are
- * given back. STATUS_IO when a file has shrunk since it was mapped. */
+/* Call once everything is compiled. Copies constants of the caller's `graph` that lie in mapped
+ * files and that programs read in place to process memory. Releases the pages of other constants.
+ * STATUS_IO if a file has shrunk since it was mapped. */
 enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 
-/* Allocates what runs need beside their programs and sets info.depth, info.takes_pixels and
- * info.best. Call once everything is compiled. */
+/* Allocates memory that runs need in addition to their programs, and sets info.depth,
+ * info.takes_pixels and info.best. Call once everything is compiled. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
-/* Runs exactly this size, with no run in flight. are_pixels: as in struct session_request. */
+/* Runs exactly this size; no run may be in flight. are_pixels is as in struct session_request. */
 enum status compiled_run(struct session *session, struct compiled_size *c,
                          const void *const *inputs, const uint8_t *are_pixels,
                          const struct tensor **outputs, struct error *err) MUST_USE;
 
-/* Where only single images are run: sets info.batched and rows_mix as if batches were compiled. */
+/* If only single images are run, sets info.batched and rows_mix as if batches were compiled. */
 void compiled_look_at_two(struct session *session);
 
 /* ---- session_memory.c ---- */
 
-/* On a CPU: sets what compiling session->base may take, of memory_limit or of what is free. */
+/* On a CPU, sets the memory limit for compiling session->base from memory_limit, or from free
+ * memory. */
 void session_begin_memory(struct session *session);
 
-/* Checks, before anything is compiled, that the weights of session->base fit into memory_limit.
- * STATUS_NO_MEMORY says how much is missing. */
+/* Checks before compiling that the weights of session->base fit into memory_limit. STATUS_NO_MEMORY
+ * says how much is missing. */
 enum status session_check_weights(const struct session *session, struct error *err) MUST_USE;
 
 /* Checks that the batch size compiled last fits into memory_limit. STATUS_NO_MEMORY says how much
@@ -153,7 +156,7 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* ---- session_measure.c ---- */
 
-/* Runs the compiled sizes in turns (engine/backend/autotune.h) and puts L(b) into info.batches: the
- * least CPU time of a pass, times the ratio of wall-clock time to CPU time in the least disturbed
+/* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
+ * lowest CPU time of a pass, times the ratio of wall-clock time to CPU time in the least disturbed
  * run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;

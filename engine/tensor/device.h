@@ -1,4 +1,4 @@
-/* Devices: what a forward pass can run on, how a user names them, what this machine has. */
+/* Devices that run forward passes: their names in options, and those of this machine. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,42 +23,42 @@ static inline bool device_equal(struct device_id a, struct device_id b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-/* "cpu", "cuda:1"; the buffer is returned. */
+/* Writes "cpu" or "cuda:1" into the buffer and returns it. */
 #define DEVICE_TEXT 16
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 
-/* What is known of one device of this machine. */
+/* Describes one device of this machine. */
 struct device_info {
     struct device_id id;
     char name[96];
-    bool present; /* false: the entry only says why there is no such device */
+    bool present; /* false: there is no such device; the entry only gives the reason */
     bool usable;
     char reason[256]; /* why it is not usable; empty when it is */
     uint64_t total_bytes, free_bytes;
-    bool free_is_known;    /* GPU: false: free_bytes is total_bytes */
+    bool free_is_known;    /* GPU: if false, free_bytes is total_bytes */
     char bus[24];          /* GPU: its PCI address, 00000000:1b:00.0 */
     int threads;           /* CPU: threads lensd may use */
-    int cores;             /* CPU: cores the affinity mask and the cgroup quota leave */
+    int cores;             /* CPU: cores allowed by the affinity mask and the cgroup quota */
     char isa[64];          /* CPU: "avx512 vnni bf16" …; GPU: "sm_90" */
-    bool bf16, fp16, int8; /* precisions the hardware is fast at */
+    bool bf16, fp16, int8; /* the hardware is fast at this precision */
 };
 
-/* Every device of the machine; the CPU is always first and usable. A GPU that is there but cannot
- * be used is an entry with usable = false and the reason; without any GPU there is one entry,
- * cuda:0, with present = false, which says why CUDA is not available. Returns how many were
- * written, at most `max`. Thread-safe. */
+/* Lists the devices of the machine. The CPU comes first and is always usable. A GPU that cannot be
+ * used has usable = false and the reason. Without any GPU there is one entry cuda:0 with present =
+ * false, which says why CUDA is not available. Returns the number of entries, at most `max`.
+ * Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 
-/* Parses what a user wrote: auto | cpu | cuda | cuda:N | mps | a comma list | all.
- * "auto" takes the first usable GPU, else the CPU, and then *ret_fallback says why (a sentence,
- * empty otherwise). An explicit device that is not there, or `mps`, is STATUS_DEVICE with a
- * sentence that says which devices this machine has. ret holds DEVICE_MAX. */
+/* Parses the user's text: auto | cpu | cuda | cuda:N | mps | a comma list | all. "auto" takes the
+ * first usable GPU, else the CPU. In the second case *ret_fallback is a sentence with the reason;
+ * otherwise it is empty. STATUS_DEVICE for a named device that is absent, or for `mps`; the error
+ * lists this machine's devices. ret has room for DEVICE_MAX. */
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 
-/* Threads this process may really use: affinity mask and cgroup v1 / v2 quota (rounded down, at
- * least 1), never the host's core count. */
+/* Threads that this process may use: affinity mask and cgroup v1 / v2 quota, rounded down, at least
+ * 1. */
 int device_cpu_threads(void);
 
-/* Does this CPU have what --precision bf16 needs (AVX512-BF16, AMX, or BF16 of NEON)? */
+/* True if this CPU has the instructions for --precision bf16: AVX512-BF16, AMX, or NEON's BF16. */
 bool device_cpu_has_bf16(void);

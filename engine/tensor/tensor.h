@@ -1,10 +1,9 @@
 /* Tensors: dtype, shape, device, data.
  *
- * A tensor is a reference-counted object. Its bytes are contiguous, row-major, little-endian,
- * 64-byte aligned when lensd allocated them, else aligned to their elements. Tensors are immutable
- * once shared: its creator fills it, then all only read. Reference counts are atomic;
- * everything else is "one thread at a time".
- */
+ * A tensor is a reference-counted object. Its bytes are contiguous, row-major and little-endian.
+ * They are 64-byte aligned if lensd allocated them, otherwise aligned to the element size. The
+ * creator fills a tensor; once shared it is immutable. Reference counts are atomic; otherwise one
+ * thread at a time may use a tensor. */
 #pragma once
 
 #include <stdatomic.h>
@@ -42,21 +41,21 @@ enum dtype {
 #undef DTYPE_ENUM
 };
 
-/* Bytes of one element; 0 for a dtype lensd does not have. */
+/* Size of one element in bytes; 0 for an unsupported dtype. */
 size_t dtype_size(enum dtype dtype);
 
-/* "float32" …; "unknown" for a dtype lensd does not have. */
+/* Returns a name such as "float32"; "unknown" for an unsupported dtype. */
 const char *dtype_name(enum dtype dtype);
 
-/* "FP32" …, the Open Inference Protocol's word; NULL for a dtype lensd does not have. */
+/* Returns the Open Inference Protocol's name, such as "FP32"; NULL for an unsupported dtype. */
 const char *dtype_oip_name(enum dtype dtype);
 
-/* float32, float16, bfloat16 or float64. */
+/* True for float32, float16, bfloat16 and float64. */
 bool dtype_is_float(enum dtype dtype);
 
-/* Extents, outermost first. rank SHAPE_UNKNOWN: nothing is known. A dimension of DIM_UNKNOWN
- * appears only in the declared shapes of graph inputs and outputs (symbolic dimensions); everywhere
- * else a shape is either wholly known or wholly unknown. */
+/* Extents, outermost first. With rank SHAPE_UNKNOWN nothing is known. Only declared shapes of graph
+ * inputs and outputs can contain DIM_UNKNOWN (symbolic dimensions); any other shape is either fully
+ * known or fully unknown. */
 #define SHAPE_UNKNOWN (-1)
 #define DIM_UNKNOWN   ((int64_t)-1)
 
@@ -70,53 +69,54 @@ struct shape {
 #define SHAPE_SCALAR ((struct shape){0, {0}})
 #define SHAPE_NONE   ((struct shape){SHAPE_UNKNOWN, {0}})
 
-/* Rank known and no dimension DIM_UNKNOWN. */
+/* True if the rank is known and no dimension is DIM_UNKNOWN. */
 bool shape_is_known(const struct shape *shape);
 
 bool shape_equal(const struct shape *a, const struct shape *b);
 
-/* Product of the dimensions (1 for a scalar, 0 when any is 0). Only for shapes that went through
- * shape_check(). */
+/* Number of elements: 1 for a scalar, 0 if any dimension is 0. Only for shapes that shape_check()
+ * has accepted. */
 size_t shape_count(const struct shape *shape);
 
-/* The one place where a shape from outside becomes sizes: rank and dims in range, element count and
- * byte size fit (also when a dimension is 0 and the rest would overflow). STATUS_SHAPE otherwise.
+/* The one place where a shape from outside becomes sizes. Checks that rank and dimensions are in
+ * range and that element count and byte size fit, even if a dimension is 0. STATUS_SHAPE otherwise.
  * ret_count and ret_bytes may be NULL. */
 enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret_count,
                         size_t *ret_bytes, struct error *err) MUST_USE;
 
-/* "[1, 3, 224, 224]", "[]" for a scalar, "[?]" for an unknown one, "?" for an unknown dimension;
- * returns text. */
+/* Writes "[1, 3, 224, 224]", "[]" for a scalar, "[?]" for an unknown shape, "?" for an unknown
+ * dimension; returns `text`. */
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
-/* Bytes that may be allocated on behalf of one load or of the runs of a session; shared by its
- * tensors. limit 0: none. Thread-safe. */
+/* A memory limit in bytes that the tensors of one load, or of the runs of a session, share. A limit
+ * of 0 means none. Thread-safe. */
 struct memory_budget {
     _Atomic size_t limit, used;
-    struct memory_budget *whole; /* what all runs together may take: the bytes of a run are charged
-                                    to both; NULL: this is no run's */
+    struct memory_budget *whole; /* budget of all runs together, which is charged as well; NULL:
+                                    this budget is not for one run */
     bool is_tight;               /* prefer alternatives that need less memory */
-    bool is_temporary; /* large blocks are mapped: the system gets each back when it is freed */
+    bool is_temporary; /* large blocks are mapped, so that freeing returns them to the system */
 };
 
-/* Charges bytes, or takes a charge back; a NULL budget charges nothing. Beyond the limit nothing is
- * charged: STATUS_NO_MEMORY; of a run (`whole` is set) STATUS_INVALID where it would never fit, and
- * STATUS_SHORT_OF_MEMORY while other runs have what it needs. */
+/* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
+ * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
+ * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold the
+ * memory. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 
-/* A block of at least one byte, aligned to TENSOR_ALIGN and charged to `budget` (NULL: to none), as
- * memory_free is told again. Errors as memory_charge's. */
+/* Allocates at least one byte, aligned to TENSOR_ALIGN, and charges `budget` (NULL: none). Pass the
+ * same budget and size to memory_free(). Errors as memory_charge(). */
 enum status memory_alloc(struct memory_budget *budget, size_t bytes, void **ret,
                          struct error *err) MUST_USE;
 void memory_free(struct memory_budget *budget, void *data, size_t bytes); /* NULL is fine */
-/* The same, but the bytes stay charged. */
+/* Frees the memory, but the bytes stay charged. */
 void memory_free_charged(struct memory_budget *budget, void *data, size_t bytes);
 
 struct tensor {
     enum dtype dtype;
-    struct shape shape; /* wholly known */
+    struct shape shape; /* fully known */
     struct device_id device;
     void *data; /* NULL only when bytes is 0 */
     size_t bytes;
@@ -130,29 +130,29 @@ struct tensor {
     void *release_context;
 };
 
-/* A tensor in host memory, uninitialised. `budget` may be NULL and must outlive the tensor.
- * STATUS_SHAPE, or memory_charge's errors, naming the bytes asked for. The caller owns one
+/* Creates an uninitialised tensor in host memory. `budget` may be NULL and must outlive the tensor.
+ * STATUS_SHAPE, or errors of memory_charge() that name the requested bytes. The caller owns one
  * reference. */
 enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;
 
-/* The same bytes under another shape of equal element count and the same dtype; holds a reference
- * to `base`. */
+/* Creates a tensor with the same bytes and dtype but another shape with as many elements. It holds
+ * a reference to `base`. */
 enum status tensor_view(struct tensor *base, const struct shape *shape, struct tensor **ret,
                         struct error *err) MUST_USE;
 
-/* Part `part` of `parts` along the outermost dimension, which they divide; one part is the whole,
- * of any shape. It holds a reference to `base`. STATUS_NO_MEMORY. */
+/* Creates a view of part `part` of `parts` equal parts along the outermost dimension. A single part
+ * is the whole tensor, of any shape. It holds a reference to `base`. STATUS_NO_MEMORY. */
 enum status tensor_part(struct tensor *base, int part, int parts, struct tensor **ret,
                         struct error *err) MUST_USE;
 
-/* Lets a tensor that a run has made outlive the run: its bytes are charged to `whole` alone from
- * now on. False: it was charged to no part of `whole` (a constant, memory that it wraps) and is to
- * be copied. Call it before other threads have the tensor. */
+/* Lets a tensor that a run has made outlive the run: from now on only `whole` is charged. Returns
+ * false if the tensor was never charged to `whole`, such as a constant or wrapped memory; copy it
+ * then. Call this before other threads have the tensor. */
 bool tensor_keep(struct tensor *tensor, struct memory_budget *whole);
 
-/* Wraps memory the tensor does not own the layout of: release(context, data) is called when the
- * last reference goes (NULL: never). On failure nothing is released. */
+/* Wraps the caller's memory in a tensor. release(context, data) is called when the last reference
+ * is dropped (may be NULL). On failure it is not called. */
 enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct device_id device,
                         void *data, void (*release)(void *context, void *data), void *context,
                         struct tensor **ret, struct error *err) MUST_USE;
@@ -160,12 +160,12 @@ enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct devi
 struct tensor *tensor_ref(struct tensor *tensor);
 void tensor_unref(struct tensor *tensor); /* NULL is fine */
 
-/* Element i of an integer or bool tensor as int64 (uint64 above INT64_MAX saturates), of any
- * numeric tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
+/* Returns element i of an integer or bool tensor as int64 (uint64 saturates), or of a numeric
+ * tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
 int64_t tensor_int(const struct tensor *tensor, size_t i);
 double tensor_number(const struct tensor *tensor, size_t i);
 
-/* IEEE half and bfloat16 <-> float, round to nearest even. */
+/* Converts between IEEE half or bfloat16 and float; rounds to nearest even. */
 float half_to_float(uint16_t bits);
 uint16_t float_to_half(float value);
 float bfloat16_to_float(uint16_t bits);

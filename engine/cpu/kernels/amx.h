@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The shapes of tile registers, as ldtilecfg reads them (SDM volume 1, 18.3). Load it by inline
+/* The shapes of tile registers in the format of ldtilecfg (SDM volume 1, 18.3). Load it with inline
  * assembly: gcc 12 may drop the stores before its intrinsic. */
 struct amx_config {
     uint8_t palette, start_row, reserved[14];
@@ -13,8 +13,8 @@ struct amx_config {
     uint8_t rows[16];
 };
 
-/* Asks Linux to let this process use tile registers (Documentation/arch/x86/xstate.rst). False: it
- * must not use them. Thread-safe. */
+/* Asks Linux to let this process use tile registers (Documentation/arch/x86/xstate.rst). Returns
+ * false if it must not use them. Thread-safe. */
 bool amx_allowed(void);
 
 struct tile;

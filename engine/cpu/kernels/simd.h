@@ -17,20 +17,21 @@ enum binary_kind {
     BINARY_DIV,
     BINARY_MAX,
     BINARY_MIN,
-    BINARY_PRELU, /* a where it is not below 0, else a * b */
+    BINARY_PRELU, /* a if a >= 0, else a * b */
 };
 
 /* c = activation(clamp(a * b + bias [+ c])), a with a row step, b as gemm_pack left it. */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
-    size_t lda, ldc; /* elements from row to row */
+    size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
-    size_t run, run_step; /* a row of a is runs of `run` numbers, run_step apart; 0: one run of k */
+    size_t run, run_step; /* a row of a consists of runs of `run` numbers that start run_step apart;
+                             0: one run of k */
     bool accumulate;
     bool clamp; /* to [low, high]; NaN stays NaN */
     float low, high;
-    struct epilogue row; /* the activation; its residual does not count */
+    struct epilogue row; /* the activation; its residual is ignored */
 };
 
 /* A tile of an image: steps in elements from pixel to pixel, and which rows [top, bottom) and
@@ -43,35 +44,36 @@ struct winograd_tile {
 #define WINOGRAD_POINTS 36
 
 /* A depthwise convolution. Steps between pixels are `channels` on both sides. A block is
- * depthwise_channels channels; the last one of a number that is no multiple of that begins so early
- * that it is whole, and shares channels with the one before. */
+ * depthwise_channels channels. The last block overlaps the one before if `channels` is not a
+ * multiple of that. */
 struct depthwise {
     size_t channels, height, width, out_width; /* channels >= depthwise_channels */
     size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
     size_t stride_y, stride_x;                 /* stride_x: 1 or 2 */
     size_t pad_top, pad_left;
     const float *weights;     /* [block][tap][depthwise_channels] */
-    const float *bias;        /* channels numbers, or NULL */
-    float low, high;          /* the result is clamped; NaN stays NaN */
-    struct epilogue row;      /* an activation instead; its residual does not count */
-    bool bf16, narrow_result; /* the image is bfloat16, and with that perhaps the result */
+    const float *bias;        /* `channels` numbers, or NULL */
+    float low, high;          /* limits of the result; NaN stays NaN */
+    struct epilogue row;      /* an activation instead of the limits; its residual is ignored */
+    bool bf16, narrow_result; /* the image is bfloat16; so is the result, with narrow_result */
 };
 
-/* n scales and shifts for rows that lie `step` elements apart; the result within [low, high]. */
+/* n scales and shifts for rows that are `step` elements apart; the result is clamped to [low,
+ * high]. */
 struct scale_rows {
     const float *scale, *shift;
     float low, high;
     size_t x_step, y_step;
 };
 
-/* Rows of bytes, x_step and y_step apart, that become table[x], table of 256. */
+/* Rows of bytes, x_step and y_step apart; each byte x becomes table[x]. `table` has 256 entries. */
 struct lookup_rows {
     const uint8_t *table;
     size_t x_step, y_step;
 };
 
-/* Where the channels of a depthwise convolution's block begin: the last block is whole, too, and
- * overlaps the one before. channels >= lanes. */
+/* First channel of a block of a depthwise convolution. The last block is complete, too, and may
+ * overlap the one before. channels >= lanes. */
 static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
 {
     return block * lanes < channels - lanes ? block * lanes : channels - lanes;
@@ -84,20 +86,20 @@ struct depthwise_8bit {
     size_t taps, stride;                                   /* 3, 5 or 7; 1 or 2 */
     size_t pad_top, pad_left;
     size_t quads, rows;     /* (taps + 3) / 4; (4 * quads - taps) / stride + 1 */
-    bool dot;               /* by the instructions that simd_has_dot() asks for */
-    const int8_t *weights;  /* as depthwise_8bit_pack() makes them */
-    const int32_t *bias;    /* [block][channel], with the source's zero point taken away: of source
-                               numbers that are `flip`ped, which makes them unsigned, or
-                               signed where `dot` and dot_is_signed say so */
+    bool dot;               /* use the dot product instructions; requires simd_has_dot() */
+    const int8_t *weights;  /* made by depthwise_8bit_pack() */
+    const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
+                               Source numbers are first XORed with `flip`, which makes them unsigned,
+                               or signed if both `dot` and dot_is_signed */
     const float *scales;    /* [block][channel] */
-    uint8_t src_zero, flip; /* the zero point as it is stored; 0x80 or 0 */
+    uint8_t src_zero, flip; /* the zero point as stored; flip: 0x80 or 0 */
     int dst_zero;
-    bool is_signed; /* the result */
+    bool is_signed; /* for the result */
 };
 
-/* c = a * b, or c += a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes; run
- * t of row r begins at rows[t * tile_rows + r] + offset. b is one panel of tile_columns columns,
- * [k / neighbours][column][neighbours]; columns from n on are 0.
+/* c = a * b, or c += a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run
+ * t of row r starts at rows[t * tile_rows + r] + offset. b is one panel of tile_columns columns, [k
+ * / neighbours][column][neighbours]; columns from n on are 0.
  *     tile_pairs   a: 16-bit integers, b: 8-bit integers, two neighbours, c: int32
  *     tile_dot     a: bytes, b: 8-bit integers, dot_neighbours, c: int32
  *     tile_bf16    a, b: bfloat16, two neighbours, c: float32; tiny numbers (below 1.2e-38) may
@@ -106,24 +108,25 @@ struct tile {
     const unsigned char *const *rows;
     size_t taps, run, offset; /* run, offset: bytes */
     const unsigned char *b;
-    void *c;    /* columns from n to tile_columns may be written, too */
-    size_t ldc; /* elements from row to row */
+    void *c;    /* columns n … tile_columns - 1 may be overwritten, too */
+    size_t ldc; /* elements between the starts of rows */
     size_t n;
     bool adds;      /* c += a * b */
-    bool is_signed; /* the bytes of a; read only with dot_takes_both */
+    bool is_signed; /* the bytes of a are signed; only used with dot_takes_both */
 };
 
-/* How sums become results: x = (sum + bias) * scale, or without `scales` sum + bias; plus y, with
- * `residual`; clamped or activated; then y = x, or for 8 bits x / step, rounded half to even, plus
- * zero, saturated (NaN: the lowest). Sums of integers wrap, as the operators are defined. */
+/* Converts sums to results. x = (sum + bias) * scale, or sum + bias without `scales`. With
+ * `residual`, y is added. x is then clamped or activated. Finally y = x; for 8 bits y = x / step,
+ * rounded half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the
+ * operators require. */
 struct tile_finish {
-    const void *bias;    /* int32, tile_columns of them; without `scales` n float32, or NULL */
-    const float *scales; /* n of them, for int32 sums; NULL: the sums are float32 */
+    const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
+    const float *scales; /* n numbers, for int32 sums; NULL: the sums are float32 */
     size_t n;
-    size_t lds, ldy; /* from row to row: elements of the sums, bytes of y */
+    size_t lds, ldy; /* between the starts of rows: elements of the sums, bytes of y */
     bool residual, clamp;
     float low, high;
-    struct epilogue row; /* an activation instead of the clamp; its residual does not count */
+    struct epilogue row; /* an activation instead of the clamp; its residual is ignored */
     enum dtype to;       /* of y: float32, bfloat16, uint8, int8 */
     float step;          /* 0: do not divide */
     int zero;
@@ -132,20 +135,20 @@ struct tile_finish {
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
-    /* The product for m rows. Columns are taken in panels of gemm_columns; b of a range of columns
-     * that starts at a panel is b + k * first column. */
+    /* The product for m rows. Columns are processed in panels of gemm_columns. For columns from
+     * `first` on, the start of a panel, pass b + k * first. */
     void (*gemm)(const struct gemm *g, size_t m);
     /* Element (p, j) of k x n weights: w[p * k_step + j * n_step]; gemm_packed(k, n) floats. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
                       float *packed);
     size_t (*gemm_packed)(size_t k, size_t n);
-    size_t gemm_rows, gemm_columns; /* of the block that stays in registers */
+    size_t gemm_rows, gemm_columns; /* of the block that is kept in registers */
 
-    /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant has no
-     * instruction for them; call tile_dot only if simd_has_dot(). It takes bytes of a that are
-     * signed as dot_is_signed says, or with dot_takes_both as the tile says. With
-     * tile_rows_are_even rows must be equally far apart, and taps 1. A thread calls tile_end (may
-     * be NULL) after a series of tiles. */
+    /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
+     * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed according to
+     * dot_is_signed, or with dot_takes_both according to the tile. With tile_rows_are_even, rows
+     * must be equally far apart, and taps 1. A thread calls tile_end (may be NULL) after a series
+     * of tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -153,30 +156,32 @@ struct simd_kernels {
     bool dot_is_signed, dot_takes_both, tile_rows_are_even;
     size_t dot_neighbours; /* 4 or 8 */
     size_t tile_rows, tile_columns, tile_bytes;
-    /* Writes `rows` rows of results; overwrites their sums. */
+    /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* One panel as gemm_pack() would make it of the transpose of n <= gemm_columns rows of k. */
+    /* Packs n <= gemm_columns rows of k as one panel, like gemm_pack() of their transpose. */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
-    /* All panels of a k x n matrix whose rows lie at rows[]. */
+    /* Packs all panels of a k x n matrix with its rows at rows[]. */
     void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
-    /* A row of attention's scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), where *max, the
-     * greatest before, grows to the greatest of these. Returns the sum. With nothing above -inf the
-     * row and the sum are 0; a NaN makes the sum NaN. */
+    /* One row of attention scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), where *max is
+     * first raised to the highest score. Returns the sum. If all scores are -inf, the row and the
+     * sum are 0; a NaN makes the sum NaN. */
     float (*score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
                        float *max);
 
-    /* v[i * v_step + c] for the 36 points i: the transformed source tile whose first pixel is x (it
-     * need not exist), of float32 or bfloat16. */
+    /* Transforms a source tile of float32 or bfloat16: writes v[i * v_step + c] for the 36 points
+     * i. x points to the tile's first pixel, which need not exist. */
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
                             size_t channels, float *v, size_t v_step);
-    /* The result tile from the 36 products m[i * m_step + c]; of g: bias, n, accumulate, clamp. */
+    /* Computes the result tile from the 36 products m[i * m_step + c]. Of g it uses bias, n,
+     * accumulate and clamp. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, void *y, bool bf16);
 
-    /* Rows `first` … first + rows - 1 of the result, blocks first_block … last_block - 1; x and y
-     * are the whole image and result. sums: [block][depthwise_channels], each block's results are
-     * added; or NULL. Rows are quickest taken a multiple of depthwise_rows at a time. */
+    /* Computes rows `first` … first + rows - 1 of the result for blocks first_block … last_block -
+     * 1; x and y are the whole image and result. Each block's results are added to sums
+     * [block][depthwise_channels], unless it is NULL. Fastest if `rows` is a multiple of
+     * depthwise_rows. */
     void (*depthwise)(const struct depthwise *d, const void *x, void *y, size_t first, size_t rows,
                       size_t first_block, size_t last_block, float *sums);
     size_t depthwise_channels, depthwise_rows;
@@ -184,19 +189,20 @@ struct simd_kernels {
     /* Result rows first … first + rows - 1; first is a multiple of d->rows. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
-    /* Packs weights [channel][taps][taps], where `packed` is not NULL; returns their bytes. */
+    /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns the packed size in
+     * bytes. */
     size_t (*depthwise_8bit_pack)(const struct depthwise_8bit *d, const int8_t *weights,
                                   void *packed);
 
-    /* 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus zero, clamped;
-     * NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed, mul: (a - a_zero) *
-     * (b - b_zero) * ratio + zero, pool_mean: the sum of the taps * factor + fixed; rounded and
-     * clamped. lookup: y may be x where the steps are alike. */
+    /* Operators on 8-bit integers, signed or not. quantize: x / scale, rounded half to even, plus
+     * zero, clamped; NaN gives the lowest. add: a * a_ratio + b * b_ratio + fixed; mul: (a -
+     * a_zero) * (b - b_zero) * ratio + zero; pool_mean: the sum of the taps * factor + fixed; all
+     * rounded and clamped. lookup: y may be x if their steps are equal. */
     void (*quantize)(const float *x, float scale, int zero, bool is_signed, void *y, size_t n);
     void (*dequantize)(const void *x, bool is_signed, float scale, int zero, float *y, size_t n);
     void (*add_8bit)(const void *a, float a_ratio, const void *b, float b_ratio, float fixed,
                      bool is_signed, void *y, size_t n);
-    /* *min and *max become the least and greatest of themselves and x; NaN does not count. */
+    /* Extends [*min, *max] to contain the numbers of x; NaN is ignored. */
     void (*range)(const float *x, size_t n, float *min, float *max);
     void (*mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, float ratio, int zero,
                      bool is_signed, void *y, size_t n);
@@ -214,7 +220,7 @@ struct simd_kernels {
     void (*activate)(const float *x, float *y, size_t n, enum activation activation, float alpha,
                      float beta);
 
-    /* y[i] = a[i] ∘ b[i]; an operand whose step is 0 is one number. y may be a or b. */
+    /* y[i] = a[i] ∘ b[i]; an operand with step 0 is a single number. y may be a or b. */
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
@@ -222,12 +228,12 @@ struct simd_kernels {
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
-    /* The same from and to float32 or 8 bits, at least one of them 8 bits. 8-bit results are
-     * rounded half to even; low and high are of the type's range, NaN gives low. y is not x. */
+    /* The same between float32 and 8 bits, or on 8 bits. 8-bit results are rounded half to even;
+     * low and high are in the type's range, and NaN gives low. y must not be x. */
     void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                             enum dtype to, size_t rows, size_t n);
 
-    /* y[c] = max over taps of taps[t][c]; NaN in any tap may or may not win. count >= 1. */
+    /* y[c] = max over taps of taps[t][c]; the result for NaN is undefined. count >= 1. */
     void (*pool_max)(const float *const *taps, size_t count, float *y, size_t n);
 
     /* y[c] = factor * sum over taps of taps[t][c]; count may be 0. */
@@ -236,7 +242,7 @@ struct simd_kernels {
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
     void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
 
-    /* The same on bfloat16, summed in float32. */
+    /* The same for bfloat16, summed in float32. */
     void (*pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
     void (*pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
                           size_t n);
@@ -249,13 +255,13 @@ struct simd_kernels {
     void (*softmax)(const float *x, float *y, size_t n);
 
     /* LRN of the n channels of one pixel: x[i] / (bias + factor * sum of the squares of x[i -
-     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y may not be
+     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y must not be
      * x. */
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] = (x[r * n + c] - mean[c])^2 over rows, difference[c] the same without the square:
-     * what the rounded mean is wrong by. */
+    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the same without the
+     * square: the error of the rounded mean. */
     void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                         float *difference, size_t n);
 
@@ -270,10 +276,10 @@ struct simd_kernels {
                      bool is_rms, float *y, size_t n);
 
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
-    /* Nearest even, NaN stays NaN; the avx512_bf16 variant, here and wherever bfloat16 is written,
-     * takes what is below the least normal number (1.2e-38) for 0. */
+    /* Rounds to nearest even; NaN stays NaN. Wherever the avx512_bf16 variant writes bfloat16,
+     * numbers below the smallest normal one (1.2e-38) become 0. */
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
-    /* float16: to nearest even, what is beyond its range infinite, NaN stays NaN */
+    /* float16: rounds to nearest even; numbers beyond its range become infinite; NaN stays NaN */
     void (*widen_f16)(const uint16_t *x, float *y, size_t n);
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
 };
@@ -285,15 +291,15 @@ enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
-enum { SIMD_VARIANTS = 5 }; /* at most; the widest is avx512_bf16 with tiles of AMX */
+enum { SIMD_VARIANTS = 5 }; /* at most; the widest is avx512_bf16 with AMX tiles */
 
-/* The variants this CPU runs, the plainest first; NULL beyond the last. Thread-safe. */
+/* The variants this CPU supports, the simplest first; NULL after the last. Thread-safe. */
 const struct simd_kernels *simd_at(size_t i);
 
-/* The widest of them. Thread-safe. */
+/* The widest variant that this CPU supports. Thread-safe. */
 const struct simd_kernels *simd(void);
 
-/* Whether gemm_dot can be called on this CPU. */
+/* True if tile_dot can be called on this CPU. */
 bool simd_has_dot(const struct simd_kernels *kernels);
 
 /* For tests: what simd() answers; NULL: the widest. Not while another thread uses a session. */

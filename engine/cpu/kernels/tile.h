@@ -1,5 +1,5 @@
 /* A template of the function TILE_NAME, which multiplies rows by a panel (struct tile). tile.c
- * includes it once for each kind of numbers, after it has defined
+ * includes it once per number type, after defining
  *
  *     TILE_NAME, TILE_TARGET                      name; attribute of the function, or nothing
  *     TILE_SUM, TILE_ZERO, TILE_SUMS, TILE_STORE  a register of sums: type, zero, load, store
@@ -7,8 +7,8 @@
  *     TILE_WEIGHTS, TILE_LOAD, TILE_BYTES         a register of weights: type, load, bytes
  *     TILE_ADD                                    adds products of a factor and weights to sums
  *
- * Each sum is a variable, and each number of rows has a function: gcc 12 keeps an array of sums in
- * memory, which takes up to three times as long. */
+ * Each sum is a variable, and each number of rows has its own function: gcc 12 would keep an array
+ * of sums in memory, which takes up to three times as long. */
 
 #define TILE_FUNCTION_(name, count, each) name##_##count##_##each
 #define TILE_FUNCTION(name, count, each)  TILE_FUNCTION_(name, count, each)

@@ -1,5 +1,5 @@
-/* Private to engine/cpu/kernels/: the functions of the variant that is being compiled, which its
- * table in kernels.c names. simd.h says what they do. */
+/* Private to engine/cpu/kernels/: the functions of the variant that is being compiled, for its
+ * table in kernels.c. simd.h documents them. */
 #pragma once
 
 #include "engine/cpu/kernels/simd.h"
@@ -7,8 +7,8 @@
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
 #define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_name */
-/* avx512_bf16 is avx512 but for the kernels that write bfloat16, which have an instruction for
- * that: whatever knows no bfloat16 is avx512's own. */
+/* avx512_bf16 differs from avx512 only in kernels that write bfloat16, which have an instruction
+ * for it. All others are avx512's functions. */
 #if defined __AVX512BF16__
 #define SIMD_COMMON(name) simd_avx512_##name
 #else
@@ -17,8 +17,9 @@
 #define SIMD_TEXT_(name) #name
 #define SIMD_TEXT(name)  SIMD_TEXT_(name)
 
-/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2.
- * A depthwise kernel's: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7, 7 and 1. */
+/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2. A
+ * depthwise kernel's block: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7, 7 and
+ * 1. */
 #if defined __AVX512F__
 #define GEMM_ROWS          14
 #define GEMM_COLUMNS       32
@@ -54,8 +55,8 @@
 #define TILE_REGISTERS 2
 #endif
 
-/* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Those of the
- * first list are compiled for avx512_bf16 as well. */
+/* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Kernels of the
+ * first list are compiled for avx512_bf16, too. */
 /* clang-format off */
 #define SIMD_NAMED_KERNELS(X)                                                                      \
     X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \

@@ -1,8 +1,7 @@
-/* Private to engine/cpu/kernels/: one register of floats, as wide as the variant that is being
- * compiled has it. What is written with these compiles for AVX-512, AVX2 with FMA, plain SSE2, and
- * NEON.
+/* Private to engine/cpu/kernels/: a register of floats, with the width of the variant that is being
+ * compiled. Code that uses these functions compiles for AVX-512, AVX2 with FMA, SSE2 and NEON.
  *
- * A count n <= VEC says how many lanes are meant; the others read as 0 and are not written. */
+ * A count n <= VEC is the number of lanes in use; other lanes are read as 0 and not written. */
 #pragma once
 
 #if defined __x86_64__
@@ -70,8 +69,8 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
-/* bfloat16: n numbers widened (vec_widen: VEC), and narrowed to the nearest even; NaN stays NaN.
- * The instruction for it takes what is below the least normal number (1.2e-38) for 0. */
+/* bfloat16: widens n numbers (vec_widen: VEC), or rounds them to nearest even; NaN stays NaN. The
+ * instruction for it treats numbers below the smallest normal one (1.2e-38) as 0. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));
@@ -139,7 +138,7 @@ typedef float32x4_t vec;
 typedef int32x4_t ints;
 #define ints_round(v)                          vcvtnq_s32_f32(v)
 
-/* The second operand where one is NaN, as on x86-64. */
+/* Returns the second operand if one is NaN, as on x86-64. */
 ALWAYS_INLINE vec vec_max(vec a, vec b)
 {
     return vbslq_f32(vcgtq_f32(a, b), a, b);

@@ -1,13 +1,13 @@
-/* Private to engine/cpu/kernels/: SIMD wrappers for products of 8-bit integers that are summed in
- * 32 bits: by pairs, widened to 16 bits and exact on every CPU, or by four bytes where the CPU has
- * a dot product; DOT is then defined as the attribute of functions that use it. */
+/* Private to engine/cpu/kernels/: SIMD wrappers for products of 8-bit integers with 32-bit sums.
+ * Numbers are either multiplied in pairs, widened to 16 bits, which is exact on every CPU, or in
+ * fours if the CPU has a dot product. DOT is then the attribute of functions that use it. */
 #pragma once
 
 #include "engine/cpu/kernels/vec.h"
 
-/* add_pairs: two 16-bit integers for each sum; add_dot: four bytes, those of w signed, those of x
- * as dot_is_signed says. load_pairs widens bytes, load_words loads 16-bit integers; even_bytes and
- * odd_bytes widen every second one of unsigned bytes. store_bytes: VEC numbers, saturated. */
+/* add_pairs: two 16-bit integers per sum. add_dot: four bytes per sum; those of w are signed, those
+ * of x according to dot_is_signed. load_pairs widens bytes, load_words loads 16-bit integers.
+ * even_bytes and odd_bytes widen every second unsigned byte. store_bytes: saturates VEC numbers. */
 
 #if defined __AVX512F__
 
@@ -163,7 +163,7 @@ ALWAYS_INLINE void store_bytes(void *p, ints v, bool is_signed)
 
 #endif
 
-/* The same in all lanes. */
+/* Loads the same four bytes into all lanes. */
 ALWAYS_INLINE ints ints_repeat(const void *four_bytes)
 {
     int32_t bits;

@@ -4,8 +4,8 @@
 
 #include "engine/cpu/kernels/vec.h"
 
-/* 2^t for t in [-126, 128]: an integer part for the exponent, a polynomial for the fraction in
- * [-1/2, 1/2] (Taylor's; its error is 1e-7 at the ends). */
+/* 2^t for t in [-126, 128]: the integer part becomes the exponent. A Taylor polynomial gives the
+ * fraction in [-1/2, 1/2]; its error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp2_fraction(vec r)
 {
     vec p = vec_set(1.54035304e-4f);
@@ -35,7 +35,7 @@ ALWAYS_INLINE vec vec_inverse(vec x)
 
 ALWAYS_INLINE vec vec_scale2(vec p, vec n)
 {
-    /* in two steps, because 2^128 has no float of its own */
+    /* in two steps, because 2^128 is not a float */
     const vec_integers whole = vec_bits(ints_round(n)), half = whole >> 1;
     return vec_mul(vec_mul(p, (vec)((half + 127) << 23)), (vec)((whole - half + 127) << 23));
 }
@@ -143,7 +143,7 @@ ALWAYS_INLINE vec vec_erf(vec x)
     p = vec_fma(p, z, vec_set(-7.34990630326855e-04f));
     p = vec_fma(p, z, vec_set(-2.95459980854025e-03f));
     p = vec_fma(p, z, vec_set(-1.60960333262415e-02f));
-    /* the denominator's sign is turned round, so that what is inverted is positive: 1 / q */
+    /* negates the denominator, because vec_inverse() needs a positive number: 1 / q */
     vec q = vec_set(1.45660718464996e-05f);
     q = vec_fma(q, z, vec_set(2.13374055278905e-04f));
     q = vec_fma(q, z, vec_set(1.68282697438203e-03f));
@@ -173,8 +173,8 @@ ALWAYS_INLINE vec vec_elu(vec v, vec alpha)
     return vec_add(vec_max(vec_zero(), v), negative);
 }
 
-/* slope: alpha * MINUS_LOG2E. `activation` is a constant where this is called. NaN stays NaN:
- * minimum and maximum return their second operand when one is NaN. */
+/* slope: alpha * MINUS_LOG2E. Callers pass a constant `activation`. NaN stays NaN: minimum and
+ * maximum return their second operand when one is NaN. */
 ALWAYS_INLINE vec vec_activate(vec v, const enum activation activation, vec alpha, vec beta,
                                vec slope)
 {
@@ -207,5 +207,5 @@ ALWAYS_INLINE vec vec_activate(vec v, const enum activation activation, vec alph
     return v;
 }
 
-/* Those that kernels of products apply while their results are in registers. */
+/* Activations that product kernels apply while results are in registers. */
 #define VEC_PRODUCT_ACTIVATIONS(X, ...) X(HARD_SWISH, __VA_ARGS__) X(SILU, __VA_ARGS__)

@@ -8,8 +8,9 @@
 
 struct window;
 
-/* A row of the backend's table. create() builds a step for lowering->node, which the kernel claims;
- * *ret stays NULL where it cannot, and another kernel may; an error ends the compilation. */
+/* A row of the backend's table. create() builds a step for lowering->node, which the kernel has
+ * claimed. If it cannot, *ret stays NULL and another kernel may try; an error ends the
+ * compilation. */
 struct cpu_kernel {
     struct kernel kernel;
     enum status (*create)(const struct lowering *lowering, struct step **ret, struct error *err);
@@ -24,7 +25,7 @@ struct cpu_kernel {
 
 extern const struct cpu_kernel cpu_product; /* product_kernels.c */
 extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_gemm, cpu_onednn_conv,
-    cpu_onednn_matmul; /* of its table */
+    cpu_onednn_matmul; /* a row of product_kernels.c's table */
 extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_quantized_rows,
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
 extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
@@ -32,10 +33,11 @@ extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_group
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
     cpu_reference;
 
-/* For QLinearConv, which cpu_quantized_conv claims: *ret stays NULL where oneDNN's are better. */
+/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if oneDNN's kernels are
+ * better. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
-/* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image; *ret_counted:
- * how many positions on the image and its padding the window has. */
+/* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image. *ret_counted
+ * is the number of the window's positions inside the image and its padding. */
 size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,
                  int64_t oy, int64_t ox, const void **taps, int64_t *ret_counted);

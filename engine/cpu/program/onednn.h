@@ -1,11 +1,11 @@
 /* Private to engine/cpu/: computes products with oneDNN 2.6 or later. Only onednn.c includes
- * oneDNN's header. onednn_version.h hides the differences between its versions 2 and 3. A lensd
- * that is built without oneDNN has without_onednn.c behind this header instead. */
+ * oneDNN's header. onednn_version.h hides the differences between versions 2 and 3. A build without
+ * oneDNN uses without_onednn.c instead. */
 #pragma once
 
 #include "engine/graph/graph.h"
 
-/* Where the elements of a tensor lie. */
+/* Strides of a tensor's elements in memory. */
 struct strided_layout {
     enum dtype dtype;
     int rank;
@@ -17,31 +17,32 @@ struct strided_layout {
 struct onednn; /* oneDNN on the CPU; belongs to one backend */
 
 enum status onednn_open(struct onednn **ret, struct error *err) MUST_USE;
-void onednn_close(struct onednn *onednn); /* NULL is fine; after all that was made with it */
+void onednn_close(
+    struct onednn *onednn); /* NULL is fine; call it after freeing everything made with it */
 
 /* Empties oneDNN's cache of primitives that are no longer in use: 10 MB of rejected candidates
  * after loading a ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
-/* Whether oneDNN adds unsigned x signed 8-bit products in pairs that saturate at 16 bits. */
+/* True if oneDNN adds unsigned x signed 8-bit products in pairs that saturate at 16 bits. */
 bool onednn_pairs_saturate(void);
 
-/* Whether oneDNN's sums of `src` (uint8 or int8) times these constant int8 weights are exact. Other
- * products are computed by lensd's own kernels. */
+/* True if oneDNN computes exact sums of `src` (uint8 or int8) times these constant int8 weights.
+ * lensd's own kernels compute other products. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src);
 
 /* ---- layouts of packed weights ---- */
 
 struct packed_layout; /* a layout that a product chose */
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 struct packed_layout *packed_layout_clone(const struct packed_layout *layout);
 void packed_layout_free(struct packed_layout *layout); /* NULL is fine */
 size_t packed_layout_bytes(const struct packed_layout *layout);
 bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b);
 bool packed_layout_is(const struct packed_layout *packed, const struct strided_layout *layout);
 
-/* Copies the tensor at `from`, in the layout `given`, to `to` in the layout `wanted`. */
+/* Copies the tensor at `from` in layout `given` to `to` in layout `wanted`. */
 enum status onednn_reorder(const struct onednn *onednn, const struct strided_layout *given,
                            void *from, const struct packed_layout *wanted, void *to,
                            struct error *err) MUST_USE;
@@ -50,26 +51,27 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 
-/* dst = activation(src * weights + bias [+ dst]). Dims of images are in the order N, C, spatial …;
- * of weights [group,] out, in, spatial …; of the weights of a matrix product in, out. */
+/* dst = activation(src * weights + bias [+ dst]). Dims of images are N, C, spatial …; of weights
+ * [group,] out, in, spatial …; of the weights of a matrix product in, out. */
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
-    struct tensor *weights_constant; /* NULL: an activation, laid out as `weights` says */
-    struct strided_layout weights;   /* as the constant lies in memory */
-    enum dtype packed;               /* dtype of the packed constant: f32, bf16, i8 */
-    struct tensor *bias_constant;    /* float32 (int32 with scales) vector; NULL: none */
+    struct tensor
+        *weights_constant; /* NULL: the weights are an activation with the layout `weights` */
+    struct strided_layout weights; /* layout of the constant in memory */
+    enum dtype packed;             /* dtype of the packed constant: f32, bf16, i8 */
+    struct tensor *bias_constant;  /* float32 (int32 with scales) vector; NULL: no bias */
     struct strided_layout bias;
     size_t weights_input;                                     /* index in node->inputs */
     int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not for a matrix product */
-    const float *scales; /* 8-bit integers: the result is sum * scales[output channel], plus
-                            dst_zero where dst has 8 bits; where dst is float32, so is its
-                            residual. NULL: floats */
+    const float
+        *scales; /* for 8-bit integers: the result is sum * scales[output channel], plus dst_zero if
+                    dst has 8 bits. A float32 dst has a float32 residual. NULL: floats */
     size_t scale_count;
-    float dst_scale; /* not 0: what the activation makes is divided by it before it is stored */
+    float dst_scale; /* if not 0, the activation's result is divided by it before it is stored */
     int32_t src_zero, dst_zero;
-    bool beyond; /* some windows lie wholly in the padding */
-    bool own;    /* by lensd's kernels; without oneDNN, when all are, *ret stays NULL */
+    bool beyond; /* some windows lie entirely in the padding */
+    bool own;    /* use lensd's kernels; without oneDNN, which always does, *ret stays NULL */
 };
 
 struct onednn_product; /* a compiled product; must not run concurrently */

@@ -1,6 +1,6 @@
 /* Private to onednn.c: hides the differences between oneDNN 2 and 3. Version 3 has handles for
- * memory descriptors, takes scales and zero points as arguments of a run, and adds the bias after
- * it has scaled the sum.
+ * memory descriptors, takes scales and zero points as run-time arguments, and scales the sum before
+ * it adds the bias.
  *
  * Source: oneDNN's "Transition from v2.x to v3.x"; dnnl.h of 2.6.3 and 3.7.2. */
 #pragma once
@@ -15,10 +15,10 @@
 #error lensd needs oneDNN 2.6 or later
 #endif
 
-/* Version 2: the descriptor itself; version 3: a handle, owned. */
+/* Version 2: the descriptor itself; version 3: a handle that this struct owns. */
 struct packed_layout {
     dnnl_memory_desc_t desc;
-    struct own_layout *own; /* instead of desc, of a product that lensd's own kernels compute */
+    struct own_layout *own; /* used instead of desc if lensd's own kernels compute the product */
 };
 
 /* The operands of a product. */
@@ -26,17 +26,17 @@ struct product_layouts {
     struct packed_layout src, weights, bias, dst;
 };
 
-/* What version 3 reads at every run. */
+/* Arguments that version 3 reads at every run. */
 struct quantized_args {
-    float *scales; /* of the output channels; NULL: floats, or version 2 */
+    float *scales; /* per output channel; NULL: floats, or version 2 */
     size_t count;
-    float *bias; /* times the scales */
+    float *bias; /* multiplied by the scales */
     int32_t src_zero, dst_zero;
 };
 
 #if DNNL_VERSION_MAJOR < 3
 
-enum { ARG_SCALES = DNNL_ARG_ATTR_OUTPUT_SCALES }; /* not used: attributes hold them */
+enum { ARG_SCALES = DNNL_ARG_ATTR_OUTPUT_SCALES }; /* not used: attributes hold the scales */
 
 typedef const dnnl_memory_desc_t *desc_ref;
 

@@ -1,4 +1,4 @@
-/* Private to own_products.c and own_layout.c: how packed weights lie in memory. */
+/* Private to own_products.c and own_layout.c: the memory layout of packed weights. */
 #pragma once
 
 #include "engine/base/size.h"
@@ -8,13 +8,14 @@
 /* Numbers of rows and weights. PAIRS: int16 and int8; DOT: bytes and int8. */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
-/* `parts` matrices of k x n, packed in the panels that simd's kernels read. After the last matrix
- * of 8-bit integers come the sums of each matrix's columns (int32, whole_columns() for each). */
+/* `parts` matrices of k x n, packed in the panels that simd's kernels read. For 8-bit integers the
+ * sums of each matrix's columns follow (int32, whole_columns() per matrix). */
 struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    int leading; /* the constant's first dims, which count matrices: groups or batches */
+    int leading; /* the number of first dims of the constant that count matrices: groups or batches
+                  */
     bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
@@ -23,13 +24,13 @@ static inline bool are_narrow(const struct own_layout *layout)
     return layout->operands != OPERANDS_F32;
 }
 
-/* How many consecutive numbers of a column of narrow weights a panel stores side by side. */
+/* Number of consecutive elements of a column that a panel of narrow weights stores side by side. */
 static inline size_t neighbours(const struct own_layout *layout)
 {
     return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
 }
 
-/* Bytes of one number of a row. */
+/* Size in bytes of one number of a row. */
 static inline size_t operand_bytes(const struct own_layout *layout)
 {
     static const size_t of[] = {
@@ -42,14 +43,14 @@ static inline size_t panel_columns(const struct own_layout *layout)
     return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
 }
 
-/* n, rounded up to whole panels. */
+/* n, rounded up to full panels. */
 static inline size_t whole_columns(const struct own_layout *layout)
 {
     const size_t panel = panel_columns(layout);
     return (layout->n + panel - 1) / panel * panel;
 }
 
-/* k, rounded up to what the kernels read at a time. */
+/* k, rounded up to the number that the kernels read at a time. */
 static inline size_t whole_k(const struct own_layout *layout)
 {
     return are_narrow(layout)
@@ -57,7 +58,7 @@ static inline size_t whole_k(const struct own_layout *layout)
                : layout->k;
 }
 
-/* Bytes of one matrix. */
+/* Size in bytes of one matrix. */
 static inline size_t part_bytes(const struct own_layout *layout)
 {
     if (layout->operands == OPERANDS_F32)
@@ -70,11 +71,11 @@ static inline bool are_8bit(const struct own_layout *layout)
     return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
 }
 
-/* Packs a matrix of narrow weights from `from`, which `given` describes, to `packed`, of
- * part_bytes(). float32 is rounded to bfloat16. `sums`: gets the sums of 8-bit columns,
- * whole_columns() of them; or NULL. Any thread. */
+/* Packs a matrix of narrow weights from `from`, with layout `given`, into `packed`, of
+ * part_bytes(). float32 is rounded to bfloat16. `sums` receives the sums of 8-bit columns,
+ * whole_columns() numbers; may be NULL. Any thread. */
 void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
                      const void *from, void *packed, int32_t *sums);
 
-/* The position of element `index` (row-major) of the dims first … last - 1 of a layout. */
+/* Offset of element `index` (row-major) of the dims first … last - 1 of a layout. */
 int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index);

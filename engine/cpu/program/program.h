@@ -1,6 +1,7 @@
-/* Private to engine/cpu/: compiled graphs, their steps, and what the lowerings build steps with.
+/* Private to engine/cpu/: compiled graphs, their steps, and functions with which lowerings build
+ * steps.
  *
- * Steps address operands through program->data[value index], which holds constants from the start,
+ * Steps address operands through program->data[value index]. It contains constants from the start,
  * arena addresses after programs_place(), and the caller's inputs during a run. */
 #pragma once
 
@@ -14,36 +15,38 @@ struct step;
 struct backend {
     struct backend_options options;
     struct onednn *onednn;
-    struct weight *weights; /* packed constants, shared by all programs: weights.c */
+    struct weight *weights; /* packed constants that all programs share: weights.c */
     size_t weight_bytes;
-    bool own_kernels;  /* for tests: lensd's kernels wherever they fit, whether they pay or not */
-    int64_t tuning_ns; /* spent on measuring kernels: product_kernels.c */
-    struct shared_arena *arena;    /* has its programs' values, except outputs */
-    struct shared_arena own_arena; /* `arena`, until the backend joins another */
+    bool
+        own_kernels; /* for tests: use lensd's kernels wherever they fit, even if they are slower */
+    int64_t tuning_ns;             /* time spent on measuring kernels: product_kernels.c */
+    struct shared_arena *arena;    /* holds the programs' values, except outputs */
+    struct shared_arena own_arena; /* used unless the backend has joined another arena */
     struct backend *next_user;     /* in arena->users */
-    size_t arena_bytes;            /* what the largest program wants of it */
-    unsigned char *outputs;        /* of its programs, which reuse the bytes in turn */
+    size_t arena_bytes;            /* required by the largest program */
+    unsigned char *outputs;        /* memory for the programs' outputs, which they use in turn */
     size_t output_bytes;
-    struct program *programs;  /* linked, so that reserve() can place them */
-    struct program *submitted; /* to be run by collect(); or NULL */
+    struct program *programs;  /* linked list for reserve() */
+    struct program *submitted; /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
-    struct node_program *node_programs; /* last used first: node_runner.c */
+    struct node_program *node_programs; /* most recently used first: node_runner.c */
 };
 
 struct program {
     struct backend *backend;
     struct program *next;
-    struct weight *weights_before; /* backend->weights when it was begun */
+    struct weight *weights_before; /* backend->weights when compilation started */
     struct plan plan;
     size_t value_count;
     void **data;               /* by value index */
-    const unsigned char *base; /* the arena's, when `data` was set */
+    const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
-    size_t scratch_bytes; /* largest of the steps; lies behind the arena's values */
+    size_t scratch_bytes; /* largest of the steps; follows the arena's values */
     unsigned char *scratch;
-    uint32_t *input_values; /* value indices fed by the caller: inputs and views of them … */
-    size_t *input_of;       /* … and which input each reads */
+    uint32_t
+        *input_values; /* indices of values that the caller provides: inputs and their views … */
+    size_t *input_of;  /* … and the index of the input that each reads */
     size_t input_value_count;
     uint32_t *output_values;
     size_t output_count;
@@ -51,44 +54,44 @@ struct program {
     size_t constant_count, constant_capacity;
 };
 
-/* STATUS_CANCELLED if the backend is to stop (backend_options.is_stopped). */
+/* STATUS_CANCELLED if the backend must stop (backend_options.is_stopped). */
 enum status backend_check_stop(const struct backend *backend, struct error *err) MUST_USE;
 
 typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
 
-/* A compiled node. Implementations embed it first. */
+/* A compiled node. Implementations have it as their first member. */
 struct step {
     const char *name;   /* the node's; owned by the step's program (strdup) */
-    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" … may be owned
-                           by oneDNN, alive as long as the step */
+    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" …; oneDNN may
+                           own it, then it lives as long as the step */
     double flops;       /* multiply-adds count two */
-    size_t bytes;       /* least bytes moved: operands read plus results written */
-    bool packs_constants; /* the step has its own copy of every constant it reads, also of operands
-                             that folding made constant: nothing else keeps them */
+    size_t bytes;       /* minimal traffic: operands read plus results written */
+    bool packs_constants; /* the step has its own copy of every constant operand, also of operands
+                             that became constant by folding: nothing else keeps them */
     enum precision precision;  /* of its first operand */
     bool is_reference;         /* runs the node's reference kernel */
-    bool tried;                /* chosen by measuring, not by rule: product_kernels.c */
-    size_t scratch;            /* bytes wanted from program->scratch while running */
+    bool tried;                /* chosen by measurement, not by rule: product_kernels.c */
+    size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* of the first operand and the first result */
-    const unsigned char *x;    /* of this run, as the next two: these values … */
+    const unsigned char *x;    /* in this run, as the next two: these values … */
     unsigned char *y, *memory; /* … and `scratch` bytes */
     step_run_fn run;
     void (*free)(struct step *step);
 };
 
-/* What a step is made from. */
+/* Arguments for creating a step. */
 struct lowering {
     struct backend *backend;
     struct program *program;
     const struct node *node;
-    bool any; /* a lowering takes what its kernel fits, whether it pays or not */
+    bool any; /* accept every node that the kernel can run, even if it is slower */
     bool own; /* a product is computed by lensd's kernels, not oneDNN's */
 };
 
 /* ---- steps (program.c) ---- */
 
-/* A zeroed step of `size` bytes with name, kernel and run set, which is handed out in *ret too.
- * NULL: out of memory, *err is set; return STATUS_NO_MEMORY. */
+/* Creates a zeroed step of `size` bytes with name, kernel and run set, and also stores it in *ret.
+ * NULL when out of memory; *err is set, return STATUS_NO_MEMORY. */
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
@@ -98,7 +101,7 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
 
 void step_free(struct step *step); /* NULL is fine */
 
-/* Runs a step of the program. Its operands must have places. */
+/* Runs a step of the program. Its operands must have addresses. */
 enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 
 /* Keeps a reference to a constant and makes it readable through program->data. */
@@ -109,7 +112,7 @@ enum status program_keep_constant(struct program *program, const struct value *v
 
 void program_free(struct program *program); /* NULL is fine */
 
-/* Runs all steps. inputs and outputs: as in struct run_request and run_result. */
+/* Runs all steps. inputs and outputs are as in struct run_request and run_result. */
 enum status program_run(struct program *program, const void *const *inputs, const void **outputs,
                         struct error *err) MUST_USE;
 enum status program_profile(struct program *program, const void *const *inputs,
@@ -118,47 +121,48 @@ enum status program_profile(struct program *program, const void *const *inputs,
 size_t program_activation_bytes(const struct program *program);
 size_t programs_weight_bytes(const struct backend *backend);
 
-/* Takes memory for the largest program and sets the addresses of all values. STATUS_NO_MEMORY. */
+/* Allocates memory for the largest program and sets the addresses of all values.
+ * STATUS_NO_MEMORY. */
 enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- arenas (shared_arena.c) ---- */
 
-/* Makes memory of `before` bytes at *pages one of `bytes`: maps, moves or, with 0, unmaps it.
- * False: out of memory, and nothing has changed. */
+/* Resizes memory at *pages from `before` to `bytes` bytes: maps, moves or, with 0, unmaps it.
+ * Returns false and changes nothing when out of memory. */
 bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 
-/* Makes the arena as large as the largest program of its users. False: out of memory, and nothing
- * has changed. These three take the arena's lock. */
+/* Makes the arena as large as its users' largest program needs. Returns false and changes nothing
+ * when out of memory. These three take the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
 /* Moves the backend to another arena, which grows. False: out of memory; it stays. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
-void arena_leave(struct backend *backend); /* it may have none */
+void arena_leave(struct backend *backend); /* the backend may have none */
 
 /* ---- epilogues (epilogue.c) ---- */
 
 /* The value that a node's epilogue adds to its result. */
 struct residual {
     bool present;
-    bool copy;      /* it does not lie where the result goes: residual_begin() copies it there */
+    bool copy;      /* residual_begin() must copy it to the result's place */
     uint32_t value; /* index */
     size_t bytes;
 };
 
 struct residual residual_of(const struct lowering *lowering);
 
-/* At the start of a run: brings the residual to where the result goes. */
+/* At the start of a run, copies the residual to the result's place if necessary. */
 void residual_begin(const struct residual *residual, const struct program *program, void *dst);
 
-/* What follows the sum in lensd's own products: bias, residual, activation. */
+/* Operations after the sum in lensd's own products: bias, residual, activation. */
 struct finish {
-    const float *bias; /* packed or in place, alive as long as the program; NULL: none */
+    const float *bias; /* packed or in place, alive as long as the program; NULL: no bias */
     struct residual residual;
     bool clamp;          /* the activation is a clamp … */
     float low, high;     /* … to this range; [-inf, inf] otherwise */
-    struct epilogue row; /* any other activation, applied to finished rows; NONE: nothing to do */
+    struct epilogue row; /* any other activation, applied to finished rows; NONE: no activation */
 };
 
-/* Reads the node's epilogue and its bias (NULL: none), which must be a float32 constant. */
+/* Reads the node's epilogue and its bias (may be NULL), which must be a float32 constant. */
 enum status finish_init(const struct lowering *lowering, const struct value *bias,
                         struct finish *ret, struct error *err) MUST_USE;
 
@@ -167,22 +171,23 @@ enum status finish_init(const struct lowering *lowering, const struct value *bia
 /* Sets the strides of a row-major tensor from its dims. */
 void strided_layout_row_major(struct strided_layout *layout);
 
-/* Memory holding `constant` (described by `given`: its own layout) reordered to `wanted`; packed
- * once per (constant, given, wanted) and backend, owned by the backend. When both are the same
- * layout, or `wanted` is NULL, the constant's own bytes are used. */
+/* Returns `constant`, which has the layout `given`, reordered to `wanted`. It is packed once per
+ * (constant, given, wanted) and backend; the backend owns the memory. If the layouts are equal or
+ * `wanted` is NULL, the constant's own bytes are used. */
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         void **ret_data, struct error *err) MUST_USE;
-/* The same for lensd's own layouts. `layout` (static text) and `bytes` tell layouts of one constant
- * apart; pack() fills the memory from the constant, which is float32; false: out of memory. */
+/* The same for lensd's own layouts. `layout` (static text) and `bytes` identify a layout of a
+ * constant. pack() fills the memory from the float32 constant, and returns false when out of
+ * memory. */
 typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;
-/* Frees the packed weights from `newest` back to `oldest`, which stays; both are values that
- * backend->weights has had. No step may read them. */
+/* Frees the packed weights from `newest` back to `oldest`, without `oldest`. Both are earlier
+ * values of backend->weights. No step may read the freed weights. */
 void weights_free_since(struct backend *backend, struct weight *newest,
                         const struct weight *oldest);
-/* Ends compiling: releases the constants that were packed into another layout. */
+/* Ends compilation: releases the constants that were packed into another layout. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

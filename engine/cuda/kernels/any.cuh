@@ -4,7 +4,7 @@
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_pointwise.h"
 
-/* dtypes and their C++ types; BOOL and I64 stand apart */
+/* dtypes and their C++ types; BOOL and I64 are handled separately */
 #define NUMBERS(X)                                                                                 \
     X(T_F32, float)                                                                                \
     X(T_F16, __half)                                                                               \
@@ -45,7 +45,7 @@ template <typename C> __device__ static inline C load_any(const void *x, int dty
 #undef LOAD_CASE
 }
 
-/* A float truncated; NaN is 0, what does not fit ends at the nearer end. */
+/* Truncates a float and saturates; NaN becomes 0. */
 template <typename I> __device__ static inline I clamped_cast(double x)
 {
     constexpr bool is_signed = (I)-1 < (I)1;
@@ -56,11 +56,11 @@ template <typename I> __device__ static inline I clamped_cast(double x)
         return (I)0;
     if (x <= (is_signed ? -high : 0.0))
         return (I)least;
-    /* 2^bits itself is no number of I. */
+    /* 2^bits itself is not a value of I. */
     return x >= high ? (I)((uint64_t) ~(uint64_t)0 >> (64 - bits)) : (I)x;
 }
 
-/* An integer becomes another one as it wraps, a float as it is clamped. */
+/* Converts a number: integers wrap, floats saturate. */
 template <typename T, typename C> __device__ static inline T number_to(C x)
 {
     if constexpr (is_narrow<T>)

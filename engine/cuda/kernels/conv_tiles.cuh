@@ -1,19 +1,19 @@
-/* Private to conv_tensor.cu and conv_int8.cu: the implicit matrix product of a convolution over
- * [N, H, W, C] images, on tensor cores, without an im2col buffer
+/* Private to conv_tensor.cu and conv_int8.cu: convolution of [N, H, W, C] images as an implicit
+ * matrix product on tensor cores, without an im2col buffer
  *
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
  * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
  *
- * A block makes a tile of positions by channels. It goes through k in steps of Tile::DEPTH: copies
- * that run behind the arithmetic (copy_async) fill a ring of STAGES tiles of x and of the weights
- * in shared memory; what lies in the padding, or beyond an edge, is filled in by the copy itself.
- * Each warp multiplies its part of the tile with mma out of that ring. One barrier a step does for
- * both: the step's data is there for all, and the slot that is filled next has been read by all.
+ * A block computes a tile of positions by channels. It loops over k in steps of Tile::DEPTH.
+ * Asynchronous copies (copy_async) fill a ring of STAGES tiles of x and of the weights in shared
+ * memory; the copy itself fills in padding and numbers beyond an edge. Each warp multiplies its
+ * part of the tile with mma from that ring. One barrier per step serves two purposes: the step's
+ * data has arrived for all threads, and all threads have read the slot that is filled next.
  *
- * A number is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a float32,
- * which lie in shared memory, and in the fragments of a warp, as one number of two bytes does.
- * Channels and rows of weights are counted in these. */
+ * A number is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a float32.
+ * In shared memory and in a warp's fragments, each of these has the layout of a two-byte number.
+ * Channels and rows of weights are counted in these numbers. */
 #pragma once
 
 #include "engine/cuda/kernels/tensor_core.cuh"
@@ -25,7 +25,7 @@ inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* Does the padding hold something else than zeroes (the zero point of 8-bit integers)? */
+/* True if the padding has other contents than zeros: the zero point of 8-bit integers. */
 template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;
 template <> constexpr bool padding_is_stored<u8_pair> = true;
@@ -35,14 +35,14 @@ template <int POSITIONS_, int CHANNELS_, int DEPTH_, int WARP_POSITIONS_, int WA
 struct conv_tile {
     static constexpr int POSITIONS = POSITIONS_, CHANNELS = CHANNELS_, DEPTH = DEPTH_;
     static constexpr int WARP_POSITIONS = WARP_POSITIONS_, WARP_CHANNELS = WARP_CHANNELS_;
-    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: on a processor */
+    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_; /* BLOCKS: per multiprocessor */
     static constexpr int ACROSS = CHANNELS / WARP_CHANNELS;
     static constexpr int WARPS = POSITIONS / WARP_POSITIONS * ACROSS;
     static constexpr int THREADS_ = 32 * WARPS;
     static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
     static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
     static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* Rows of 16 positions of a warp that fit at a time, as sums, where the stages were. */
+    /* Rows of 16 positions of a warp whose sums fit at a time into the memory of the stages. */
     static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
     static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
                                  : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
@@ -51,8 +51,8 @@ struct conv_tile {
     static_assert(WARP_POSITIONS % 16 == 0 && WARP_CHANNELS % 16 == 0, "whole fragments");
 };
 
-/* Tiles by number: positions, channels, depth; a warp's positions, channels; stages, blocks. Those
- * from SMALL_TILES on also exist for images whose channels do not come in eights. */
+/* Tiles by index: positions, channels, depth; a warp's positions, channels; stages, blocks. Those
+ * from SMALL_TILES on also exist for images whose channel count is not a multiple of eight. */
 #define TILES(X)                                                                                   \
     X(0, 256, 128, 32, 64, 64, 3, 1)                                                               \
     X(1, 128, 256, 32, 64, 64, 3, 1)                                                               \
@@ -71,12 +71,12 @@ enum { TILE_COUNT = 10, SMALL_TILES = 7 };
 TILES(TILE_TYPE)
 #undef TILE_TYPE
 
-/* How a convolution is divided among blocks. */
+/* The division of a convolution among blocks. */
 template <typename S> struct conv_split {
-    int tiles_across; /* tiles of channels of a group */
-    int steps, each;  /* of Tile::DEPTH: all, and of a block */
-    int splits;       /* blocks that share a tile; none of them is empty */
-    S *sums;          /* [splits, positions, m] instead of y; NULL: y */
+    int tiles_across; /* tiles of channels per group */
+    int steps, each;  /* steps of Tile::DEPTH: in all, and per block */
+    int splits;       /* number of blocks that share a tile; each has work */
+    S *sums;          /* [splits, positions, m] instead of y; NULL: write y */
 };
 
 template <typename Tile, typename S>
@@ -91,14 +91,14 @@ conv_split<S> split_of(const struct cuda_conv &c, int splits, void *workspace)
     return g;
 }
 
-/* x = tiles, channels first (neighbours share positions), y = group, z = split. */
+/* x = tiles, channels first (so that neighbours share positions), y = group, z = split. */
 template <typename Tile, typename S> dim3 grid_of(const struct cuda_conv &c, const conv_split<S> &g)
 {
     const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
     return dim3((unsigned)tiles, (unsigned)c.groups, (unsigned)g.splits);
 }
 
-/* Calls launch.start<Tile, VEC>() for tile `number`; VEC: channels of x that are read at a time. */
+/* Calls launch.start<Tile, VEC>() for tile `number`; VEC: number of channels of x per read. */
 template <typename Launch> void start_tile(int number, const struct cuda_conv &c, Launch launch)
 {
     const int cg = c.c / c.groups;
@@ -119,18 +119,19 @@ template <typename Launch> void start_tile(int number, const struct cuda_conv &c
 #undef TILE_CASE
 }
 
-/* A thread's share in filling a tile of x: one column of pieces of VEC channels, some rows. */
+/* The part of a tile of x that a thread copies: one column of pieces of VEC channels, some rows. */
 template <typename T, typename Tile, int VEC> struct image_copies {
     static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;
     static constexpr int ROWS = Tile::POSITIONS / STEP;
     static_assert(STEP % 8 == 0 && Tile::POSITIONS % STEP == 0, "rows keep their swizzling");
 
     const T *base;    /* of the first image that the tile reads, at the group's channels */
-    int offset[ROWS]; /* of a window's first place from there, in numbers; may be negative */
-    int corner[ROWS]; /* that place's row and column, 16 bits each, signed */
-    int place;        /* of the first row's piece in the tile */
+    int offset[ROWS]; /* offset of a window's first position from `base`, in numbers; may be
+                         negative */
+    int corner[ROWS]; /* row and column of that position, 16 bits each, signed */
+    int place;        /* index in the tile of the first row's piece */
     int r, s, channel;
-    const T *outside; /* a piece of what the padding holds, where that is not zero */
+    const T *outside; /* a piece with the padding's contents, if they are not zero */
 
     __device__ inline void start(const T *x, const cuda_conv &c, int positions, int first,
                                  int group, int k, const T *padding = nullptr)
@@ -145,7 +146,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
             int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
             bool has = p < positions;
             offset[i] = has ? (((n - image) * c.h + h) * c.w + w) * c.c : 0;
-            /* A row far above the image stays outside wherever the window goes. */
+            /* A row far above the image stays outside for every window position. */
             corner[i] = (int)((uint32_t)(has ? h : -32768) << 16 | (uint32_t)(uint16_t)w);
         }
         k += column * VEC;
@@ -157,7 +158,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
             outside = padding;
     }
 
-    /* Starts the copies of one step, and goes on to the next. */
+    /* Starts the copies of one step and advances to the next. */
     __device__ inline void copy(T *to, const cuda_conv &c)
     {
         const int down = r * c.dilation_h, right = s * c.dilation_w;
@@ -184,7 +185,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     }
 };
 
-/* The same for the weights, whose rows of c.row numbers are whole pieces of eight. */
+/* The same for the weights: rows of c.row numbers are a multiple of eight. */
 template <typename T, typename Tile> struct weight_copies {
     static constexpr int PIECES = Tile::DEPTH / 8, STEP = Tile::THREADS_ / PIECES;
     static constexpr int ROWS = Tile::CHANNELS / STEP;
@@ -222,7 +223,7 @@ template <typename Tile, typename S> struct sums_of {
     S at[DOWN][ACROSS][4];
 };
 
-/* A step: sums += x * weights of the warp's part. */
+/* One step: sums += x * weights of the warp's part. */
 template <typename T, typename Tile, typename S>
 __device__ static inline void multiply_step(const T *x, const T *weights, int warp,
                                             sums_of<Tile, S> &sums)
@@ -247,7 +248,7 @@ __device__ static inline void multiply_step(const T *x, const T *weights, int wa
     }
 }
 
-/* All steps of a block from `first` on; the sums of its warps. */
+/* All steps of a block from `first` on; returns the sums of its warps. */
 template <typename T, typename Tile, int VEC, typename S>
 __device__ static inline void multiply_tile(T *ring, const T *x, const T *weights,
                                             const cuda_conv &c, int p0, int m0, int first,
@@ -265,7 +266,7 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
             images.copy(slot, c);
             filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
         }
-        copies_commit(); /* a group a step, also where it is empty, so that counting is simple */
+        copies_commit(); /* one group per step, even if it is empty, so that counting is simple */
     }
     int reads = 0, fills = Tile::STAGES - 1;
     for (int step = 0; step < steps; step++) {

@@ -1,10 +1,10 @@
-/* Private to depthwise.cu and int8.cu: which outputs a thread of a depthwise kernel makes. */
+/* Private to depthwise.cu and int8.cu: maps threads of a depthwise kernel to outputs. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
 
-/* Item i of a kernel that makes eight neighbouring channels of WIDE neighbouring outputs of a row;
- * its windows, STRIDE apart, begin at (top, left) of image n, which may be negative. */
+/* Item i of a kernel: eight neighbouring channels of WIDE neighbouring outputs of a row. Its
+ * windows, STRIDE apart, start at (top, left) of image n, which may be negative. */
 template <int STRIDE, int WIDE> struct depthwise_item {
     int channel, first, oh, n, left, top;
 
@@ -19,7 +19,7 @@ template <int STRIDE, int WIDE> struct depthwise_item {
         top = oh * STRIDE - c.pad_h;
     }
 
-    /* Where its output o is in y. */
+    /* Offset in y of the item's output o. */
     __device__ inline size_t output(const cuda_conv &c, int o) const
     {
         return (((size_t)n * c.oh + oh) * c.ow + first + o) * c.c + channel;

@@ -1,12 +1,14 @@
-/* What the kernels share: launches, reductions, strided access, number types, activations.
+/* Device code that the kernels share: launches, reductions, strided access, number types,
+ * activations.
  *
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
- * double (tests/fake_cuda), where LENSD_FAKE_CUDA is defined and a launch runs blocks and threads
- * in loops. Hence LAUNCH instead of <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK for
- * kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared memory.
+ * double (tests/fake_cuda). The latter defines LENSD_FAKE_CUDA, and its launches run blocks and
+ * threads in loops. Hence LAUNCH replaces <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK
+ * for kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared
+ * memory.
  *
- * A grid has at most GRID_MOST blocks along y and along z; what may be more than that is folded
- * into x, or looped over in strides. */
+ * A grid has at most GRID_MOST blocks along y and z. Larger extents are folded into x or looped
+ * over. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -31,8 +33,8 @@ enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
 #define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define START_BLOCK                             START
 
-/* More than 48 KiB of dynamic shared memory has to be allowed for a kernel, on every device. It is
- * allowed all there is, as another thread's launch may need more than this one. */
+/* A kernel needs permission for more than 48 KiB of dynamic shared memory, on every device. It gets
+ * the maximum, as another thread's launch may need more than this one. */
 template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
 {
     int device = 0, most = 0;
@@ -47,8 +49,8 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
                                  most - (int)attributes.sharedSizeBytes) == cudaSuccess);
 }
 
-/* For kernels with several blocks per multiprocessor: asks for the largest shared-memory part of
- * its L1 cache. The driver's own choice may leave room for one block only. */
+/* For kernels with several blocks per multiprocessor: requests the largest shared-memory part of
+ * the L1 cache. The driver's default may leave room for only one block. */
 template <typename... P> static inline void prefer_shared(void (*kernel)(P...))
 {
     (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -64,7 +66,7 @@ template <typename... P> static inline void prefer_shared(void (*kernel)(P...))
     } while (0)
 #endif
 
-/* An empty tensor needs no launch; CUDA calls a grid without blocks an error. */
+/* An empty tensor needs no launch: CUDA rejects a grid without blocks. */
 static inline bool has_blocks(dim3 grid)
 {
     return grid.x && grid.y && grid.z;
@@ -79,7 +81,7 @@ static inline bool has_blocks(dim3 grid)
 #define LAUNCH_BLOCK(kernel, grid, ...)  LAUNCH_WITH(START_BLOCK, kernel, grid, __VA_ARGS__)
 #define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
 
-/* ONNX's numbers, as engine/tensor/tensor.h has them. */
+/* ONNX's numbers, as in engine/tensor/tensor.h. */
 enum {
     T_F32 = 1,
     T_U8 = 2,
@@ -132,7 +134,7 @@ template <typename V> __device__ static inline V lane_exchange(V value, int lane
     return value;
 }
 
-/* The join of a warp's values, in every lane. */
+/* Joins the values of a warp; every lane gets the result. */
 template <typename V, typename Join> __device__ static inline V warp_join(V value, Join join)
 {
     UNROLL
@@ -141,8 +143,8 @@ template <typename V, typename Join> __device__ static inline V warp_join(V valu
     return value;
 }
 
-/* The join of the values of a block of BLOCK threads, in every thread. `shared` has a place for
- * each warp; it may be used again at once. */
+/* Joins the values of a block of BLOCK threads; every thread gets the result. `shared` has one
+ * element per warp and can be reused at once. */
 template <int BLOCK = THREADS, typename V, typename Join>
 __device__ static inline V block_join(V value, V *shared, Join join)
 {
@@ -157,7 +159,7 @@ __device__ static inline V block_join(V value, V *shared, Join join)
     return value;
 }
 
-/* NaN where one of them is. */
+/* NaN if either is NaN. */
 template <typename C> __device__ static inline C greater_of(C a, C b)
 {
     return a != a ? a : b != b ? b : a > b ? a : b;
@@ -190,7 +192,7 @@ __device__ static inline void for_each_index(I i, int rank, const Dim *dims, Vis
         visit(0, i);
 }
 
-/* How far element i lies from the first one. */
+/* Offset of element i from the first one. */
 template <typename I, typename Dim>
 __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, const Dim *steps)
 {
@@ -199,7 +201,7 @@ __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, cons
     return at;
 }
 
-/* Where element i's operands lie. */
+/* Offsets of element i's operands. */
 template <int OPERANDS>
 __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
 {
@@ -211,7 +213,7 @@ __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64
     });
 }
 
-/* Item i of a kernel that makes outputs of images in `across` items of channels each. */
+/* Item i of a kernel that makes image outputs; each has `across` items of channels. */
 struct output_item {
     int item, ow, oh, n;
 
@@ -255,14 +257,14 @@ template <> __device__ inline __half from_float<__half>(float x)
     return __float2half(x);
 }
 
-/* A row of a switch that is a table. */
+/* A case of a switch that is used as a table. */
 #define CASE(label, value)                                                                         \
     case label:                                                                                    \
         return value
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-/* exp(x) for softmax. exp2f is about one instruction on a GPU, expf several. */
+/* exp(x) for softmax. exp2f is about one instruction on a GPU, expf takes several. */
 __device__ static inline float exp_of(float x)
 {
     return exp2f(x * LOG2_E);
@@ -273,7 +275,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* NaN stays NaN: comparisons are written so that they pass it on. */
+/* NaN stays NaN: the comparisons pass it on. */
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
@@ -300,7 +302,7 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
     }
 }
 
-/* The same for COUNT numbers: one decision for all. */
+/* The same for COUNT numbers, with one branch for all. */
 #define ACTIVATE_EACH(expression)                                                                  \
     UNROLL                                                                                         \
     for (int i = 0; i < COUNT; i++) {                                                              \
@@ -332,7 +334,7 @@ __device__ static inline void activate_all(float (&v)[COUNT], int activation, fl
 }
 #undef ACTIVATE_EACH
 
-/* ---- neighbouring numbers, moved as one: eight, at addresses of whole 16 bytes, or one ---- */
+/* ---- vector access: eight neighbouring numbers at 16-byte aligned addresses, or one ---- */
 
 /* 16 bytes, aligned. */
 struct alignas(16) words4 {
@@ -380,7 +382,7 @@ template <typename T> __device__ static inline void store_all(T *to, const float
     }
 }
 
-/* v += the numbers from `from` on, if there are such. */
+/* v += the numbers from `from` on, unless it is NULL. */
 template <typename T, int EACH>
 __device__ static inline void add_all(float (&v)[EACH], const T *from)
 {
@@ -411,7 +413,7 @@ __device__ static inline void finish(Y *y, size_t at, int column, float value,
     finish_all(y, at, column, v, e);
 }
 
-/* Where channel m of an output position is in y. */
+/* Offset in y of channel m of an output position. */
 __device__ static inline size_t output_at(const cuda_conv &c, size_t position, int m)
 {
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
@@ -480,7 +482,7 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
         }                                                                                          \
     } while (0)
 
-/* Runs what is given with T as the C++ type of a dtype. */
+/* Runs the arguments with T as the C++ type of a dtype. */
 #define WITH_TYPE(dtype, ...)                                                                      \
     do {                                                                                           \
         if ((dtype) == T_F32) {                                                                    \
@@ -495,7 +497,8 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
         }                                                                                          \
     } while (0)
 
-/* Runs `call` with T as the type of a product's operands and Y as its result's: T, or float. */
+/* Runs `call` with T as the type of a product's operands and Y as its result's type: T, or
+ * float. */
 #define WITH_TYPES(dtype, y_dtype, call)                                                           \
     WITH_TYPE(                                                                                     \
         dtype,                                                                                     \

@@ -1,10 +1,10 @@
-/* What the kernels on 8-bit integers share: how a sum becomes a stored number. */
+/* Functions that the kernels on 8-bit integers share: conversion of a sum to a stored number. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/kernels/tensor_core.cuh"
 
-/* Products and sums that are rounded one by one, as on the CPU: nvcc would make them one fma. */
+/* Products and sums with separate rounding, as on the CPU: nvcc would make them one fma. */
 __device__ static inline float times(float a, float b)
 {
 #ifdef LENSD_FAKE_CUDA
@@ -40,7 +40,7 @@ __device__ static inline int byte_of(unsigned char byte, bool is_signed)
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
-/* A whole number that is stored; NaN becomes the lowest. */
+/* Rounded number to stored number; NaN becomes the lowest. */
 __device__ static inline int clamped_byte(float x, int lowest)
 {
     const float low = (float)lowest, high = low + 255.0f;
@@ -67,8 +67,8 @@ __device__ static inline int wrapped(int a, int b)
     return (int)((unsigned)a + (unsigned)b);
 }
 
-/* COUNT neighbouring numbers of four bytes (int32, float32), of which `count` are there; `whole`:
- * all of them, at an address of whole 16 bytes where they come in fours. */
+/* COUNT neighbouring numbers of four bytes (int32, float32), of which `count` are valid. `whole`:
+ * all are valid; groups of four are 16-byte aligned. */
 template <typename S, int COUNT>
 __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
 {
@@ -109,8 +109,8 @@ __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size
     store_bytes((unsigned char *)y + at, bytes, whole, count);
 }
 
-/* The epilogue of COUNT neighbouring sums, of which `count` are there; `whole`: all, and at
- * addresses that are multiples of their size. */
+/* Applies the epilogue to COUNT neighbouring sums, of which `count` are valid. `whole`: all are
+ * valid, and addresses are multiples of their size. */
 template <int COUNT>
 __device__ static inline void finish_sums(int (&v)[COUNT], void *y, size_t at, int column,
                                           bool whole, int count, const cuda_int8_epilogue &e)

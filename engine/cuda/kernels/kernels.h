@@ -1,7 +1,7 @@
-/* The kernels, as the C side of the module calls them. Every function enqueues on `stream` and
- * returns at once; cudaGetLastError() tells whether the launch was accepted. Pointers are device
- * memory. Activations are float32, bfloat16 or float16 (enum dtype); sums are float32. Images are
- * [N, H, W, C]. Counts are elements. */
+/* Host functions that launch the kernels. Each enqueues on `stream` and returns at once;
+ * cudaGetLastError() tells whether the launch was accepted. Pointers are device memory. Activations
+ * are float32, bfloat16 or float16 (enum dtype); sums are float32. Images are [N, H, W, C]. Counts
+ * are in elements. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,18 +14,18 @@ extern "C" {
 
 #define CUDA_MAX_RANK 8
 
-/* What follows a product: y = activation(y + bias[column] + residual). */
+/* Operations after a product: y = activation(y + bias[column] + residual). */
 struct cuda_epilogue {
     const float *bias;    /* per column (channel), or NULL */
-    const void *residual; /* shaped like y, of y's dtype, or NULL; may be y itself */
+    const void *residual; /* shaped like y, with y's dtype, or NULL; may be y itself */
     int activation;       /* enum activation */
     float alpha, beta;
 };
 
 #define CUDA_OPERANDS 3
 
-/* A strided access map: where the operands of y's elements lie. y is dense, outermost dimension
- * first; steps are elements of an operand, 0: the operand is repeated there. */
+/* A strided access map: offsets of the operands of y's elements. y is dense, outermost dimension
+ * first. Steps are in elements of an operand; 0 repeats the operand. */
 struct cuda_access_map {
     int rank;
     int64_t dims[CUDA_MAX_RANK];
@@ -38,14 +38,14 @@ struct cuda_conv {
     int oh, ow, m;  /* of y; m over all groups */
     int kh, kw, groups;
     int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w;
-    int row;   /* numbers from one output channel's weights to the next: kh * kw * c / groups, for
+    int row;   /* numbers between the weights of two output channels: kh * kw * c / groups, for
                   cuda_conv_tensor rounded up to a multiple of 8 */
-    int y_row; /* numbers from one position of y to the next; 0: m. Others than m not for residuals,
-                  8-bit integers, and depthwise and transposed kernels */
+    int y_row; /* numbers between two positions of y; 0: m. Must be m for residuals, 8-bit integers,
+                  and depthwise and transposed kernels */
 };
 
-/* One candidate for a convolution on tensor cores: the shape of a block's tile, and among how many
- * blocks the sum of an output is divided. */
+/* One candidate for a convolution on tensor cores: the shape of a block's tile, and the number of
+ * blocks that share the sum of an output. */
 struct cuda_conv_candidate {
     int tile, splits;
 };
@@ -57,8 +57,8 @@ struct cuda_pool {
     int is_max, count_include_pad;
 };
 
-/* Attention on matrices with strides. A group counts through its parts, the last one fastest; a
- * part moves `stride` elements a step. */
+/* Attention on matrices with strides. A group counts through its parts, the last part fastest; one
+ * step of a part moves `stride` elements. */
 #define CUDA_GROUP_PARTS      6
 #define CUDA_ATTENTION_BIASES 3
 
@@ -73,15 +73,15 @@ struct cuda_matrices {
     int column_step;
 };
 
-/* y = softmax(scale * q k^T + biases) v; q [rows, depth], k [keys, depth], v [keys, width],
- * biases [rows, keys], y [rows, width], of each of `batch`. A row whose greatest score is -inf, or
- * that has a NaN, is NaN, or 0 with nan_is_zero. */
+/* y = softmax(scale * q k^T + biases) v for each of `batch`; q [rows, depth], k [keys, depth], v
+ * [keys, width], biases [rows, keys], y [rows, width]. A row with a NaN, or whose highest score is
+ * -inf, is NaN, or 0 with nan_is_zero. */
 struct cuda_attention {
     int batch, rows, keys, depth, width;
     float scale;
     int nan_is_zero, bias_count;
     struct cuda_matrices q, k, v, y, bias[CUDA_ATTENTION_BIASES];
-    int bias_is_float[CUDA_ATTENTION_BIASES]; /* else of the operands' dtype */
+    int bias_is_float[CUDA_ATTENTION_BIASES]; /* otherwise the operands' dtype */
 };
 
 struct cuda_attention_data {
@@ -94,7 +94,7 @@ enum cuda_reduction {
     CUDA_FOLD_SUM,
     CUDA_FOLD_MEAN,
     CUDA_FOLD_MAX,
-    CUDA_FOLD_MIN, /* these are all that cuda_reduce takes */
+    CUDA_FOLD_MIN, /* cuda_reduce supports only the operations up to here */
     CUDA_FOLD_PRODUCT,
     CUDA_FOLD_L1,
     CUDA_FOLD_L2,
@@ -112,8 +112,8 @@ void cuda_activate(cudaStream_t stream, int dtype, const void *x, void *y, size_
 void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, const void *a,
                        const void *b, void *y, const struct cuda_access_map *map, int activation,
                        float alpha, float beta);
-/* The epilogue as a pass of its own, in place over y [rows, columns], whose rows are `pitch`
- * numbers apart; with a residual as many as there are columns. */
+/* Applies an epilogue in a separate pass, in place over y [rows, columns], whose rows are `pitch`
+ * numbers apart. With a residual, `pitch` must be `columns`. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          size_t pitch, const struct cuda_epilogue *epilogue);
 /* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both aligned to 16 bytes. */
@@ -135,23 +135,23 @@ struct cuda_parts {
     struct cuda_part parts[CUDA_PARTS];
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
-/* The same without tables, from parts of `dtype` into y, where a number x of column c becomes
+/* The same without tables, from parts of `dtype` into y: a number x of column c becomes
  * activation(x * scale[c] + shift[c]). A part may be y itself. */
 void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
                       void *y, const struct cuda_parts *parts, int activation, float alpha,
                       float beta);
-/* Candidates for a device with so many processors and `shared_limit` bytes of shared memory for a
- * block, the most promising first; returns how many. 0: a group has an odd number of channels
- * (float32 may), or an image is too large for cuda_conv_tensor. */
+/* Candidates, the most promising first, for a device with `processors` multiprocessors and
+ * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if a group has
+ * an odd number of channels (allowed for float32), or an image is too large for
+ * cuda_conv_tensor. */
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
                          int processors, struct cuda_conv_candidate *ret, int max);
-/* Bytes that a candidate needs beside its operands. */
+/* Bytes that a candidate needs in addition to its operands. */
 size_t cuda_conv_workspace(const struct cuda_conv *conv,
                            const struct cuda_conv_candidate *candidate);
 /* On tensor cores: float16 (sm_75 and later), bfloat16, or float32 whose operands are rounded to
- * TF32 (sm_80). weights: rows of conv->row
- * numbers, [kh, kw, c / groups] and then anything finite. All pointers aligned to 16 bytes. y: of
- * x's dtype or float32. */
+ * TF32 (sm_80). weights: rows of conv->row numbers: [kh, kw, c / groups], then finite padding. All
+ * pointers are aligned to 16 bytes. y: x's dtype or float32. */
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue,
@@ -163,7 +163,7 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
 /* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1, 2 or 4 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
-/* Any groups, one thread an output; weights as above. */
+/* Any groups, one thread per output; weights as above. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
@@ -176,8 +176,8 @@ void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
 /* y[n, c] over positions: mean or max. */
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max);
-/* Does cuda_attend take it, on tensor cores (16-bit dtypes) or on ordinary ones, on a device whose
- * blocks may have so much shared memory? */
+/* True if cuda_attend supports it, on tensor cores (16-bit dtypes) or ordinary cores, on a device
+ * with `shared_limit` bytes of shared memory per block. */
 int cuda_attention_takes(const struct cuda_attention *attention, int on_tensor_cores,
                          size_t shared_limit);
 void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
@@ -187,19 +187,20 @@ void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t
 /* is_rms: RMSNormalization, whose mean counts as 0. bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
-/* y[o, i] = over r of x[o, r, i]. */
+/* y[o, i] = reduction over r of x[o, r, i]. */
 void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const void *x, void *y,
                  size_t outer, size_t reduced, size_t inner);
 
-/* ---- the ends of a run (argbest.cu) ---- */
+/* ---- inputs and outputs of a run (argbest.cu) ---- */
 
-/* Converts an image batch. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
+/* Converts a batch of images. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
  * row of floats is copied. Rows of x are `pitch` bytes apart, rows of y `row` elements. With
  * is_padded a pixel of y has one more channel, which is zero. */
 struct cuda_pixels {
     size_t rows, row, pitch;
-    int channels, is_reversed; /* 1 or 3; the bytes of a pixel are in the other order */
-    int is_padded;             /* 16-bit numbers only */
+    int channels, is_reversed; /* channels: 1 or 3; is_reversed: the channels of a pixel are in
+                                  reverse order */
+    int is_padded;             /* for 16-bit numbers only */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);

@@ -9,35 +9,35 @@ extern "C" {
 
 enum cuda_pad_mode { CUDA_PAD_CONSTANT, CUDA_PAD_REFLECT, CUDA_PAD_EDGE, CUDA_PAD_WRAP };
 
-/* y[…, i, …] = x[…, first + source(i - before), …] of each dimension, where source() brings what
- * lies outside of the `kept` elements back by the mode; y is `fill` there with CONSTANT. */
+/* y[…, i, …] = x[…, first + source(i - before), …] in each dimension. source() maps positions
+ * outside of the `kept` elements back by the mode; with CONSTANT y is `fill` there. */
 struct cuda_pad {
     int rank;
     enum cuda_pad_mode mode;
     int64_t out[CUDA_MAX_RANK], kept[CUDA_MAX_RANK], first[CUDA_MAX_RANK], before[CUDA_MAX_RANK];
     int64_t steps[CUDA_MAX_RANK]; /* in x, elements */
-    uint64_t fill;                /* the element's bytes, first */
+    uint64_t fill;                /* the element's bytes, at the start */
 };
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
 
-/* Which slice of a tensor each of `count` tuples of indices is: part k, of extent[k], counts from
- * the end where it is negative, and moves step[k] elements. All indices must be in range. */
+/* Maps each of `count` tuples of indices to a slice of a tensor. Part k has extent[k], counts from
+ * the end if it is negative, and moves step[k] elements. All indices must be in range. */
 struct cuda_tuples {
     int depth, index_bytes; /* 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
     size_t count, slice; /* elements of a slice */
     size_t per_batch;    /* tuples */
-    size_t listed;       /* tuples that there are: those of a further batch may be the same */
-    int64_t batch_step;  /* elements of the tensor */
+    size_t listed;       /* number of distinct tuples: further batches may use the same ones */
+    int64_t batch_step;  /* in elements of the tensor */
 };
-/* to [count, slice] becomes the slices of `from`; or with `scatters` slices of `to` become
- * from [count, slice], where no two tuples may be the same. */
+/* Gathers the slices of `from` into to [count, slice]. With `scatters`, writes from [count, slice]
+ * to slices of `to`; then no two tuples may be equal. */
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *tuples);
 
-/* Indices along an axis: they count through map.dims, a tensor has map.steps[0], 0 for the axis,
- * along which an index moves axis_step elements of `extent`. */
+/* Indices along an axis. They count through map.dims; a tensor has the strides map.steps[0], with 0
+ * for the axis. Along the axis, of `extent`, an index moves axis_step elements. */
 struct cuda_along {
     struct cuda_access_map map;
     int index_bytes; /* 4 or 8 */

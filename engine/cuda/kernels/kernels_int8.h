@@ -1,6 +1,6 @@
-/* The kernels on 8-bit integers, as the C side of the module calls them; the rules of kernels.h
- * hold. A tensor of 8-bit integers stands for (stored - zero) * scale. Types are enum dtype's: U8,
- * I8, I32, F32, F16, BF16. Numbers are rounded half to even, and saturate. */
+/* Host functions for kernels on 8-bit integers; conventions as in kernels.h. A tensor of 8-bit
+ * integers represents (stored - zero) * scale. Types are enum dtype's: U8, I8, I32, F32, F16, BF16.
+ * Numbers are rounded half to even and saturate. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* What follows the int32 sum of x * weights over a window (x as it is stored; in the padding
- * stands its zero point):
+/* Operations on the int32 sum of x * weights over a window (stored values of x; the padding holds
+ * its zero point):
  *
  *     sum += bias[m] - *x_zero * weight_sums[m]
  *     U8, I8:  y = saturate(round(sum * scales[m]) + zero)
@@ -18,35 +18,36 @@ extern "C" {
  *              y = table[y]
  *     I32:     y = sum        F32:  y = sum * scales[m] */
 struct cuda_int8_epilogue {
-    const int32_t *bias;         /* per channel of y, or NULL; a zero point of x that is known
-                                    beforehand is in it: less zero times the channel's weights */
-    const unsigned char *x_zero; /* of x_type, or NULL: that is in the bias, or 0 */
-    const int32_t *weight_sums;  /* per channel, with x_zero */
+    const int32_t *bias; /* per channel of y, or NULL. If x's zero point is constant, the bias
+                            includes it: minus zero times the channel's weights */
+    const unsigned char *x_zero; /* of x_type; NULL: the bias includes it, or it is 0 */
+    const int32_t *weight_sums;  /* per channel; used with x_zero */
     const float *scales;         /* per channel; not for I32 */
-    const void *residual;        /* shaped like y, of its type, or NULL; may be y itself */
-    const unsigned char *table;  /* 256 stored numbers of y's type, by the byte of one; or NULL */
+    const void *residual;        /* shaped like y, with its type, or NULL; may be y itself */
+    const unsigned char *table;  /* 256 stored numbers of y's type, indexed by a byte; or NULL */
     float own_ratio, residual_ratio, fixed;
     int zero, y_type, x_type;
 };
 
-/* A convolution of 8-bit integers. The members of `conv` count bytes: conv->row is from one output
- * channel's weights to the next. */
+/* A convolution of 8-bit integers. The members of `conv` count bytes: conv->row is the distance
+ * between the weights of two output channels. */
 struct cuda_int8_conv {
     struct cuda_conv conv;
     int x_type;                   /* U8 or I8 */
-    const unsigned char *padding; /* 16 bytes, aligned, that hold x's zero point */
+    const unsigned char *padding; /* 16 aligned bytes with x's zero point */
 };
 
-/* Candidates on tensor cores (sm_75 and later), as cuda_conv_candidates; 0: the channels of a group
- * are no multiple of four, or an image is too large. cuda_conv_workspace says what they need. */
+/* Candidates on tensor cores (sm_75 and later), as cuda_conv_candidates. Returns 0 if the channels
+ * of a group are not a multiple of four, or an image is too large. cuda_conv_workspace gives their
+ * scratch memory. */
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                               struct cuda_conv_candidate *ret, int max);
-/* weights: signed, rows of whole 16 bytes, [kh, kw, c / groups] and then zeroes. */
+/* weights: signed, rows of a multiple of 16 bytes: [kh, kw, c / groups], then zeros. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
-/* Any groups, a thread an output; weights: int16, [m, kh, kw, c / groups]. */
+/* Any groups, one thread per output; weights: int16, [m, kh, kw, c / groups]. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue);
@@ -54,10 +55,10 @@ void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weigh
 void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
                               const struct cuda_int8_conv *conv,
                               const struct cuda_int8_epilogue *epilogue);
-/* y = epilogue(sums added up), sums: [splits, rows, columns]. */
+/* y = epilogue(sum over splits of sums); sums: [splits, rows, columns]. */
 void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
                       size_t columns, const struct cuda_int8_epilogue *epilogue);
-/* 16 bytes of a zero point. */
+/* Writes a zero point 16 times. */
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
 
 /* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
@@ -70,8 +71,8 @@ void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_
 void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count);
 
 /* QLinearAdd: y = saturate(round(fixed + b * b_ratio + a * a_ratio)), QLinearMul: y =
- * saturate(round((a - a_zero) * (b - b_zero) * a_ratio + fixed)); zero points of a and b of Add are
- * in `fixed`. */
+ * saturate(round((a - a_zero) * (b - b_zero) * a_ratio + fixed)). For Add, `fixed` includes the
+ * zero points of a and b. */
 struct cuda_int8_binary {
     int is_product, a_type, b_type, y_type;
     float a_ratio, b_ratio, fixed;
@@ -84,7 +85,7 @@ struct cuda_int8_binary {
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
 
-/* The maximum of stored numbers, or QLinearAveragePool's mean: saturate(round(sum of (x -
+/* The maximum of stored numbers, or the mean of QLinearAveragePool: saturate(round(sum of (x -
  * from_zero) * from_scale / taps / to_scale + to_zero)). */
 struct cuda_int8_pool {
     struct cuda_pool pool;
@@ -94,8 +95,8 @@ struct cuda_int8_pool {
 };
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool);
-/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At most so
- * many positions, of which a thread adds up an eighth as int32. */
+/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). The limit
+ * bounds the positions: a thread adds up an eighth of them as int32. */
 #define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero);

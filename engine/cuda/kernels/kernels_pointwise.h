@@ -1,4 +1,4 @@
-/* Kernels over numbers of any dtype; conventions as in kernels.h. */
+/* Pointwise kernels for any dtype; conventions as in kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -40,8 +40,8 @@ enum cuda_pointwise_op {
     CUDA_N_SUB,
     CUDA_N_MUL,
     CUDA_N_DIV,
-    CUDA_N_MOD,  /* the sign of the divisor */
-    CUDA_N_FMOD, /* the sign of the dividend */
+    CUDA_N_MOD,  /* the result has the divisor's sign */
+    CUDA_N_FMOD, /* the result has the dividend's sign */
     CUDA_N_MAX,
     CUDA_N_MIN,
     CUDA_N_PRELU,
@@ -59,16 +59,15 @@ enum cuda_pointwise_op {
 
 enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
 
-/* y, from operands that lie as the map says. Computed in float32, in float64 or in 64-bit integers;
- * what does not fit y's dtype wraps when it comes from an integer and ends at the nearer end when
- * it comes from a float, whose NaN is 0. */
+/* Computes y from operands with strided access. Computed in float32, float64 or 64-bit integers.
+ * When converted to y's dtype, integers wrap; floats saturate, and NaN becomes 0. */
 struct cuda_pointwise {
     enum cuda_pointwise_op op;
     enum cuda_domain domain;
     int operands;
     int dtypes[CUDA_OPERANDS], y_dtype;
     struct cuda_access_map map;
-    double alpha, beta;      /* of an operator that has such */
+    double alpha, beta;      /* parameters of some operators */
     int64_t lowest, highest; /* CLIP of integers */
 };
 void cuda_compute_pointwise(cudaStream_t stream, const void *const operands[CUDA_OPERANDS], void *y,

@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* y[o] = the fold of x over the reduced dimensions. x is dense. The maps list its dimensions
- * that are kept, and those that are reduced. */
+/* y[o] = the reduction of x over some dimensions. x is dense. One map lists its kept dimensions,
+ * the other its reduced ones. */
 struct cuda_reduce_axes {
     enum cuda_reduction fold;
     enum cuda_domain domain;
@@ -38,9 +38,9 @@ void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct
 void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                  int is_reverse, int is_exclusive);
 
-/* The k first elements of each line in the order of size, equal ones in their own order; NaN is
- * beyond any number. values, [outer, k, inner] of x's dtype, and indices, int64, may be NULL.
- * workspace: cuda_top_k_workspace() bytes. */
+/* The k largest or smallest elements of each line, sorted; equal elements keep their order. NaN
+ * counts as larger than any number. values, [outer, k, inner] of x's dtype, and indices, int64, may
+ * be NULL. workspace: cuda_top_k_workspace() bytes. */
 size_t cuda_top_k_workspace(const struct cuda_axis *axis, size_t k);
 void cuda_top_k(cudaStream_t stream, const void *x, void *values, int64_t *indices,
                 const struct cuda_axis *axis, size_t k, int is_least, void *workspace);

@@ -1,4 +1,4 @@
-/* Kernels of operators on images beside convolutions and pools; conventions as in kernels.h. */
+/* Kernels for other image operators than convolutions and pools; conventions as in kernels.h. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -8,9 +8,9 @@ extern "C" {
 #endif
 
 /* Resize (ONNX Resize, Upsample): an output position is a weighted sum of `taps` input positions
- * along each axis. Tables lie behind each other, [out, taps] for each axis, from first[axis] on:
- * index is where, weight is how much; what weighs 0 is not read. An index of -1: the position is
- * outside, y is `outside`. */
+ * along each axis. The tables [out, taps] of the axes follow each other; that of an axis starts at
+ * first[axis]. `index` has input positions, `weight` their weights; positions with weight 0 are not
+ * read. An index of -1 means that y is `outside`. */
 struct cuda_resize {
     int rank;
     int64_t in[CUDA_MAX_RANK], out[CUDA_MAX_RANK];
@@ -21,18 +21,18 @@ struct cuda_resize {
 /* Dense tensors of rank <= CUDA_MAX_RANK. */
 void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                      const float *weight, const struct cuda_resize *resize);
-/* Axes 1 and 2 of [N, H, W, C] alone; no position is outside. */
+/* Resizes only axes 1 and 2 of [N, H, W, C]; no position is outside. */
 void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                        const float *weight, const struct cuda_resize *resize);
 
-/* GroupNormalization, InstanceNormalization (a channel a group): of x [images, pixels, channels]
- * each group of `per` channels less its mean over its standard deviation, times scale, plus bias
- * (both [channels]). */
+/* GroupNormalization, InstanceNormalization (one channel per group). In x [images, pixels,
+ * channels], each group of `per` channels: minus its mean, divided by its standard deviation, times
+ * scale, plus bias (both [channels]). */
 struct cuda_groups {
     size_t images, pixels, channels, per;
     float epsilon;
 };
-/* Bytes it needs beside its operands. */
+/* Bytes needed in addition to the operands. */
 size_t cuda_groups_workspace(const struct cuda_groups *groups);
 void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const float *scale,
                            const float *bias, void *y, const struct cuda_groups *groups,
@@ -42,8 +42,8 @@ void cuda_normalise_groups(cudaStream_t stream, int dtype, const void *x, const 
 void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pixels,
               size_t channels, int size, float factor, float bias, float beta);
 
-/* ConvTranspose; h, w, c of x, oh, ow, m of y: y[oh] gets x[h] where oh = h * stride + tap *
- * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
+/* ConvTranspose; h, w, c describe x, and oh, ow, m describe y. y[oh] gets x[h] where oh = h *
+ * stride + tap * dilation - pad. weights: [kh, kw, c, m / groups] of x's dtype. */
 void cuda_conv_transposed(cudaStream_t stream, int dtype, const void *x, const void *weights,
                           void *y, int y_dtype, const struct cuda_conv *conv,
                           const struct cuda_epilogue *epilogue);

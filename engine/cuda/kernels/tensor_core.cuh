@@ -1,33 +1,32 @@
-/* Warps' matrix instructions and copies that run behind the arithmetic, as small device functions:
- * PTX for nvcc; the test double has its own of the same names (fake_warp.h).
+/* Matrix instructions of a warp and asynchronous copies, as small device functions: PTX for nvcc;
+ * the test double has its own versions (fake_warp.h).
  *
- * Fragments are those of PTX's mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With
- * g = lane / 4 and t = lane % 4, and two neighbouring numbers in a register, the lower one first:
+ * Fragments are those of PTX's mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g
+ * = lane / 4 and t = lane % 4, and two neighbouring numbers in a register, the lower one first:
  *
  *     a [16, 16]   a0 (g, 2t)   a1 (g + 8, 2t)   a2 (g, 2t + 8)   a3 (g + 8, 2t + 8)
  *     b [16, 8]    b0 (2t, g)   b1 (2t + 8, g)
  *     c [16, 8]    c0 (g, 2t)   c1 (g, 2t + 1)   c2 (g + 8, 2t)   c3 (g + 8, 2t + 1)
  *
- * Those of mma.m16n8k32 on 8-bit integers are the same bytes: where two neighbouring numbers of 16
- * bits are above there are four of 8 bits, and k is twice as deep. Sums c are int32 then, which
- * wrap. Those of mma.m16n8k8 on TF32 are the same bytes, too: a register holds one number, and k is
- * half as deep.
+ * The fragments of mma.m16n8k32 on 8-bit integers have the same bytes: four 8-bit numbers replace
+ * two 16-bit numbers, and k is twice as deep. Their sums c are int32 and wrap. Those of mma.m16n8k8
+ * on TF32 also have the same bytes: a register holds one number, and k is half as deep.
  *
- * ldmatrix loads four 8 x 8 matrices whose rows of 16 bytes lie anywhere: lane i names row i % 8 of
- * matrix i / 8, and receives of each matrix the numbers (g, 2t) and (g, 2t + 1), or, transposed,
- * (2t, g) and (2t + 1, g). Both functions are for whole warps. */
+ * ldmatrix loads four 8 x 8 matrices with rows of 16 bytes at any address. Lane i gives the address
+ * of row i % 8 of matrix i / 8. It receives of each matrix the numbers (g, 2t) and (g, 2t + 1), or,
+ * transposed, (2t, g) and (2t + 1, g). Both functions are for whole warps. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
 
-/* Two neighbouring 8-bit integers, signed or not, where kernels count in numbers of two bytes. */
+/* Two neighbouring 8-bit integers, signed or not, where kernels count in two-byte numbers. */
 struct s8_pair {
     uint16_t bits;
 };
 struct u8_pair {
     uint16_t bits;
 };
-/* Half a float32, which tensor cores multiply as TF32: with 10 bits of its fraction. */
+/* Half a float32, which tensor cores multiply as TF32, with a 10-bit fraction. */
 struct tf32_half {
     uint16_t bits;
 };
@@ -41,10 +40,9 @@ __device__ static inline uint32_t shared_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* Starts a copy of BYTES (4, 8, 16; both sides aligned to it) into shared memory, or of zeroes
- * where !has; `global` is an address that may be read either way. It is there for the thread that
- * started it after copies_wait(), for others after a barrier behind that. Before sm_80 it is there
- * at once. */
+/* Starts a copy of BYTES (4, 8, 16; both sides aligned to it) into shared memory, or of zeros if
+ * !has; `global` must be readable either way. The thread that started it sees the data after
+ * copies_wait(), other threads after a later barrier. Before sm_80 the copy is immediate. */
 template <int BYTES>
 __device__ static inline void copy_async(void *shared, const void *global, bool has)
 {
@@ -115,7 +113,7 @@ __device__ inline void multiply_add<__half>(float (&c)[4], const uint32_t (&a)[4
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else /* sm_75 multiplies half as deep */
+#else /* sm_75 multiplies half the depth */
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, "
                  "{%6}, {%0, %1, %2, %3};\n"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -131,7 +129,7 @@ template <>
 __device__ inline void multiply_add<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
                                                    uint32_t b0, uint32_t b1)
 {
-#if __CUDA_ARCH__ >= 800 /* earlier ones have no bfloat16: never started there */
+#if __CUDA_ARCH__ >= 800 /* older devices have no bfloat16; the code is never started there */
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -151,7 +149,7 @@ __device__ inline void multiply_add<tf32_half>(float (&c)[4], const uint32_t (&a
 #endif
 }
 
-/* A float32 as the nearest TF32. The matrix instruction itself would cut its last bits off. */
+/* Rounds a float32 to the nearest TF32. The matrix instruction itself would truncate it. */
 __device__ static inline uint32_t round_tf32(uint32_t bits)
 {
 #if __CUDA_ARCH__ >= 800
@@ -160,7 +158,7 @@ __device__ static inline uint32_t round_tf32(uint32_t bits)
     return bits;
 }
 
-/* Integers: x signed or not by T, weights signed. */
+/* Integers: x signed or not according to T, weights signed. */
 template <typename T>
 __device__ static inline void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1);
@@ -176,7 +174,7 @@ __device__ static inline void multiply_add(int (&c)[4], const uint32_t (&a)[4], 
                      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                              \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
     }
-#else /* sm_75 has m8n8k16: a quarter, of eight rows and half the depth */
+#else /* sm_75 has m8n8k16: eight rows and half the depth */
 #define MULTIPLY_ADD_INTEGERS(pair, type)                                                          \
     template <>                                                                                    \
     __device__ inline void multiply_add<pair>(int(&c)[4], const uint32_t(&a)[4], uint32_t b0,      \
@@ -197,7 +195,7 @@ MULTIPLY_ADD_INTEGERS(u8_pair, "u8")
 
 #endif
 
-/* Rounds the operands in a fragment to what multiply_add<T>() multiplies. */
+/* Rounds the operands in a fragment to the format that multiply_add<T>() multiplies. */
 template <typename T> __device__ static inline void round_operands(uint32_t (&)[4])
 {
 }
@@ -208,10 +206,10 @@ template <> __device__ inline void round_operands<tf32_half>(uint32_t (&r)[4])
         number = round_tf32(number);
 }
 
-/* A tile of rows of DEPTH numbers (32 or 64) of two bytes in shared memory, in pieces of 16 bytes.
- * The pieces of a row are exchanged by row, so that the eight rows which ldmatrix reads at a time,
- * and the pieces of a row which neighbouring threads write, are in different banks. Returns the
- * place of number `piece * 8` of `row`, in numbers. */
+/* A tile of rows of DEPTH two-byte numbers (32 or 64) in shared memory, in pieces of 16 bytes. The
+ * pieces of each row are permuted, so that the eight rows which ldmatrix reads at a time, and the
+ * pieces which neighbouring threads write, are in different banks. Returns the index of number
+ * `piece * 8` of `row`. */
 template <int DEPTH> __device__ static inline int swizzled(int row, int piece)
 {
     constexpr int PIECES = DEPTH / 8;

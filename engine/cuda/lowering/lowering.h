@@ -5,8 +5,8 @@
 #include "engine/backend/kernel_table.h"
 #include "engine/cuda/program/program.h"
 
-/* A row of the backend's table. create() makes the step of a node that the kernel claims; *ret
- * stays NULL where it cannot, and another kernel may. */
+/* A row of the backend's table. create() makes the step of a node that the kernel has claimed. If
+ * it cannot, *ret stays NULL and another kernel may try. */
 struct cuda_kernel {
     struct kernel kernel;
     enum status (*create)(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -33,14 +33,15 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
 struct cuda_product {
     int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
-    int64_t b_row;         /* elements from one stored row of b to the next; 0: dense */
-    int64_t y_row;         /* the same of y; only without a batch and a residual */
-    int64_t batch;         /* products, whose operands lie so many elements apart; 0: shared */
+    int64_t b_row;         /* elements between stored rows of b; 0: dense */
+    int64_t y_row;         /* the same for y; only without a batch and a residual */
+    int64_t batch; /* number of products, with operands a_step, b_step and y_step elements apart; 0:
+              shared */
     int64_t a_step, b_step;
     enum dtype dtype, y_dtype; /* of a and b; of y */
 };
 
-/* A step y = epilogue(a b): `weights` is an uploaded b, or NULL when b is a value. */
+/* Creates a step y = epilogue(a b). `weights` is an uploaded b, or NULL when b is a value. */
 enum status cuda_product_create(const struct cuda_lowering *compile,
                                 const struct cuda_product *product, uint32_t a, uint32_t b,
                                 const void *weights, const float *bias, struct cuda_step **ret,
@@ -48,19 +49,19 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
 
 /* ---- strided access maps (access_map.c) ---- */
 
-/* Elements from one index of a dimension of a dense tensor to the next. */
+/* Steps in elements between indices of a dimension, for a dense tensor. */
 void cuda_dense_steps(const struct shape *shape, int64_t steps[TENSOR_MAX_RANK]);
-/* A further, inner dimension; joined to the last one where every operand goes on without a jump.
- * steps: 0 for operands that are not there. False: the map has too many dimensions. */
+/* Appends an inner dimension, and merges it with the last one if every operand is contiguous across
+ * both. steps: 0 for absent operands. Returns false if the map has too many dimensions. */
 bool cuda_map_append(struct cuda_access_map *map, int64_t dim, const int64_t steps[CUDA_OPERANDS]);
-/* Of `count` dense operands as numpy broadcasts them to y. */
+/* The map of `count` dense operands that broadcast to y as in numpy. */
 struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct shape *operands,
                                           int count);
 
 /* ---- windows (window.c) ---- */
 
-/* The convolution from a node's first input to its first output, [N, H, W, C]; STATUS_UNSUPPORTED
- * if its numbers do not fit an int. Its `row` is what a window reads. */
+/* The convolution from a node's first input to its first output, [N, H, W, C]. Its `row` is the
+ * numbers that a window reads. STATUS_UNSUPPORTED if its numbers do not fit an int. */
 struct window;
 enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
                            struct cuda_conv *ret, struct error *err) MUST_USE;
@@ -72,8 +73,8 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
 
-/* Drops candidates that need too much memory for sums. Returns how many are left, and the most
- * bytes that one of them needs. */
+/* Removes candidates that need too much memory for sums. Returns the number of remaining candidates
+ * and the largest workspace among them. */
 int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
                          int count, size_t *ret_workspace);
 
@@ -84,10 +85,10 @@ struct conv_key {
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows, becomes a step that can
+/* Extends *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows. The new step can
  * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
- * row] of x's dtype, row: k, rounded up to a multiple of 8; y_row: 0, or numbers from one row of y
- * to the next. */
+ * row] of x's dtype, where row is k rounded up to a multiple of 8; y_row: 0, or numbers between
+ * rows of y. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);
@@ -98,7 +99,7 @@ struct bounds {
     int64_t low, high;
 };
 
-/* False: not known. */
+/* Returns false if the bounds are unknown. */
 bool value_bounds(const struct value *value, struct bounds *ret);
-/* int32 or int64 indices, all between -extent and extent - 1. */
+/* True for int32 or int64 indices that are all between -extent and extent - 1. */
 bool indices_stay_within(const struct value *indices, int64_t extent);

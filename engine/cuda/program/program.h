@@ -1,15 +1,15 @@
-/* Private to engine/cuda/: how a graph becomes steps on a GPU.
+/* Private to engine/cuda/: compiles a graph to steps on a GPU.
  *
- * As on the CPU, plan_create() gives every value a place in one arena and each node becomes a step;
- * here the arena is device memory, a step enqueues work on the backend's stream, and constants are
+ * As on the CPU, plan_create() assigns arena memory to every value, and each node becomes a step.
+ * Here the arena is device memory, and a step enqueues work on the backend's stream. Constants are
  * uploaded once per backend in the layout and number type that their step reads. A node without a
- * kernel runs on the host by its reference kernel, between copies.
+ * GPU kernel runs on the host with its reference kernel, between copies.
  *
  * A program without host steps is recorded as CUDA graphs once the arena is allocated, so that a
  * batch is one launch. One thread at a time per backend (engine/backend/backend.h).
  *
- * Two runs may be in flight (runs.c): while one is computed, the next one's inputs come in and the
- * last one's results go out, each on a stream of its own. */
+ * Two runs may be in flight (runs.c). While one is computed, the inputs of the next are copied in
+ * and the results of the last are copied out, each on its own stream. */
 #pragma once
 
 #include <cublasLt.h>
@@ -24,28 +24,28 @@ struct cuda_program;
 typedef enum status (*cuda_step_fn)(struct cuda_step *step, struct cuda_program *program,
                                     struct error *err);
 
-/* These are what struct backend and struct program of engine/backend/backend.h stand for. Functions
- * of backend_ops take the opaque types. */
+/* struct backend and struct program of engine/backend/backend.h refer to these. Functions of
+ * backend_ops take the opaque types. */
 struct cuda_backend;
 struct cuda_program;
 
 enum {
     RUNS = 2,         /* in flight at a time */
-    RESULTS = 3,      /* those, and one whose results are being read */
-    MOST_BEST = 32,   /* classes of a row that the device picks out */
-    ARENA_ALIGN = 256 /* as cudaMalloc aligns */
+    RESULTS = 3,      /* the runs in flight, and one whose results are being read */
+    MOST_BEST = 32,   /* the most best scores per row that the device can select */
+    ARENA_ALIGN = 256 /* cudaMalloc's alignment */
 };
 
-/* Where one of the runs in flight has its inputs and results. */
+/* Inputs and results of one of the runs in flight. */
 struct cuda_slot {
     unsigned char *staging, *results;       /* device memory, in the arena */
-    uint8_t *marks;                         /* page-locked: which rows are pixels */
-    cudaEvent_t arrived, computed, fetched; /* the inputs are in; staging is read and results are
-                                               there; results are out */
-    struct cuda_program *program;           /* of the run; NULL: none */
-    int best;                               /* as the run wants it */
+    uint8_t *marks;                         /* page-locked: the rows that are pixels */
+    cudaEvent_t arrived, computed, fetched; /* the inputs have arrived; staging is read and results
+                                               are computed; results are copied out */
+    struct cuda_program *program;           /* that is running; NULL: none */
+    int best;                               /* run_request.best of the run */
     size_t best_step;
-    unsigned char *host; /* where its results go */
+    unsigned char *host; /* destination of the results */
 };
 
 struct cuda_backend {
@@ -53,13 +53,13 @@ struct cuda_backend {
     int device;
     int capability;         /* 90: compute capability 9.0 */
     int processors;         /* multiprocessors */
-    size_t shared_limit;    /* bytes of shared memory that a block may have */
-    size_t pitch_limit;     /* bytes between rows, of cudaMemcpy2DAsync */
+    size_t shared_limit;    /* bytes of shared memory that a block can have */
+    size_t pitch_limit;     /* largest pitch in bytes of cudaMemcpy2DAsync */
     bool has_pool;          /* memory comes from the device's pool (cudaMallocAsync) */
-    struct graph_hash kind; /* of the device and its software: tune_kind() */
-    cudaStream_t stream;    /* on which steps compute */
+    struct graph_hash kind; /* identifies the device and its software: tune_kind() */
+    cudaStream_t stream;    /* steps compute on it */
     cudaStream_t in, out;
-    cudaStream_t trial; /* lowest priority; candidates are measured on it */
+    cudaStream_t trial; /* lowest priority, for measuring candidates */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
     struct weight_slab *slab;    /* receives the next upload; NULL: none yet */
@@ -76,15 +76,15 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* An image input whose rows may arrive as bytes. If its only reader is a Cast, the numbers are
- * written in that Cast's output, and the Cast is no step; else they have memory of their own. */
+/* An image input whose rows may be bytes. If its only reader is a Cast, the numbers are written to
+ * the Cast's output, and the Cast needs no step. Otherwise they have their own memory. */
 struct pixels {
     bool are_there;
-    uint32_t value;          /* whose memory gets the numbers */
+    uint32_t value;          /* its memory receives the numbers */
     size_t offset;           /* in the arena, with is_own or is_padded */
-    bool is_own;             /* it is not */
+    bool is_own;             /* the numbers have their own memory */
     bool is_padded;          /* each pixel has an additional channel of zeros: runs_pad_pixels() */
-    const struct node *cast; /* that is no step; or NULL */
+    const struct node *cast; /* the Cast without a step; or NULL */
     enum dtype dtype;        /* of the numbers */
     size_t row_count;        /* numbers of a row */
 };
@@ -93,28 +93,28 @@ struct cuda_program {
     struct cuda_backend *backend;
     struct cuda_program *next;
     struct plan plan;
-    const struct graph *graph; /* alive as long as the program */
+    const struct graph *graph; /* lives as long as the program */
     void **data;               /* device addresses by value index */
     struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* values, and pixels as numbers */
-    size_t workspace;      /* the largest of the steps', behind the values */
+    size_t workspace;      /* of the step that needs most; follows the values */
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
     size_t *result_offsets; /* in a slot's results; by graph output */
     size_t best_offset, result_bytes;
     int rows; /* of the batch */
     struct pixels pixels;
-    struct tensor **constants; /* by graph output; NULL: a run computes it */
+    struct tensor **constants; /* by graph output; NULL: a run computes the output */
     bool has_host_steps;
-    cudaGraphExec_t captured[RUNS]; /* by slot; NULL: it runs step by step */
+    cudaGraphExec_t captured[RUNS]; /* by slot; NULL: runs step by step */
 };
 
-/* A compiled node. Implementations embed it first. */
+/* A compiled node. Implementations have it as their first member. */
 struct cuda_step {
     char *name;
     const char *kernel; /* static text */
-    uint32_t x, y;      /* values: the first operand and the first result, if there are such */
+    uint32_t x, y;      /* values: the first operand and the first result, if any */
     double flops;
     size_t bytes;
     size_t workspace;
@@ -131,10 +131,9 @@ struct cuda_lowering {
     const struct node *node;
 };
 
-/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name and run,
- * x, y and the bytes of both.
- * Returns it and stores it in *ret; NULL with an error when out of memory. If the lowering fails
- * later, it leaves the step in *ret, and the program frees it. */
+/* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name, run, x, y
+ * and the byte counts. Returns it and stores it in *ret; NULL with an error when out of memory. If
+ * the lowering fails later, it leaves the step in *ret, and the program frees it. */
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
@@ -151,22 +150,22 @@ static inline void cuda_ignore(cudaError_t result)
     if (result != cudaSuccess)
         (void)cudaGetLastError();
 }
-/* The last launch was accepted. */
+/* Checks that the last launch was accepted. */
 enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,
                           struct error *err) MUST_USE;
 
-/* Has the autotuner set *chosen, which step->run reads, to the fastest of the candidates 0 … count
- * - 1 (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
- * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device; each key is measured once
- * (engine/backend/tuning_store.h), but for what is measured while batches of other sessions run on
- * the device: that serves this step alone. */
+/* Sets *chosen, which step->run reads, to the fastest of the candidates 0 … count - 1, by the
+ * autotuner (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
+ * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device. Each key is measured once
+ * (engine/backend/tuning_store.h). A measurement while other sessions' batches run on the device is
+ * used for this step only. */
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
-/* A hash of the kind of device and of the build, driver and libraries that run there. */
+/* A hash of the kind of device and of the build, driver and libraries used with it. */
 struct graph_hash tune_kind(int device);
 
-/* Do products of this dtype run on tensor cores? float32 only as TF32. */
+/* True if products of this dtype run on tensor cores; float32 only as TF32. */
 static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dtype dtype)
 {
     return (dtype == DTYPE_F16 && backend->capability >= 75) ||
@@ -174,7 +173,7 @@ static inline bool has_tensor_cores(const struct cuda_backend *backend, enum dty
            (dtype == DTYPE_F32 && backend->options.precision == PRECISION_TF32);
 }
 
-/* Is this a dtype the kernels compute in? */
+/* True if the kernels compute in this dtype. */
 static inline bool is_computed(enum dtype dtype)
 {
     return dtype == DTYPE_F32 || dtype == DTYPE_F16 || dtype == DTYPE_BF16;
@@ -183,28 +182,29 @@ static inline bool is_computed(enum dtype dtype)
 /* ---- the device (device.c) ---- */
 
 cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
-void device_note_success(int device);   /* a pass went well: it is not broken after all */
+void device_note_success(int device);   /* a pass succeeded, so the device is not broken */
 
-/* Counts the batches that all sessions of this process have begun and ended on a device. */
+/* Counts the batches that all sessions of this process have started and finished on a device. */
 void device_note_batches(int device, int begun, int ended);
 unsigned long device_batches_begun(int device);
 unsigned long device_batches_ended(int device);
 
-/* This process has a context on the device from now on. */
+/* Records that this process has a context on the device. */
 void device_note_opened(int device);
 bool device_has_context(int device);
-/* Selects a device that has a context, if there is one, for the calling thread: a thread without a
- * device would create a context on cuda:0. */
+/* Selects any device with a context for the calling thread: a thread without a device would create
+ * a context on cuda:0. */
 void device_use_any(void);
 
 /* Selects the backend's device for the calling thread. */
 enum status use_device(const struct cuda_backend *backend, struct error *err) MUST_USE;
 
-/* Copies to device memory, and waits for the copy. `from` may be any host memory. */
+/* Copies to device memory and waits for the copy. `from` may be any host memory. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err) MUST_USE;
 
-/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the bytes from row to row. */
+/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the distance between rows in
+ * bytes. */
 struct pitched {
     const void *from;
     void *to;
@@ -224,21 +224,24 @@ enum status device_pin(int device, size_t bytes, unsigned flags, const char *wha
 /* Frees device memory after the work that is enqueued on backend->stream. Unlike cudaFree() it does
  * not wait for other models on the device. NULL is fine. */
 void device_free(const struct cuda_backend *backend, void *data);
-/* Whether copies to this device can read the memory of `peer`. */
+/* True if copies to this device can read the memory of `peer`. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
 
-void cuda_program_free(struct program *program); /* NULL is fine; takes it off its backend's list */
-/* Bytes of the arena that the program would need alone. */
+void cuda_program_free(
+    struct program *program); /* NULL is fine; removes it from its backend's list */
+/* Bytes of arena that the program alone would need. */
 size_t cuda_program_activation_bytes(const struct program *program);
-/* Takes the arena for all programs of the backend, places their values, tunes and records them. */
+/* Allocates the arena for all programs of the backend, places their values, tunes and records
+ * them. */
 enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- runs (runs.c) ---- */
 
 enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
-/* Waits until all runs in flight have ended or failed. The caller may then use its host memory. */
+/* Waits until all runs in flight have ended or failed. The caller may then reuse its host
+ * memory. */
 void runs_settle(struct cuda_backend *backend);
 void runs_close(struct cuda_backend *backend); /* also after runs_open() failed */
 
@@ -248,22 +251,22 @@ void runs_place(struct cuda_program *program);
  * Returns false, and does nothing, unless `value` is the image in 16-bit numbers and the node that
  * is being lowered is its only reader. */
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
-/* Bytes of staging and results that suffice for every program of the backend. */
+/* Bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Allocates page-locked memory for them, and sets the slots' parts of the arena from `first`. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
-/* Runs the program once, whatever its inputs hold, and records it for every slot. */
+/* Runs the program once on arbitrary inputs, and records it for every slot. */
 enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
-/* What `launch` enqueues on backend->stream, as a CUDA graph that the caller destroys; *ret is left
- * alone on failure. All that it launches must have run before, as a recording cannot load anything.
- */
+/* Records the work that `launch` enqueues on backend->stream as a CUDA graph, which the caller
+ * destroys. *ret does not change on failure. Everything it launches must have run before, because a
+ * recording cannot load anything. */
 enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err) MUST_USE;
-/* LENSD_CUDA_GRAPHS is not "off". */
+/* True unless LENSD_CUDA_GRAPHS is "off". */
 bool runs_records(void);
-void runs_forget(struct cuda_program *program); /* what was recorded */
+void runs_forget(struct cuda_program *program); /* discards the recordings */
 
 enum status runs_submit(struct program *program, const struct run_request *request,
                         struct error *err) MUST_USE;
@@ -284,21 +287,22 @@ enum weight_layout {
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
     WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
-    WEIGHT_OF_F16,     /* as is, each number rounded to float16 */
-    WEIGHT_OF_BF16,    /* to bfloat16 */
+    WEIGHT_OF_F16,     /* unchanged order, each number rounded to float16 */
+    WEIGHT_OF_BF16,    /* the same to bfloat16 */
 };
 
-/* The constant in device memory, converted to `dtype` (a float constant to a float dtype; else its
- * own), kept once per device for all sessions that use it; valid as long as the backend. */
+/* The constant in device memory, kept once per device for all sessions that use it; valid as long
+ * as the backend. A float constant is converted to the float type `dtype`; others keep their
+ * type. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
-/* The same for a value as it is; NULL if a run computes it, or there is none. */
+/* The same for a value in its own type; NULL if the value is not a constant or is absent. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
-/* The bias of a product whose result has the type `dtype`: float32 numbers rounded to `dtype`.
- * cuBLASLt requires a bias of its result's type, so every candidate adds the same rounded bias.
- * *ret is NULL if `bias` is NULL. */
+/* The bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`. cuBLASLt
+ * requires a bias of its result's type, so every candidate adds the same rounded bias. *ret is NULL
+ * if `bias` is NULL. */
 enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
                          const void **ret, struct error *err) MUST_USE;
 /* The same for `count` numbers of this dtype in host memory. */
@@ -307,10 +311,10 @@ enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, 
 
 /* An operand of a step: a constant on the device, or a value. */
 struct cuda_operand {
-    const void *constant; /* NULL: the value */
+    const void *constant; /* NULL: use the value */
     uint32_t value;
 };
-/* A constant is converted to `dtype`. */
+/* Reads an operand; a constant is converted to `dtype`. */
 enum status cuda_operand_of(const struct cuda_lowering *compile, const struct value *value,
                             enum dtype dtype, struct cuda_operand *ret, struct error *err) MUST_USE;
 static inline const void *cuda_operand_at(const struct cuda_program *program,
@@ -318,13 +322,13 @@ static inline const void *cuda_operand_at(const struct cuda_program *program,
 {
     return operand->constant ? operand->constant : program->data[operand->value];
 }
-/* As cuda_weights_get, for the `count` numbers that make() computes from a constant and another one
- * (`beside`, or NULL); computed once for each `kind`. */
+/* As cuda_weights_get(), for `count` numbers that make() computes from a constant and a second one
+ * (`beside`, or NULL). They are computed once per `kind`. */
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,
                               const void **ret, struct error *err) MUST_USE;
-/* Numbers from one row of the packed constant to the next. */
+/* Distance in numbers between rows of the packed constant. */
 int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
-void cuda_weights_settle(struct cuda_backend *backend); /* lets go of the host's copies */
+void cuda_weights_settle(struct cuda_backend *backend); /* releases the host's copies */
 void cuda_weights_free(struct cuda_backend *backend);
