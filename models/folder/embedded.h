@@ -1,4 +1,4 @@
-/* The default model's three files and processors.json, made part of the binary by embed.py. A zero
+/* The default model's three files and processors.json, embedded in the binary by embed.py. A zero
  * byte follows each. */
 #pragma once
 

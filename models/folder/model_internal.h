@@ -1,4 +1,5 @@
-/* Private to models/folder/: where a model's files lie, and readers that several sources share. */
+/* Private to models/folder/: the places of a model's files, and readers that several sources
+ * share. */
 #pragma once
 
 #include "models/folder/model.h"
@@ -6,30 +7,30 @@
 
 struct cJSON;
 
-/* Where the parts of a model lie. */
+/* The places of a model's files. */
 struct model_place {
     char *file; /* the .onnx file */
-    char
-        *folders[2]; /* where labels and configurations are looked for, in this order; NULL: none */
+    char *
+        folders[2]; /* folders to search for labels and configurations, in this order; NULL: none */
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
-    bool is_half;     /* of a model in two halves; its folder may have the other one */
-    bool is_encoder;  /* a half for photos, of which the other one makes masks */
-    bool makes_masks; /* that other one */
-    bool wants_texts; /* the half for texts, of a file that has both halves */
-    bool is_immich;   /* immich_file() has the files that are not there; the caller sets it */
+    bool is_half;     /* the model has two halves; its folder may have the other one */
+    bool is_encoder;  /* the half for photos, whose other half makes masks */
+    bool makes_masks; /* the half that makes masks */
+    bool wants_texts; /* load the half for texts, from a file that has both halves */
+    bool is_immich;   /* immich_file() has the missing configurations; the caller sets this */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
- * `version`: of a folder with numbered versions; NULL: the newest. STATUS_NOT_FOUND, saying what
- * was looked for; the caller frees with model_place_done(). */
+ * `version` selects a numbered version; NULL: the newest. STATUS_NOT_FOUND says which files were
+ * tried; the caller frees with model_place_done(). */
 enum status model_place_find(const char *path, const char *version, struct model_place *ret,
                              struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
-/* Whether a folder's name is a version number: at most 15 digits without leading zeros (Triton
- * ignores names with leading zeros, too). */
+/* True if a folder's name is a version number: at most 15 digits without leading zeros. (Triton
+ * ignores names with leading zeros, too.) */
 bool model_version_number(const char *text, uint64_t *ret);
 
 /* A file beside the model. */
@@ -40,23 +41,23 @@ struct side_file {
     struct cJSON *json; /* side_json_open() only */
 };
 
-/* Reads a small file of the model's folders. Links out of the folders and special files are
- * refused. STATUS_NOT_FOUND when neither folder has it; other errors name the file.
- * side_file_close() frees *ret. */
+/* Reads a small file from the model's folders. Refuses links out of the folders and special files.
+ * STATUS_NOT_FOUND when neither folder has it; other errors name the file. side_file_close() frees
+ * *ret. */
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* Reads the file and parses it as JSON. Errors as of json_parse(), too. */
+/* Reads the file and parses it as JSON. Errors also as json_parse(). */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* Returns the static text of the configuration file `name` for a model of Immich's cache, by its
- * path, such as "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich_files.c);
+/* Returns the static text of the configuration file `name` for a model in Immich's cache, by its
+ * path, such as "/cache/ocr/PP-OCRv5_mobile/detection/model.onnx" (models/folder/immich_files.c).
  * NULL: there is none. Any thread. */
 const char *immich_file(const char *path, const char *name);
-/* Frees the file and returns `status`, the result of reading it. Errors other than
- * STATUS_NOT_FOUND get the file's name. */
+/* Frees the file and returns `status`, the result of reading it. Adds the file's name to errors
+ * other than STATUS_NOT_FOUND. */
 enum status side_file_close(struct side_file *file, enum status status, struct error *err) MUST_USE;
 
-/* The folder `name` inside one of the model's folders, malloc'ed; NULL where neither has it.
+/* The folder `name` inside one of the model's folders, malloc'ed; NULL if neither has it.
  * STATUS_NO_MEMORY. */
 enum status model_side_folder(const struct model_place *place, const char *name, char **ret,
                               struct error *err) MUST_USE;
@@ -65,36 +66,34 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 
 /* A value in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec). */
 struct pbtxt_value {
-    const char *path; /* "input.name": names of fields, cut after 40 bytes */
+    const char *path; /* names of fields, such as "input.name", cut after 40 bytes */
     enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
-    const char *text; /* without quotation marks and sign; of a message "" */
+    const char *text; /* without quotation marks and sign; "" for a message */
     size_t size;
     bool is_negative; /* a '-' came before it */
-    bool in_list;     /* an entry of [] */
+    bool in_list;     /* an element of a list [] */
 };
 
 typedef enum status pbtxt_fn(void *context, const struct pbtxt_value *value, struct error *err);
 
-/* Calls on_value for each value of the `size` bytes of `text`, which is terminated, and for each
- * message when it begins; stops at the first error. STATUS_MODEL names the line, also for errors
- * of on_value. */
+/* Calls on_value for each value of the `size` bytes of terminated `text`, and at the start of each
+ * message. Stops at the first error. STATUS_MODEL names the line, also for errors of on_value. */
 enum status pbtxt_read(const char *text, size_t size, pbtxt_fn *on_value, void *context,
                        struct error *err) MUST_USE;
 
 /* An input of Triton's config.pbtxt. */
 struct triton_input {
-    char *name; /* malloc'ed; NULL: none given */
+    char *name; /* malloc'ed; NULL: not set */
     int64_t dims[TENSOR_MAX_RANK];
-    int rank;         /* 0: none given */
-    bool is_reshaped; /* dims are what clients send, not what the model takes */
+    int rank;         /* 0: not set */
+    bool is_reshaped; /* dims are those of requests, not of the model's input */
 };
 
 #define TRITON_INPUTS_MAX 64
 
-/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 where they are missing. A name with
- * a '/' or ".." is refused, other keys are ignored. `text`
- * has `size` bytes and is terminated; STATUS_MODEL names the line that cannot be understood. Free
- * with triton_config_done(), which accepts zeroes. */
+/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. A name with a '/' or
+ * ".." is refused, other keys are ignored. `text` has `size` bytes and is terminated. STATUS_MODEL
+ * names the invalid line. Free with triton_config_done(), which accepts zeroes. */
 struct triton_config {
     char *label_file; /* malloc'ed */
     int max_batch;
@@ -105,20 +104,20 @@ enum status triton_config_read(const char *text, size_t size, struct triton_conf
                                struct error *err) MUST_USE;
 void triton_config_done(struct triton_config *config);
 
-/* Which numbered versions to serve. */
+/* The numbered versions to serve. */
 struct version_policy {
     enum { VERSIONS_LATEST, VERSIONS_ALL, VERSIONS_SPECIFIC } kind;
-    size_t latest;         /* how many of the newest */
+    size_t latest;         /* number of newest versions */
     uint64_t versions[64]; /* specific ones */
     size_t count;
 };
 
-/* config.pbtxt's version_policy in `folder`; the newest one where there is no file or policy.
- * STATUS_MODEL names what cannot be understood. */
+/* Reads config.pbtxt's version_policy in `folder`; the default is the newest version. STATUS_MODEL
+ * names the invalid part. */
 enum status version_policy_read(const char *folder, struct version_policy *ret,
                                 struct error *err) MUST_USE;
 
-/* Numbers for an input that is no photo. */
+/* Numbers for an input other than the photo. */
 #define INPUT_CONSTANTS 8
 struct input_constant {
     char name[64];
@@ -131,36 +130,35 @@ struct input_constant {
 enum status input_constants_read(const struct cJSON *item, struct input_constant *ret,
                                  size_t *ret_count, struct error *err) MUST_USE;
 
-/* Turns inputs other than the image into constants of the graph: those in `constants`, and known
- * ones if no other is left. Notes them in model->filled. STATUS_MODEL for a constant that fits no
- * input; STATUS_NO_MEMORY. */
+/* Turns additional inputs into constants of the graph: those in `constants`, and inputs with a
+ * known meaning if these are all that remain. Notes them in model->filled. STATUS_MODEL for a
+ * constant that fits no input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
 
-/* True if a folder of the place has a file of a tokenizer. */
+/* True if a folder of the place has a tokenizer's file. */
 bool model_has_tokenizer(const struct model_place *place);
 
-/* True if this name, which need not be terminated, is one of an output with vectors of texts. */
+/* True if an output of this name, which need not be terminated, has vectors of texts. */
 bool model_is_text_vector(const char *name, size_t size);
 
 /* Splits the graph of a file that takes photos and texts and makes comparable vectors of both
- * (models/folder/model_split.c). Keeps the half that depends on the photos, or with `wants_texts`
- * on the texts, and sets *ret_is_half; leaves other graphs as they are. For the photos' half it
- * reads how the graph scores pairs into model->texts; a detector gets an input for vectors of words
+ * (models/folder/model_split.c). Keeps the half that depends on photos, or on texts with
+ * `wants_texts`, and sets *ret_is_half; does not change other graphs. For the photos' half it reads
+ * into model->texts how the graph scores pairs. A detector gets an input for vectors of words
  * (model->words). STATUS_NO_MEMORY: the graph may only be freed. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
-/* Finds out whether the model is a detector that takes words beside its photo, and sets
- * model->words: vectors, if another half of the model makes these (`is_half`), or tokens
- * (models/folder/word_input.c). */
+/* Sets model->words if the model is a detector that takes words with a photo: vectors, if another
+ * half of the model makes these (`is_half`), or tokens (models/folder/word_input.c). */
 void word_input_find(struct model *model, bool is_half);
 
-/* True if an input of the model's graph gets words. */
+/* True if an input of the model's graph takes words. */
 bool word_input_is(const struct model *model, const struct value *input);
 
-/* Sets the indices of the inputs for words; call it when the graph has its final inputs. Sets
- * WORDS_NONE for a model that is no detector, or has inputs that lensd cannot fill. */
+/* Sets the indexes of the inputs for words, once the graph has its final inputs. Sets WORDS_NONE
+ * for a model that is not a detector, or has inputs that lensd cannot fill. */
 void word_input_place(struct model *model);
 
 enum prompt_input {
@@ -169,11 +167,11 @@ enum prompt_input {
     PROMPT_LABELS,
 };
 
-/* What an input of a decoder of masks is, by its name, which need not be terminated. */
+/* The kind of an input of a mask decoder, by its name, which need not be terminated. */
 enum prompt_input mask_prompt_input(const char *name, size_t size);
 
-/* Makes the graph of a decoder of masks take up to PROMPT_POINTS_MAX points, and sets model->prompt
- * (models/folder/mask_prompt.c). Keeps two outputs: masks, then scores. STATUS_MODEL says what the
+/* Makes the graph of a mask decoder take up to PROMPT_POINTS_MAX points, and sets model->prompt
+ * (models/folder/mask_prompt.c). Keeps two outputs: masks, then scores. STATUS_MODEL names what the
  * file lacks; STATUS_NO_MEMORY. */
 enum status mask_prompt_prepare(struct model *model, struct error *err) MUST_USE;
 
@@ -190,45 +188,46 @@ struct task_config {
     double idle_unload_s;        /* lensd.json; negative: not set */
     char *architecture;          /* config.json: the first of "architectures" */
     bool is_headless;            /* config.json: "num_classes" is 0 */
-    const struct labels *labels; /* those that "classes" may name; borrowed */
+    const struct labels *labels; /* labels that "classes" may name; borrowed */
 };
 
 /* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
- * names file, key and what was expected; STATUS_NO_MEMORY. Free with task_config_done, which is
- * fine on zeroes. */
+ * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done(), which accepts
+ * zeroes. */
 enum status task_config_read(const struct model_place *place, const struct labels *labels,
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
 
-/* Reads zero_shot.json, where there is one, and replaces the labels by those of its texts
+/* Reads zero_shot.json, if any, and replaces the labels by those of its texts
  * (models/folder/zero_shot_config.c). STATUS_MODEL names file and key; STATUS_NO_MEMORY. */
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
-/* Returns the output that has a row of a classifier's scores per image, by names, by what computes
- * it and by the number of labels (models/folder/class_output.c). *ret_classes: their number.
- * `graph`: the model's, with shapes for one photo. `wanted`: its name; NULL: not said. SIZE_MAX:
- * there is none, or several may be; then `note` says which. Else `note` names those left out. */
+/* Returns the output that has one row of class scores per image, judged by names, producing
+ * operators and number of labels (models/folder/class_output.c). *ret_classes is the number of
+ * classes. `graph` is the model's, with shapes for one photo. `wanted` is its name; NULL: unknown.
+ * SIZE_MAX: there is none, or several are possible; then `note` lists them. Otherwise `note` names
+ * the outputs that were ignored. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);
 
-/* True if an output has probabilities. Looks back through operators that keep values. */
+/* True if an output has probabilities. Traces it back through operators that keep values. */
 bool output_is_probabilities(const struct value *output);
 
-/* Determines image input, outputs, classes, task and parameters, and fits the preprocessing to the
- * input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
- * preprocessing comes from a file, not from defaults. `facts`: the facts from files and metadata;
- * this adds those from the graph. The caller has set model->graph, labels, preprocess and
+/* Determines image input, outputs, classes, task and parameters, and adapts the preprocessing to
+ * the input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
+ * preprocessing comes from a file, not from defaults. `facts` has the facts from files and
+ * metadata; this adds those from the graph. The caller has set model->graph, labels, preprocess and
  * preprocess_source. */
 enum status model_describe(struct model *model, bool configured, const struct task_config *config,
                            struct task_facts *facts, struct error *err) MUST_USE;
 
 /* Parses a file's text; free the tree with cJSON_Delete(). Numbers and names are not checked.
- * STATUS_MODEL says that it is empty, or the line and byte at which it stops being JSON. */
+ * STATUS_MODEL says that the text is empty, or gives line and byte of the syntax error. */
 enum status json_parse(const char *text, size_t size, struct cJSON **ret,
                        struct error *err) MUST_USE;
 
-/* A key of a configuration, and where its value goes. */
+/* A key of a configuration, and the member for its value. */
 struct json_member {
     const char *key;
     enum {
@@ -241,17 +240,17 @@ struct json_member {
     } kind;
     size_t at;          /* offset in the object */
     double least, most; /* of a number */
-    /* NULL, or reads the value into the object instead. */
+    /* Reads the value into the object; NULL: read it by kind. */
     enum status (*read)(const struct cJSON *item, void *object, struct error *err);
 };
 
 /* Reads every member of a JSON object into `object` by the table. STATUS_MODEL names the key and
- * what was expected; an unknown key gets the list of those that `what` ("a stage") takes. */
+ * the expected value; for an unknown key it lists the keys of `what` ("a stage"). */
 enum status json_members(const struct cJSON *json, const char *what,
                          const struct json_member *members, size_t count, void *object,
                          struct error *err) MUST_USE;
 
-/* Returns STATUS_MODEL: "KEY" is not `expected`. */
+/* Returns STATUS_MODEL: "KEY" must be `expected`. */
 enum status json_wrong(const struct cJSON *item, const char *expected, struct error *err);
 bool json_is_whole(const struct cJSON *item, double least, double most);
 

@@ -1,4 +1,4 @@
-/* pipeline.json: a detector whose boxes are cut out of the photo for a second model, and so on.
+/* pipeline.json: a chain of models, in which each detector's boxes are cropped for the next model.
  *
  *     {"stages": [{"model": "cars"},
  *                 {"model": "plates", "labels": ["car", "truck"], "min_score": 0.5},
@@ -9,8 +9,8 @@
  *     {"stages": [{"model": "lines"}, {"model": "angle", "turn": 0.9}, {"model": "reader"}]}
  *
  * Stages name models of the same repository (models/folder/repository.h), as the steps of Triton's
- * ensembles do: a model is loaded once however many pipelines use it, and can be asked, replaced
- * and measured by itself. */
+ * ensembles do. A model is loaded once even if several pipelines use it. Clients can also use it
+ * directly, and it is replaced and measured by itself. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,26 +22,27 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* INSTANCE_SIZES + 1: four extra sizes and the model's own, which should be listed. */
+/* INSTANCE_SIZES + 1: four extra sizes and the model's own size, which should be listed. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
-#define STAGE_CROPS_ALL     4000 /* of all pictures of a request */
+#define STAGE_CROPS_ALL     4000 /* per request, over all photos */
 
 struct pipeline_stage {
     char model[128];
-    /* Which boxes of the stage before are cropped, and how; the first stage gets whole photos. */
-    char labels[STAGE_LABELS_MAX][64]; /* names, or numbers, of classes */
+    /* Selects and crops boxes of the previous stage; the first stage gets whole photos. */
+    char labels[STAGE_LABELS_MAX][64]; /* names or numbers of classes */
     size_t label_count;                /* 0: all classes */
     double min_score;                  /* 0 … 1 */
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
-    struct align_template align; /* where the points of a box go in its crop; no points: no align */
-    size_t max; /* crops of one picture, those with the best scores; 1 … STAGE_CROPS_MAX */
-    /* Above 0: the model tells whether a crop is upside down. The next stage gets the same crops. A
-     * crop is turned by 180 degrees if its best class has "180" in the label and a probability
-     * above `turn`; 0 … 1. */
+    struct align_template
+        align;  /* positions of a box's points in its crop; no points: no alignment */
+    size_t max; /* crops of one photo, those with the best scores; 1 … STAGE_CROPS_MAX */
+    /* Above 0: the model tells whether a crop is upside down, and the next stage gets the same
+     * crops. A crop is turned by 180 degrees if its best class has "180" in the label and a
+     * probability above `turn`, 0 … 1. */
     double turn;
-    /* None: the model's own size. */
+    /* Empty: the model's own size. */
     struct stage_size {
         int width, height;
     } sizes[STAGE_SIZES_MAX];
@@ -53,11 +54,11 @@ struct pipeline_config {
     size_t stage_count; /* 2 … PIPELINE_STAGES_MAX */
 };
 
-/* InsightFace's template "arcface": eyes, nose and corners of the mouth, in pixels. */
+/* InsightFace's template "arcface": positions of eyes, nose and mouth corners in pixels. */
 extern const struct align_template align_arcface;
 
-/* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and what was
- * expected. Pure. */
+/* Parses the file's `text` of `size` bytes. STATUS_MODEL names stage and key, and the expected
+ * value. Pure. */
 enum status pipeline_config_parse(const char *text, size_t size, struct pipeline_config *ret,
                                   struct error *err) MUST_USE;
 
@@ -65,12 +66,12 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret,
                                  struct error *err) MUST_USE;
 
-/* The path of a stage's model for a pipeline served without a repository: a sibling of its folder.
- * malloc'ed; NULL when out of memory. */
+/* The path of a stage's model for a pipeline that is served without a repository: beside its
+ * folder. malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
-/* The size of a stage for a picture. If the model's resize keeps the aspect: the size that shrinks
- * the picture least, else the size with the nearest aspect. Of equal ones the smallest. NULL: the
- * model's own. */
+/* The size of a stage for a photo. If the model's resize keeps the aspect ratio, it is the size
+ * that shrinks the photo least; otherwise the one with the nearest aspect ratio. On a tie it is the
+ * smallest. NULL: the model's own size. */
 const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
                                              unsigned width, unsigned height);

@@ -1,8 +1,8 @@
-/* How texts become the inputs of a model: its tokenizer, and which inputs get the tokens.
+/* How texts become inputs of a model: its tokenizer, and the inputs that take tokens.
  *
- * The rows of a pass have the same number of tokens. The model's file sets the number, else the
- * tokenizer, else TEXT_LENGTH_MAX; where padding changes no vector, short texts have shorter rows.
- */
+ * The rows of a pass have equal numbers of tokens. The model's file sets the number, else the
+ * tokenizer, else TEXT_LENGTH_MAX. If padding does not change vectors, short texts have shorter
+ * rows. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -18,36 +18,36 @@
 
 enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 
-/* Zeroed: the model takes no texts. Immutable after load; free with text_input_done. */
+/* Zeroed: the model takes no texts. Immutable after load; free with text_input_done(). */
 struct text_input {
     struct tokenizer *tokenizer; /* owned; NULL: the model takes no texts */
-    size_t length;               /* tokens of a row */
-    bool allows_short_rows;      /* the file leaves the length of rows free and has a mask */
-    size_t input_count;          /* inputs that get tokens */
+    size_t length;               /* tokens per row */
+    bool allows_short_rows;      /* the file does not fix the rows' length and has a mask */
+    size_t input_count;          /* inputs that take tokens */
     enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
-    size_t at[TEXT_INPUTS_MAX];                  /* their places among the graph's inputs */
+    size_t at[TEXT_INPUTS_MAX];                  /* their indexes among the graph's inputs */
     bool are_32[TEXT_INPUTS_MAX];                /* int32, else int64 */
 };
 
-/* True if an input of tokens may have this name (not terminated); then *ret is its kind. */
+/* True if a tokens input may have this name (not terminated); *ret is then its kind. */
 bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret);
 
-/* True if an input has a type and a name for tokens; then *ret is its kind. */
+/* True if an input has the type and name of a tokens input; *ret is then its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 
-/* Finds the inputs of a graph that takes nothing but tokens (with `beside`: and a photo), and sets
- * their length, with the tokenizer in folders[0 … count). Without inputs or tokenizer *ret is
+/* Finds the inputs of a graph that takes only tokens (with `beside`: and a photo), and sets their
+ * length, using the tokenizer in folders[0 … count). Without such inputs or a tokenizer *ret is
  * zeroed. Errors are those of tokenizer_open(). */
 enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
                             size_t count, struct text_input *ret, struct error *err) MUST_USE;
 
-/* Sets text->at anew, after the graph's other inputs have changed. */
+/* Updates text->at after the graph's other inputs have changed. */
 void text_input_place(const struct graph *graph, struct text_input *text);
 void text_input_done(struct text_input *text);
 
-/* Returns the row length for texts of at most `tokens` tokens. It is text->length, or with
- * allows_short_rows the least of 16, 32, 64 … that holds the tokens and is at least a sixteenth of
- * text->length. */
+/* Returns the row length for texts of at most `tokens` tokens. It is text->length. With
+ * allows_short_rows it is the smallest of 16, 32, 64 … that fits the tokens and is at least a
+ * sixteenth of text->length. */
 size_t text_input_row_length(const struct text_input *text, size_t tokens);
 /* Sets the row length of text and graph. Call it before the graph is compiled. */
 void text_input_set_length(const struct graph *graph, struct text_input *text, size_t length);
@@ -56,24 +56,24 @@ void text_input_set_length(const struct graph *graph, struct text_input *text, s
 struct text_item {
     const char *text; /* UTF-8, `size` bytes; NULL: `ids` */
     size_t size;
-    const int64_t *ids; /* tokens, with the special ones */
+    const int64_t *ids; /* tokens, with the special tokens */
     size_t id_count;
 };
 
-/* Texts as rows of a model's inputs. Zeroed: none. */
+/* Texts as rows of a model's inputs. Zeroed: no texts. */
 struct text_rows {
     void *inputs[TEXT_INPUTS_MAX]; /* count rows of `length` int32 or int64 each; owned */
-    size_t tokens, longest;        /* without padding: of all texts, of the longest one */
+    size_t tokens, longest;        /* without padding: the total, and that of the longest text */
 };
 
 /* Makes the rows of `count` texts. With `truncate` a text that is too long is cut. STATUS_INVALID:
- * a text is empty, not UTF-8 or too long, or an id is not in the vocabulary (the sentence says
- * which text, if there are several); STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret with
- * text_rows_done(); it is zeroes after a failure. Any thread. */
+ * a text is empty, not UTF-8 or too long, or an id is not in the vocabulary; if there are several
+ * texts, the error says which one. STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret with
+ * text_rows_done(); it is zeroed after a failure. Any thread. */
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret,
                            struct error *err) MUST_USE;
-/* Cuts the padding of `count` rows beyond `length` tokens, which is rows->longest or more. */
+/* Shortens `count` rows to `length` tokens, at least rows->longest, by removing padding. */
 void text_rows_shorten(const struct text_input *text, size_t count, size_t length,
                        struct text_rows *rows);
 void text_rows_done(struct text_rows *rows);

@@ -1,6 +1,5 @@
-/* Private to models/: what to do about a file or folder that cannot be read. */
+/* Private to models/: advice about a file or folder that cannot be read. */
 #pragma once
 
-/* The end of a sentence that gives strerror(error) for `path`; "" where there is nothing to advise.
- * Static. */
+/* Advice to append to a sentence about strerror(error) for `path`; "" if there is none. Static. */
 const char *access_advice(const char *path, int error);

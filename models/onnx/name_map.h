@@ -1,6 +1,6 @@
-/* Names to pointers: what a name means in a graph or function that is being imported.
+/* Maps names of a graph or function to pointers during import.
  *
- * Open addressing; the hash starts from a random seed, so that a file cannot be made to collide. */
+ * Open addressing; the hash has a random seed, so that a file cannot cause collisions. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,5 +24,5 @@ void name_map_done(struct name_map *map);
 /* The slot of `name`, or NULL. Valid until the next put. */
 struct name_slot *name_map_find(const struct name_map *map, const char *name);
 
-/* Adds or overwrites; keeps the pointer `name`. False when out of memory. */
+/* Adds or overwrites an entry; keeps the pointer `name`. Returns false when out of memory. */
 bool name_map_put(struct name_map *map, const char *name, void *value);

@@ -1,4 +1,4 @@
-/* Private to models/onnx/: the wire format, looked at before protobuf-c sees it. */
+/* Private to models/onnx/: checks the wire format before protobuf-c reads it. */
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -7,31 +7,31 @@
 
 #include "engine/base/status.h"
 
-/* Nested messages and groups, as protobuf's own C++ parser limits them. */
+/* Limit for nested messages and groups, as in protobuf's own C++ parser. */
 #define WIRE_MAX_DEPTH 100
 
-/* What stands in place of TensorProto.raw_data after wire_slim(): where the bytes are. */
+/* wire_slim() replaces TensorProto.raw_data by this reference to its bytes. */
 struct wire_reference {
-    uint64_t offset, size; /* in the data given to wire_slim() */
+    uint64_t offset, size; /* relative to the data passed to wire_slim() */
 };
 
-/* Reads `data` as a message of type `descriptor`, without recursion, and writes a slimmed copy that
- * protobuf-c can unpack: fields the descriptor does not name are dropped, groups too, and
- * TensorProto.raw_data is replaced by a struct wire_reference.
+/* Reads `data` as a message of type `descriptor`, without recursion, and writes a smaller copy for
+ * protobuf-c. The copy omits groups and fields that the descriptor does not name, and has a struct
+ * wire_reference in place of TensorProto.raw_data.
  *
- * Refused as STATUS_MODEL, with the byte where it happens: lengths past the end, field number 0,
- * wire types 6 and 7, varints over 10 bytes, groups that do not close, nesting deeper than
- * WIRE_MAX_DEPTH, a known field of the wrong wire type, packed lists cut through an element,
- * strings that hold a NUL byte (they would alias shorter names) or are no UTF-8, a singular message
+ * STATUS_MODEL, with the position of the byte, for: lengths past the end, field number 0, wire
+ * types 6 and 7, varints over 10 bytes, groups that do not close, nesting deeper than
+ * WIRE_MAX_DEPTH, a known field with the wrong wire type, packed lists that end inside an element,
+ * strings with a NUL byte (they would alias shorter names) or invalid UTF-8, a singular message
  * twice. STATUS_NO_MEMORY when the copy exceeds `limit` bytes. *ret is malloc'ed. Thread-safe. */
 enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
                       size_t size, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* A sentence part for bytes that are no ONNX model but something known ("a git-lfs pointer …");
- * NULL when nothing is recognised. */
+/* A phrase for error messages if the bytes are another known format ("a git-lfs pointer …"); NULL
+ * if they are not recognised. */
 const char *wire_recognise(const uint8_t *data, size_t size);
 
-/* The same for bytes that wire_slim() refused: also looks for what a model could begin with by
- * chance (images, plain text). */
+/* The same for bytes that wire_slim() refused. Also recognises formats with which a model could
+ * begin by chance (images, plain text). */
 const char *wire_guess(const uint8_t *data, size_t size);

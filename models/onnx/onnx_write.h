@@ -1,4 +1,4 @@
-/* ONNX files: graph in, file out. */
+/* Writes graphs as ONNX files. */
 #pragma once
 
 #include "models/onnx/onnx.h"
@@ -9,10 +9,10 @@ struct onnx_write_options {
     const char *producer; /* producer_name of the file */
 };
 
-/* Writes `graph`, whose nodes are in topological order and have ONNX's operators only, to the new
- * file `path`. It is on the disk (fsync) on success; after a failure there is none. Values without
- * a name get one, and names given twice a suffix. Errors: STATUS_IO (also where there is such a
- * file), STATUS_NO_MEMORY, STATUS_TOO_LARGE (tensors of more than 1.5 GiB), STATUS_UNSUPPORTED (a
- * node that a pass has made). Any thread. */
+/* Writes `graph` to the new file `path`. Its nodes must be in topological order and have only
+ * ONNX's operators. On success the file is on disk (fsync); after a failure there is no file.
+ * Values without a name get one, and duplicate names get a suffix. Errors: STATUS_IO (also if the
+ * file exists), STATUS_NO_MEMORY, STATUS_TOO_LARGE (tensors of more than 1.5 GiB),
+ * STATUS_UNSUPPORTED (a node made by a pass). Any thread. */
 enum status onnx_write_file(const struct graph *graph, const struct onnx_write_options *options,
                             const char *path, struct error *err) MUST_USE;

@@ -1,23 +1,23 @@
-/* Do two runs of a model give the same answers? Pure.
+/* Decides whether two runs of a model give the same answers. Pure.
  *
- * Bounds, and where they come from:
+ * Bounds and their sources:
  *
  *   best class    Equal for AGREEMENT_SHARE of the images for which fp32 has a clear best class.
  *                 MLPerf Inference accepts a classifier or detector that keeps 99 % of the fp32
  *                 model's accuracy; the share of changed answers bounds the lost accuracy.
  *                 With fewer than 100 clear images all of them have to agree. That alone proves
  *                 little: with 95 % confidence, n of n show only that about 3/n at most change
- *                 (9 % for 32 images, 31 % for 8). So the means below, to which every image adds a
- *                 number, decide: their upper 95 % confidence limit (Student's t) has to keep the
- *                 bound, which fewer images make wider.
+ *                 (9 % for 32 images, 31 % for 8). Therefore the means below decide, which use
+ *                 every image: their upper 95 % confidence limit (Student's t) must keep the
+ *                 bound. With fewer images this limit is wider.
  *   clear         fp32's best probability exceeds the second by AGREEMENT_LEAD or more. With a
  *                 smaller lead another JPEG encoder or resize filter changes the answer, too: these
  *                 change the probabilities of a trained SqueezeNet by a few hundredths.
- *   probability   That of fp32's best class changes by no more than AGREEMENT_PROBABILITY in the
- *                 mean: clients compare it with thresholds that have two digits.
- *   vector        1 - Pearson's correlation of the class scores is at most AGREEMENT_VECTOR in the
- *                 mean: an error of 4.5 % of the vector's length. Applies only if fewer than
- *                 AGREEMENT_FEW images are clear, because their classes then prove little.
+ *   probability   The mean change of the probability of fp32's best class is at most
+ *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
+ *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
+ *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
+ *                 than AGREEMENT_FEW images are clear, because their classes then prove little.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
  *                 numbers; its mean over channels and images is at most AGREEMENT_RELATIVE.
@@ -39,24 +39,25 @@
 #define AGREEMENT_RELATIVE    0.02
 #define AGREEMENT_FEW         16
 
-/* A precision has to be this many times as fast as fp32. A smaller gain is not worth different
- * numbers. A trial's error is below 0.05, so a gain of 1.1 or more is always taken, and no gain is
- * never taken. */
+/* Required speedup of a precision over fp32. A smaller gain is not worth different numbers. A
+ * trial's error is below 0.05, so a gain of 1.1 or more is always accepted, and a precision without
+ * gain never is. */
 #define PRECISION_GAIN 1.05
 
 #define AGREEMENT_TEXT 160 /* bytes of agreement_explain's sentence with its terminator */
 
-/* The images compared so far. Before the first one all is zero except is_vector. */
+/* Statistics of the images compared so far. Initially zero, except is_vector. */
 struct agreement {
-    bool is_vector;   /* the class scores of an image: agreement_add_vector(), else …_tensors() */
-    bool has_numbers; /* some image had numbers to compare */
+    bool is_vector;   /* compare class scores with agreement_add_vector(), otherwise use
+                         agreement_add_tensors() */
+    bool has_numbers; /* at least one image had numbers to compare */
     int images;
-    int same; /* of vectors: images with the same best class, clear or not */
+    int same; /* for vectors: images with the same best class, clear or not */
     size_t clear,
-        agreeing;          /* images (of a map: positions) with a clear class; of these: agreeing */
-    double mean, greatest; /* change over the images: of a probability, else relative. INFINITY: a
-                              number was not finite, or tensors could not be compared */
-    double correlation;    /* of vectors: the mean over the images */
+        agreeing; /* images (for a map: positions) with a clear class, and how many of them agree */
+    double mean, greatest; /* change over the images: of a probability, otherwise relative.
+                              INFINITY: a number was not finite, or tensors could not be compared */
+    double correlation;    /* for vectors: the mean over the images */
     double squares, correlation_squares; /* sums of squared deviations from these two means */
 };
 
@@ -69,17 +70,17 @@ void agreement_add_vector(struct agreement *a, const float *reference, const flo
 struct agreement_tensor {
     size_t count, channels, stride;
     bool is_map;    /* channels are classes, with a score at every position */
-    bool is_labels; /* integers, equal or not */
+    bool is_labels; /* integers, which are equal or not */
 };
 
 /* Adds an image with `tensor_count` output tensors, whose numbers are adjacent in memory. */
 void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *tensors,
                            size_t tensor_count, const float *reference, const float *candidate);
 
-/* Whether the images so far show that the bounds hold. */
+/* True if the images so far show that the bounds hold. */
 bool agreement_holds(const struct agreement *a);
 
-/* Writes a sentence without a full stop: which bound the images so far do not keep, with the
- * measured number and the limit; "" if agreement_holds(). Returns whether more images could change
- * that, because the bound is kept but for its confidence limit. */
+/* Writes a sentence without a full stop that names the failed bound, the measured number and the
+ * limit; "" if agreement_holds(). Returns true if more images could change the result, because only
+ * the confidence limit exceeds the bound. */
 bool agreement_explain(const struct agreement *a, char *text, size_t size);

@@ -1,5 +1,5 @@
-/* The outputs of a session that are compared with another session's: the class scores of a
- * classifier, else all outputs. */
+/* The outputs of a session that are compared with another session's: class scores of a classifier,
+ * otherwise all outputs. */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -7,20 +7,20 @@
 #include "models/quantize/agreement.h"
 
 /* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the
- * wall-clock time. On a CPU it is the CPU time of all threads divided by their number, because the
- * wall-clock time depends on other work on the machine. CPU time counts serial parts of a pass too
- * little while the other threads sleep, but equally for both sides of a trial: it can make a gain
- * look greater, but never make a loss look like a gain. */
+ * wall-clock time. On a CPU it is the average CPU time of the threads, because the wall-clock time
+ * depends on other work on the machine. CPU time underestimates serial parts of a pass, but equally
+ * for both sides of a trial: it can exaggerate a gain, but never make a loss look like a gain. */
 struct run_time {
     double ms, cost;
 };
 
 /* The outputs that are compared are [first, end). */
 struct outputs {
-    bool is_vector; /* one output: class scores, which the model's labels or a Softmax tell */
+    bool
+        is_vector; /* one output with class scores, identified by the model's labels or a Softmax */
     size_t first, end, count;
     const struct tensor **tensors;    /* of the last run */
-    struct agreement_tensor *layouts; /* by outputs_each() */
+    struct agreement_tensor *layouts; /* set by outputs_each() */
 };
 
 enum status outputs_init(struct outputs *outputs, const struct model *model,
@@ -31,16 +31,16 @@ void outputs_done(struct outputs *outputs);
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 
-/* For the last run, which had `images` images: returns how many numbers of each image are compared,
- * and copies these numbers to `dst`, image after image. */
+/* For the last run, of `images` images: copies the numbers to compare to `dst`, image after image.
+ * Returns how many numbers each image has. */
 size_t outputs_each(struct outputs *outputs, int images);
 void outputs_read(struct outputs *outputs, int images, float *dst);
 
 /* The layout of one image's numbers in an output of `images` images. The channel axis is the last
- * one if it is the shortest, else the second: [N, H, W, C] or [N, C, H, W]; [N, boxes, numbers] or
- * [N, numbers, boxes], because there are many boxes. */
+ * one if it is the shortest, otherwise the second: [N, H, W, C] or [N, C, H, W]; [N, boxes,
+ * numbers] or [N, numbers, boxes], because there are many boxes. */
 struct agreement_tensor outputs_layout(const struct tensor *tensor, int images);
 
-/* Adds an image's numbers to a comparison; their layout is that of the last run. */
+/* Adds an image's numbers to a comparison, in the layout of the last run. */
 void outputs_compare(const struct outputs *outputs, const float *reference, const float *candidate,
                      bool is_probabilities, struct agreement *ret);

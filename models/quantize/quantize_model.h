@@ -1,5 +1,5 @@
-/* Quantizes a model on photos (engine/quantize/quantizer.h), and
- * finds out how far it then agrees with float32.
+/* Quantizes a model with photos (engine/quantize/quantizer.h), and measures its agreement with
+ * float32.
  *
  *     photos ─┬─ four of five: ranges; layers that stay in float32
  *             └─ the fifth, held out: the report */
@@ -9,49 +9,51 @@
 #include "models/folder/model.h"
 #include "models/quantize/agreement.h"
 
-/* The fewest photos: one to calibrate with and one to compare on. */
+/* The minimum is one photo to calibrate with and one to compare. */
 #define QUANTIZE_MIN_PHOTOS 2
 
 struct quantize_layer {
     char *name;
     const char *op;
-    bool is_kept;       /* in float32 */
-    double error_alone; /* with this layer, and those that read the same tensor, in 8 bits, and the
-                           others in float32; 0: not measured */
+    bool is_kept;       /* stays float32 */
+    double error_alone; /* error with this layer, and those that read the same tensor, in 8 bits,
+                           and the others in float32; 0: not measured */
 };
 
 struct quantize_report {
     const char *model, *folder, *target;
-    int calibrated, held_out, unreadable; /* photos */
-    /* On those held out: */
+    int calibrated, held_out, unreadable; /* numbers of photos */
+    /* Results on the photos held out: */
     bool holds;                 /* the bounds of --precision auto */
-    char bound[AGREEMENT_TEXT]; /* the one that fails; "" if they hold */
-    bool wants_images;          /* more of them could show that the bounds hold */
+    char bound[AGREEMENT_TEXT]; /* the failed bound; "" if all hold */
+    bool wants_images;          /* more photos could show that the bounds hold */
     struct agreement agreement;
-    double error; /* 1 - correlation of class scores, else the mean */
+    double error; /* 1 - correlation of class scores, otherwise the mean */
     bool has_boxes, has_text;
-    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of a class overlap by half or more */
-    double overlap;                           /* of the pairs, in the mean */
-    size_t lines, same_lines; /* photos in which float32 reads text; int8 reads the same */
-    size_t characters, edits; /* of float32's lines; insertions, deletions and substitutions that
-                                 turn int8's lines into them */
+    size_t fp32_boxes, int8_boxes,
+        box_pairs;  /* pairs: boxes of a class that overlap by half or more */
+    double overlap; /* mean overlap of the pairs */
+    size_t lines,
+        same_lines; /* photos in which float32 reads text, and in which int8 reads the same */
+    size_t characters, edits; /* characters of float32's lines, and edits (insertions, deletions,
+                                 substitutions) between int8's and float32's lines */
     uint64_t fp32_bytes, int8_bytes;
-    double fp32_ms, int8_ms; /* of one image, the quickest run */
-    bool is_faster;          /* int8, by enough for --precision auto */
+    double fp32_ms, int8_ms; /* per image, the fastest run */
+    bool is_faster;          /* int8 is faster by enough for --precision auto */
     struct quantize_layer *layers;
     size_t layer_count, kept;
     bool corrects_biases, is_smoothed;
-    double fp32_share; /* the share of the multiply-adds in float32 */
-    /* With all layers in 8 bits, on the photos held out; 0 if `kept` is 0. */
+    double fp32_share; /* share of the multiply-adds that run in float32 */
+    /* The same with all layers in 8 bits; 0 if `kept` is 0. */
     int all_same;
     double all_error, all_ms;
 };
 
-/* The photos to quantize on. Only the calling thread calls `read`. */
+/* Photos for calibration and comparison. Only the calling thread calls `read`. */
 struct quantize_photos {
     const char *folder; /* for errors */
     size_t count;
-    /* Writes photo i as the model's preprocessing makes it: [height, width, channels]. */
+    /* Writes photo i after the model's preprocessing: [height, width, channels]. */
     enum status (*read)(void *context, size_t i, float *dst, struct error *err);
     const char *(*name)(void *context, size_t i); /* for errors */
     void *context;
@@ -60,21 +62,21 @@ struct quantize_photos {
 struct quantize_options {
     struct quantize_photos photos;
     int threads;               /* as session_options.threads */
-    int weight_max;            /* as quantizer_create() takes it */
-    const _Atomic int *cancel; /* 1: end with STATUS_CANCELLED; or NULL */
-    bool has_report;           /* fill in all of the report, not only its layers and photos */
-    double cpu_deadline_ms;    /* CPU time of this thread after which nothing more is tried, and
-                                  calibrating ends with STATUS_TIMEOUT; 0: none */
-    /* What it does ("calibrating"), and how much of that is done, 0 … 1; or NULL. */
+    int weight_max;            /* for quantizer_create() */
+    const _Atomic int *cancel; /* 1: return STATUS_CANCELLED; or NULL */
+    bool has_report;           /* fill in the whole report, not only its layers and photos */
+    double cpu_deadline_ms; /* limit for this thread's CPU time: afterwards nothing more is tried,
+                               and calibrating ends with STATUS_TIMEOUT; 0: none */
+    /* Reports the phase ("calibrating") and its finished share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *context;
 };
 
-/* `model` has its graph. *ret: the quantized graph, the caller's; so is
- * *report, without its folder and bytes, to be freed with quantize_report_done() (fine on zeroes).
- * Layers stay in float32 until the bounds of agreement.h hold on photos of the calibration, up to a
- * share of the work. Errors: STATUS_INVALID (too few photos; a model without one image input),
- * STATUS_UNSUPPORTED (quantizer_create), STATUS_CANCELLED, STATUS_NO_MEMORY, sessions' errors. */
+/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, without its folder
+ * and bytes; free it with quantize_report_done() (accepts zeroes). Layers stay in float32 until the
+ * bounds of agreement.h hold on calibration photos, up to a share of the work. Errors:
+ * STATUS_INVALID (too few photos; a model without one image input), STATUS_UNSUPPORTED
+ * (quantizer_create()), STATUS_CANCELLED, STATUS_NO_MEMORY, errors of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;

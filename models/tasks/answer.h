@@ -6,25 +6,25 @@
 #include "models/tasks/embed.h"
 #include "models/tasks/text_read.h"
 
-/* The task decides which member is set; zeroed: no answer. Free with task_answer_done. */
+/* The task determines the member that is set. Zeroed: no answer. Free with task_answer_done(). */
 struct task_answer {
     struct detections detections;
     struct embedding embedding;
-    struct segments segments; /* of an anomaly its mask */
-    struct depth depth;       /* of an anomaly its map */
+    struct segments segments; /* for an anomaly: its mask */
+    struct depth depth;       /* for an anomaly: its map */
     struct anomaly anomaly;
     struct text_reading text;
 };
 
 void task_answer_done(struct task_answer *answer);
 
-/* Returns an estimate of its bytes as JSON. */
+/* Returns an estimate of the answer's size as JSON, in bytes. */
 size_t task_answer_bytes(const struct task_answer *answer);
 
 /* Makes the answer for image `row` of a run of `batch` images. `task` must not be a classifier's.
- * `outputs`: all outputs of the model. `options`: no member may be "not given". `buffers`: an array
- * of TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_INVALID if an output has not the
- * shape that the task requires; other errors are those of the decoders. */
+ * `outputs` has all outputs of the model. `options` must be complete. `buffers` is an array of
+ * TASK_MAX_OUTPUTS. On success the caller frees *ret. STATUS_INVALID if an output's shape does not
+ * fit the task; other errors are those of the decoders. */
 enum status task_answer_of(const struct task *task, const struct tensor *const *outputs, int batch,
                            int row, const struct task_options *options,
                            const struct task_geometry *geometry, struct task_buffer *buffers,

@@ -1,46 +1,47 @@
-/* The parts of a picture that a detector's boxes cover, for the next model of a pipeline. Pure; any
+/* The parts of a photo inside a detector's boxes, for the next model of a pipeline. Pure; any
  * thread. */
 #pragma once
 
 #include "models/tasks/detect.h"
 
-/* A part of a picture. Pixels of the upright picture. */
+/* A part of a photo, in pixels of the upright photo. */
 struct crop {
     bool is_warped;
     uint32_t x, y;          /* not warped: the upper left corner */
     uint32_t width, height; /* of the crop; warped: before the turn */
-    float corners[4][2];    /* warped: what becomes its corners: top left, top right, bottom right,
-                               bottom left; may lie outside the picture */
+    float corners[4][2];    /* warped: points that become the crop's corners: top left, top right,
+                               bottom right, bottom left; may lie outside the photo */
     bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
-    bool is_aligned;        /* warped: by `map`, from the crop to the picture, not by corners */
-    double map[6];          /* (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
+    bool is_aligned;        /* warped: by `map`, from the crop to the photo, not by corners */
+    double map[6]; /* crop pixel (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
 
-/* Where the points of a box go in its crop. */
+/* Positions of a box's points in its crop. */
 #define ALIGN_POINTS_MAX 16
 struct align_template {
     int width, height; /* of the crop */
     size_t count;
-    float points[ALIGN_POINTS_MAX][2]; /* x, y, pixels of the crop */
+    float points[ALIGN_POINTS_MAX][2]; /* x, y in pixels of the crop */
 };
 
-/* Computes the crop of item `box` by Umeyama's similarity transform (without reflection), which
- * moves its points to those of `to` with the least sum of squared distances. STATUS_INVALID if the
- * box has another number of points, or all are at one place. */
+/* Computes the crop of item `box` by Umeyama's similarity transform (without reflection). It moves
+ * the box's points to those of `to` with the least sum of squared distances. STATUS_INVALID if the
+ * box has another number of points, or all points are equal. */
 enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
                        struct crop *ret, struct error *err) MUST_USE;
 
-/* The crop of item `box`, which `margin` (0 … 1) makes larger on each side by that share of its
- * width or height. A box without an angle is cut out along whole pixels, those that it touches,
- * clipped to the picture of `width` x `height`. One with an angle is rectified; so is a line of
- * text, as PP-OCR's get_rotate_crop_image() does: corners on whole pixels of the picture, turned if
- * it is at least 1.5 times as high as wide. STATUS_INVALID if no pixel is left. */
+/* The crop of item `box`, enlarged on each side by the share `margin` (0 … 1) of its width or
+ * height. A box without an angle is cut out along whole pixels and clipped to the photo of `width`
+ * x `height`. A box with an angle is rectified. So is a line of text, as in PP-OCR's
+ * get_rotate_crop_image(): corners on whole pixels of the photo, turned if it is at least 1.5 times
+ * as high as wide. STATUS_INVALID if no pixel is left. */
 enum status crop_of(enum task_kind kind, const struct detections *found, size_t box, double margin,
                     uint32_t width, uint32_t height, struct crop *ret, struct error *err) MUST_USE;
 
-/* Of the boxes that are `wanted`, one flag for each, leaves the `most` with the best scores. */
+/* Keeps at most `most` of the boxes whose `wanted` flag is set: those with the best scores. */
 void crops_limit(const struct detections *found, bool *wanted, size_t most);
 
-/* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner;
- * those whose corners follow within 10 pixels are one row, from left to right. STATUS_NO_MEMORY. */
+/* Puts lines of text in reading order, as PP-OCR does: from top to bottom by their first corner.
+ * Lines whose first corners differ by less than 10 pixels form a row, from left to right.
+ * STATUS_NO_MEMORY. */
 enum status text_reading_order(struct detections *found, struct error *err) MUST_USE;

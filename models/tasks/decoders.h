@@ -5,7 +5,7 @@
 
 struct layout_entry {
     const char *name; /* in lensd.json */
-    size_t outputs;   /* the least number of outputs of the model */
+    size_t outputs;   /* minimal number of the model's outputs */
     float confidence, iou;
     int max_detections;
     bool has_rows;
@@ -18,24 +18,24 @@ extern const size_t task_layout_count;
 struct candidates {
     struct detections found;
     const struct task *task;
-    const struct task_options *options; /* not task->options: a request may change them */
+    const struct task_options *options; /* not task->options, because a request may change them */
     const struct task_geometry *geometry;
     bool is_oriented; /* TASK_ORIENTED */
     bool is_out_of_memory;
 };
 
-/* Adds a candidate, unless its score is not above the threshold, its class is not wanted, or its
- * box is not finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
+/* Adds a candidate, unless its score is not above the threshold, its class is excluded, or its box
+ * is not finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
 void candidates_add(struct candidates *candidates, const struct detection *given);
 
-/* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, first
- * drops each candidate that overlaps a better one by more than that (a better one of its class, or
- * of any class with `agnostic`). Oriented boxes are compared by probabilistic IoU, also with better
- * ones that were dropped. */
+/* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, it
+ * first drops each candidate that overlaps a better one of its class (with `agnostic`, of any
+ * class) by more than that. Oriented boxes are compared by probabilistic IoU, also with better ones
+ * that were dropped. */
 void candidates_suppress(struct candidates *candidates, const struct task_options *options);
 
-/* A decoder of detectors' outputs adds the candidates of one image. Boxes are in pixels of the
- * model's input. STATUS_INVALID if an output has not the layout's shape; STATUS_NO_MEMORY. */
+/* Decodes a detector's outputs and adds the candidates of one image. Boxes are in pixels of the
+ * model's input. STATUS_INVALID if an output does not have the layout's shape; STATUS_NO_MEMORY. */
 typedef enum status layout_decoder(const struct task_rows *outputs, struct candidates *candidates,
                                    struct error *err);
 
@@ -50,16 +50,16 @@ layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
-/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. Candidates have no box yet: query_masks_add() adds it. */
+/* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. query_masks_add() sets the candidates' boxes later. */
 layout_decoder decode_mask_queries;
 
-/* Boxes are in points of the map, with an angle, until text_corners() sets the corners of those
- * that are kept, and the boxes around these. */
+/* Boxes are in points of the map, with an angle. text_corners() later sets corners of the remaining
+ * boxes, and the boxes around them. */
 layout_decoder decode_text_map;
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *geometry,
                          struct detections *found, struct error *err) MUST_USE;
 
-/* The numbers that follow the box, scores and class of a candidate: first[i * step]. */
+/* The numbers after box, scores and class of a candidate: first[i * step]. */
 struct extra_numbers {
     const float *first;
     size_t step;
@@ -77,54 +77,54 @@ void face_points(const struct task *task, const struct task_rows *outputs,
 void heatmap_point(const struct task_rows *rows, const struct task_geometry *geometry, size_t p,
                    float ret[static 3]);
 
-/* Adds the masks of the boxes, which are in pixels of the photo. YOLO's boxes whose mask is empty
- * are dropped. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */
+/* Adds the masks of the boxes, which are in pixels of the photo. Drops YOLO's boxes with empty
+ * masks. STATUS_INVALID; STATUS_NO_MEMORY; STATUS_TOO_LARGE: too many pixels in all masks. */
 enum status instances_add(const struct task *task, const struct task_rows *outputs,
                           const struct task_geometry *geometry, struct detections *found,
                           struct error *err) MUST_USE;
 
-/* LAYOUT_SAM: the masks of a prompt, with the boxes around them, best first. An error frees what
- * `found`, which is zeroed before, has. STATUS_INVALID; STATUS_NUMERIC: a score is not finite;
+/* LAYOUT_SAM: the masks of a prompt, with the boxes around them, best first. `found` must be
+ * zeroed; an error frees its contents. STATUS_INVALID; STATUS_NUMERIC: a score is not finite;
  * STATUS_NO_MEMORY; STATUS_TOO_LARGE. */
 enum status prompted_decode(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
                             const struct task_geometry *geometry, struct detections *found,
                             struct error *err) MUST_USE;
 
-/* Pixels of all masks of a photo: about three seconds of work on one core, and 20 masks of 50
- * megapixels. A client who lowers the thresholds gets as many boxes as max_detections allows. */
+/* Limit for the pixels of all masks of a photo: 20 masks of 50 megapixels, about three seconds of
+ * work on one core. A client who lowers the thresholds gets up to max_detections boxes. */
 #define MAX_MASK_PIXELS 1e9
 
-/* STATUS_TOO_LARGE if `pixels` is more than that. */
+/* STATUS_TOO_LARGE if `pixels` exceeds the limit. */
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
 
-/* The same for layouts with masks of queries: finds the masks of the candidates, drops those that
- * the framework drops or the options exclude, sets their boxes, and sorts them, best first. */
+/* The same for layouts with masks of queries: finds the candidates' masks, drops those that the
+ * framework drops or the options exclude, sets their boxes, and sorts them, best first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
                             const struct task_geometry *geometry, struct detections *found,
                             struct error *err) MUST_USE;
 
-/* A box given by its corners. */
+/* Makes a box from its corners. */
 static inline struct detection decode_corners(float x1, float y1, float x2, float y2)
 {
     return (struct detection){.x1 = x1, .y1 = y1, .x2 = x2, .y2 = y2};
 }
 
-/* A box given by its centre and size. */
+/* Makes a box from its centre and size. */
 static inline struct detection decode_centred(float x, float y, float width, float height)
 {
     return decode_corners(x - width / 2, y - height / 2, x + width / 2, y + height / 2);
 }
 
-/* A box given by its centre and size as shares of the input's sides. */
+/* Makes a box from centre and size, given as shares of the input's sides. */
 static inline struct detection decode_shares(const float *box, const struct task_geometry *geometry)
 {
     return decode_centred(box[0] * geometry->input_width, box[1] * geometry->input_height,
                           box[2] * geometry->input_width, box[3] * geometry->input_height);
 }
 
-/* Reads a class number from a float; false if it is not a valid class number. */
+/* Reads a class number from a float. Returns false if it is not a valid class number. */
 static inline bool decode_class(float number, uint32_t *ret)
 {
     if (!(number >= 0) || number > 1e9f)

@@ -3,7 +3,7 @@
 
 #include "models/tasks/detect.h"
 
-/* The map as the model gives it. Zeroed: none. Free with depth_done. */
+/* The map from the model. Zeroed: empty. Free with depth_done(). */
 struct depth {
     float *values; /* [height, width], finite */
     uint32_t width, height;
@@ -18,9 +18,9 @@ void depth_done(struct depth *depth);
 enum status depth_decode(const struct task_rows *row, const struct task_geometry *geometry,
                          struct depth *ret, struct error *err) MUST_USE;
 
-/* The map of the photo's pixels: 0 is *ret_least, 65535 *ret_greatest, which are the least and the
- * greatest depth. The map is interpolated as torch.nn.functional.interpolate does with "bicubic"
- * and align_corners=False. Takes long for large photos. The caller frees *ret, [photo height, photo
+/* The map for the photo's pixels, scaled from the lowest depth *ret_least (0) to the highest
+ * *ret_greatest (65535). It is interpolated like torch.nn.functional.interpolate with "bicubic" and
+ * align_corners=False. This is slow for large photos. The caller frees *ret, [photo height, photo
  * width]. STATUS_NO_MEMORY. */
 enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_least,
                          float *ret_greatest, struct error *err) MUST_USE;

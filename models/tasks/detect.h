@@ -5,15 +5,15 @@
 #include "models/tasks/task.h"
 
 struct detection {
-    float x1, y1, x2, y2; /* pixels, corners; with an angle: before the rotation */
-    float angle;          /* TASK_ORIENTED: radians from x to y, around the centre; else 0 */
-    float score;          /* 0 … 1 */
-    uint32_t index;       /* class */
-    uint32_t place;       /* number of the candidate in the outputs; breaks ties of scores */
-    uint32_t track_id;    /* of the object that it belongs to (tracker.h); 0: none */
+    float x1, y1, x2, y2; /* pixels, corners; before the rotation by the angle, if any */
+    float angle;       /* TASK_ORIENTED: radians from x towards y, around the centre; otherwise 0 */
+    float score;       /* 0 … 1 */
+    uint32_t index;    /* class */
+    uint32_t place;    /* index of the candidate in the outputs; breaks ties between scores */
+    uint32_t track_id; /* of the object that it belongs to (tracker.h); 0: none */
 };
 
-/* The area of a class, or of the object in a box. */
+/* The pixels of a class, or of the object in a box. */
 struct segment {
     uint32_t index; /* class */
     uint64_t area;  /* pixels of the photo */
@@ -22,20 +22,20 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it; of a face not, so that it can be aligned:
-                    outside by its side at most */
-    float score; /* 0 … 1; negative: the model gives none */
+    float x, y;  /* pixels of the photo, clipped to it. A face's points are not clipped, so that it
+                    can be aligned; they lie outside by at most its side */
+    float score; /* 0 … 1; negative: the model has none */
 };
 
-/* Zeroed: none. Free with detections_done. */
+/* Zeroed: empty. Free with detections_done(). */
 struct detections {
     struct detection *items; /* best first */
     size_t count;
-    size_t capacity;           /* private */
-    struct task_point *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` for each item, in its
-                                  order */
+    size_t capacity; /* private */
+    struct task_point
+        *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` per item, in the items' order */
     size_t point_count;
-    struct segment *masks; /* TASK_INSTANCES: one for each item, in its order */
+    struct segment *masks; /* TASK_INSTANCES: one per item, in the items' order */
 };
 
 void detections_done(struct detections *detections);
@@ -46,8 +46,8 @@ void detections_drop(struct detections *detections);
 /* Intersection over union of boxes without an angle; 0 if both are empty. */
 double detection_overlap(const struct detection *a, const struct detection *b);
 
-/* The corners of a box with its angle: bottom right, top right, top left, bottom left where the
- * angle is 0, as Ultralytics orders them. */
+/* The corners of a box with its angle, in Ultralytics' order: bottom right, top right, top left,
+ * bottom left if the angle is 0. */
 void detection_corners(const struct detection *box, float ret[static 4][2]);
 
 /* The photo's position in the model's input: pixel (x, y) of the upright photo is at
@@ -57,17 +57,16 @@ struct task_geometry {
     float photo_width, photo_height, input_width, input_height;
 };
 
-/* Overlaps are searched among this many candidates, the best ones. This bounds the time per photo
- * for any output. An oriented box is compared with all better ones, not only with those that are
- * kept. */
+/* Only this many best candidates are tested for overlaps, which bounds the time per photo. An
+ * oriented box is compared with all better ones, not only with the kept ones. */
 #define DETECT_MAX_CANDIDATES 2560
 #define DETECT_MAX_ORIENTED   1024
 
 /* Decodes the boxes of one image from its `outputs`: task->output_count of them in the layout's
- * order. `options` must be complete. *ret: the boxes that the options keep, best first, clipped to
- * the photo (oriented ones are not), without boxes that are not finite; the caller frees it.
- * STATUS_INVALID if an output has not the layout's shape; STATUS_NUMERIC if there is no box and
- * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
+ * order. `options` must be complete. *ret has the boxes that the options allow, best first, clipped
+ * to the photo (except oriented ones), without boxes that are not finite; the caller frees it.
+ * STATUS_INVALID if an output does not have the layout's shape; STATUS_NUMERIC if there is no box
+ * and most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

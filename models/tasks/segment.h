@@ -3,10 +3,10 @@
 
 #include "models/tasks/detect.h"
 
-/* Most classes of a map. */
+/* Maximum number of classes of a map. */
 #define SEGMENT_MAX_CLASSES 1024
 
-/* Zeroed: none. Free with segments_done. */
+/* Zeroed: empty. Free with segments_done(). */
 struct segments {
     struct segment *items; /* the largest first */
     size_t count;
@@ -16,11 +16,11 @@ struct segments {
 void segments_done(struct segments *segments);
 
 /* Finds the class of every pixel of the photo. Scores [classes, height, width] are interpolated
- * bilinearly to the photo's size, as torch.nn.functional.interpolate does with align_corners=False.
- * The greatest score decides; of equal ones the first class. With a single class, class 0 is where
- * the score is above 0, or above 0.5 if all scores are in 0 … 1. Pixels outside the model's input
- * have no class. Classes that `options` exclude are left out of the answer. On success the caller
- * frees *ret. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a score of class 0 is NaN;
+ * bilinearly to the photo's size, like torch.nn.functional.interpolate with align_corners=False.
+ * The highest score decides; on a tie the first class. With a single class, class 0 is where the
+ * score is above 0, or above 0.5 if all scores are in 0 … 1. Pixels outside the model's input have
+ * no class. Classes that `options` exclude are omitted from the answer. On success the caller frees
+ * *ret. STATUS_INVALID if the row is not a map; STATUS_NUMERIC if a score of class 0 is NaN;
  * STATUS_NO_MEMORY. */
 enum status segment_decode(const struct task_rows *row, const struct task_options *options,
                            const struct task_geometry *geometry, struct segments *ret,

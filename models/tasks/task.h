@@ -19,100 +19,102 @@ enum task_kind {
     TASK_POSE,         /* boxes with key points */
     TASK_ORIENTED,     /* boxes with an angle */
     TASK_INSTANCES,    /* boxes with the mask of the object in each */
-    TASK_ZERO_SHOT,    /* an embedding, compared with those of texts */
+    TASK_ZERO_SHOT,    /* an embedding, compared with embeddings of texts */
     TASK_DEPTH,        /* a distance, or its inverse, for each pixel */
-    TASK_TEXT_BOXES,   /* boxes of lines of text, with their corners */
+    TASK_TEXT_BOXES,   /* boxes of lines of text, as corners */
     TASK_TEXT,         /* a line of text */
-    TASK_ANOMALY,      /* how unusual the photo is, with a map and a mask */
-    TASK_MASKS,        /* masks of what points and a box show in the photo */
+    TASK_ANOMALY,      /* an anomaly score, with a map and a mask */
+    TASK_MASKS,        /* masks of the objects that points and a box mark in the photo */
 };
 
 #define TASK_KINDS (TASK_MASKS + 1)
 
 /* The outputs of a detector for one image. A: candidates, C: classes, Q: queries. Boxes are in
- * pixels of the model's input, unless they are shares (0 … 1) of its sides. The candidates of
- * YOLOV8 and YOLO_FINAL may end in more numbers: with TASK_POSE x, y (and a score) of each key
- * point; with TASK_ORIENTED the angle, and then a box of YOLO_FINAL is centre and size; with
- * TASK_INSTANCES a factor for each prototype of a mask, where the prototypes [P, height, width] are
- * the last output. The last output of TORCHVISION may be masks: [N, 1, height, width]; that of
- * DETR_SIGMOID and RFDETR, too: [Q, height, width], logits. */
+ * pixels of the model's input, or are shares (0 … 1) of its sides. Candidates of YOLOV8 and
+ * YOLO_FINAL may have more numbers at the end. For TASK_POSE these are x, y (and a score) of each
+ * key point. For TASK_ORIENTED it is the angle, and a box of YOLO_FINAL is then centre and size.
+ * For TASK_INSTANCES they are factors for the prototypes [P, height, width] of masks, which are the
+ * last output. The last output of TORCHVISION may be masks [N, 1, height, width], that of
+ * DETR_SIGMOID and RFDETR logits of masks [Q, height, width]. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
     LAYOUT_YOLOV5,       /* [A, 5 + C]: centre, size, objectness, scores; YOLOv5, 7 */
-    LAYOUT_YOLOX,        /* the same, where centre and size are those of YOLOX's grids */
+    LAYOUT_YOLOX,        /* the same, but centre and size are relative to YOLOX's grids */
     LAYOUT_YOLOX_PIXELS, /* the same, exported with --decode_in_inference */
     LAYOUT_YOLO_FINAL,   /* [Q, 6]: corners, score, class; nms=True, YOLOv10, YOLO26 */
     LAYOUT_RTDETR,       /* [Q, 4 + C]: centre and size as shares, scores; Ultralytics' RT-DETR */
     LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; the same since 8.4 */
-    LAYOUT_DETR,         /* logits [Q, C + 1] under a softmax, boxes [Q, 4] as shares */
-    LAYOUT_DETR_SIGMOID, /* logits [Q, C] under a sigmoid, boxes as above; RT-DETR, D-FINE */
+    LAYOUT_DETR,         /* logits [Q, C + 1] for a softmax, boxes [Q, 4] as shares */
+    LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as above; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
     LAYOUT_TENSORFLOW,   /* boxes [N, 4] as shares (y1, x1, y2, x2), classes, scores, count [] */
     LAYOUT_RTDETR_LISTS, /* as TORCHVISION, with a batch; RT-DETR's and D-FINE's own exports */
     LAYOUT_RFDETR,       /* as DETR_SIGMOID: RF-DETR */
-    LAYOUT_PANOPTIC,     /* logits [Q, C + 1] under a softmax, masks [Q, height, width] under a
-                            sigmoid; each pixel belongs to one query; DETR */
-    LAYOUT_MASKFORMER,   /* the same, where masks may overlap; MaskFormer, Mask2Former */
-    LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels class scores [A, 1], objectness [A, 1],
-                            boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
-    LAYOUT_TEXT,         /* [1, height, width]: how probably a point is text; PP-OCR */
-    LAYOUT_SCRFD,        /* for cells of 8, 16 and 32 pixels, two anchors each: scores [A, 1], then
-                            distances of a box's sides [A, 4], then points [A, 10]; InsightFace */
-    LAYOUT_SCRFD_FLAT,   /* the same without a batch: one image a run */
-    LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
-    LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: its number, corners, score, class */
-    LAYOUT_OWL, /* logits [Q, words] under a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
-    LAYOUT_GROUNDING,   /* the same, where logits are of the tokens of all words; Grounding DINO */
-    LAYOUT_HEATMAPS,    /* a map for each key point of one body: [K, height, width]; VitPose */
-    LAYOUT_PADDLE,      /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
-    LAYOUT_PADDLE_FLAT, /* the same without a batch: one image a run */
+    LAYOUT_PANOPTIC,     /* logits [Q, C + 1] for a softmax, masks [Q, height, width] for a sigmoid;
+                            each pixel belongs to one query; DETR */
+    LAYOUT_MASKFORMER,   /* the same, but masks may overlap; MaskFormer, Mask2Former */
+    LAYOUT_YUNET, /* for cells of 8, 16 and 32 pixels each: class scores [A, 1], objectness [A, 1],
+       boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
+    LAYOUT_TEXT,  /* [1, height, width]: probability that a point is text; PP-OCR */
+    LAYOUT_SCRFD, /* for cells of 8, 16 and 32 pixels, two anchors per cell: scores [A, 1], then
+       distances to a box's sides [A, 4], then points [A, 10]; InsightFace */
+    LAYOUT_SCRFD_FLAT,    /* the same without a batch: one image per run */
+    LAYOUT_YOLO_NAS,      /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
+    LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: the image's number, corners, score, class */
+    LAYOUT_OWL,       /* logits [Q, words] for a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
+    LAYOUT_GROUNDING, /* the same, but logits are per token of all words; Grounding DINO */
+    LAYOUT_HEATMAPS,  /* one map per key point of one body: [K, height, width]; VitPose */
+    LAYOUT_PADDLE,    /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
+    LAYOUT_PADDLE_FLAT, /* the same without a batch: one image per run */
     LAYOUT_SAM,         /* masks [.., M, height, width], logits, and their scores [.., M] */
 };
 
-/* Most outputs that a layout has. */
+/* Maximum number of outputs of a layout. */
 #define TASK_MAX_OUTPUTS 12
 
-/* Most classes that a request may name; most boxes in an answer; most key points of a box. */
+/* Maximum number of classes in a request, boxes in an answer, and key points of a box. */
 #define TASK_MAX_CLASSES    64
 #define TASK_MAX_DETECTIONS 1000
 #define TASK_MAX_DIMENSIONS 65536
 #define TASK_MAX_POINTS     256
 #define TASK_TRACK_MAX      64 /* bytes of the name of a track */
 
-/* Key points of YuNet and SCRFD; corners of TASK_TEXT_BOXES, which are points, too. */
+/* Number of key points of YuNet and SCRFD, and of corners of TASK_TEXT_BOXES, which are points,
+ * too. */
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
-/* The form in which a detector takes words beside the photo. */
+/* The form in which a detector takes words with a photo. */
 enum word_form {
     WORDS_NONE,
-    WORDS_VECTORS, /* a vector for each, made by the half for texts */
+    WORDS_VECTORS, /* one vector per word, made by the half for texts */
     WORDS_TOKENS,  /* tokens of one text: "a dog. a cat." */
 };
 
-/* The words that a request looks for: classes 0 … count - 1. */
+/* The words that a request looks for; they are classes 0 … count - 1. */
 struct task_words {
     size_t count;
-    const uint16_t *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: none. Borrowed */
+    const uint16_t
+        *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: no word. Borrowed */
     size_t token_count;
 };
 
-/* Options of answers. Each member has a value for "not given"; then the next source is used, in
- * this order: the request, the command line, the model's folder, the layout's default. */
+/* Options of answers. A member that is not given is taken from the next source, in this order: the
+ * request, the command line, the model's folder, the layout's default. */
 struct task_options {
-    float confidence;   /* drop boxes whose score is not above this, 0 … 1; -1: not given */
-    float iou;          /* drop boxes that overlap a better one by more, 0 … 1; -1: not given */
+    float confidence; /* drop boxes whose score is not above this, 0 … 1; -1: not given */
+    float iou; /* drop boxes that overlap a better one by more than this, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
     int agnostic;       /* 1: boxes of different classes suppress each other, too; -1: not given */
-    size_t class_count; /* only these classes; 0: all */
+    size_t class_count; /* allow only these classes; 0: all */
     uint32_t classes[TASK_MAX_CLASSES];
-    const char *class_names; /* classes as numbers and labels with commas between them, until
-                                model_find_classes() looks them up; borrowed; NULL: none */
+    const char *class_names; /* numbers and labels of classes, separated by commas, until
+                                model_find_classes() resolves them; borrowed; NULL: none */
     int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
-    int dimensions;          /* embeddings: their first numbers alone, at length 1; 0: not given */
-    enum mask_form masks;    /* how masks are written */
-    const char *track;       /* name of the boxes' track (tracker.h); borrowed; NULL: none */
+    int dimensions;       /* embeddings: keep only the first numbers, at length 1; 0: not given */
+    enum mask_form masks; /* form of masks in answers */
+    const char *track;    /* name of the boxes' track (tracker.h); borrowed; NULL: none */
     const struct task_words *words; /* of a request; NULL: none; borrowed */
 };
 
@@ -124,7 +126,7 @@ struct task_options {
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
 
-/* Whether the options let an answer have this class. */
+/* True if the options allow this class in an answer. */
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
 /* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
@@ -144,52 +146,53 @@ struct task {
     enum task_kind kind;
     enum task_layout layout;
     size_t output_count;
-    size_t outputs[TASK_MAX_OUTPUTS];  /* indices in the graph's outputs, in the layout's order */
+    size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
     size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
                                           (x, y) or 3 (and a score) */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
     unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
-    /* TASK_TEXT_BOXES: boxes are moved outwards by this times area / perimeter, on whole points of
+    /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
      * the map, as PaddleOCR and rapidocr do with pyclipper; 0: by 1.5 times that, as Transformers
      * does. */
     float unclip_ratio;
-    bool dilates;         /* TASK_TEXT_BOXES: text grows by a pixel to the right and below first */
-    int mask_side;        /* Mask2Former: masks are first interpolated to this side; SAM: not 0 if
-                             to the input's; else 0 */
-    bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
+    bool dilates;  /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
+    int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: if not 0, to the
+        input's side. Otherwise 0 */
+    bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: may find more boxes than there are queries */
     struct task_options options; /* complete */
-    bool is_tensors;             /* TASK_UNKNOWN on purpose: lensd.json says so */
-    char evidence[240]; /* why this task; for TASK_UNKNOWN: why it is unknown, and what to do */
+    bool is_tensors;             /* lensd.json sets TASK_UNKNOWN */
+    char evidence[240];          /* the reason for this task; for TASK_UNKNOWN also what to do */
 };
 
-/* Whether the option with this name means something for answers of this task. */
+/* True if the option with this name applies to answers of this task. */
 bool task_has_option(const struct task *task, const char *name);
 
-/* Checks that the options a request has set (NULL: none), and top_k, mean something for answers of
- * this task. STATUS_INVALID names the option, the task and the options that it has. */
+/* Checks that a request's options (NULL: none) and top_k apply to answers of this task.
+ * STATUS_INVALID names the option, the task and its options. */
 enum status task_options_check(const struct task *task, const struct task_options *asked,
                                bool asks_top_k, struct error *err) MUST_USE;
 
-/* A model's output as its graph declares it, for a batch of one photo. */
+/* A model's declared output, for a batch of one photo. */
 struct task_output {
     const char *name;
     enum dtype dtype;
     struct shape shape; /* with the batch; may be unknown */
 };
 
-/* The facts in a model's files. NULL or 0: missing. All pointers are borrowed. */
+/* Facts from a model's files. NULL or 0: missing. All pointers are borrowed. */
 struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
-    size_t class_output;  /* the output whose shape is one score per class; SIZE_MAX: none */
-    char class_note[200]; /* why there is none, or "; …" to append to its description; or "" */
+    size_t class_output; /* the output with one score per class; SIZE_MAX: none */
+    char class_note[200]; /* the reason why there is none, or "; …" to append to its description; or
+                             "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */
     bool has_scales; /* PaddleDetection's input 'scale_factor' was filled */
 
     const char *configured_task, *configured_layout; /* "task" and "layout" of lensd.json */
-    const char *configured_output;                   /* its "output" */
+    const char *configured_output;                   /* "output" of lensd.json */
     struct task_options options;                     /* of lensd.json */
 
     const char *metadata_task; /* Ultralytics: "detect", "classify" … */
@@ -198,38 +201,37 @@ struct task_facts {
     bool is_final;             /* Ultralytics: exported with nms=True, or end to end */
 
     const char *architecture; /* config.json: "DetrForObjectDetection" */
-    size_t text_size;         /* zero_shot.json: numbers of a text's vector; 0: no such file */
+    size_t text_size;         /* zero_shot.json: length of a text's vector; 0: no such file */
     bool is_headless;         /* config.json of timm: num_classes is 0 */
-    bool are_characters;      /* labels are the characters of a text */
+    bool are_characters;      /* labels are characters of text */
     bool takes_texts;         /* its inputs are tokens of texts */
-    enum word_form words;     /* it takes words beside a photo */
-    bool is_encoder;          /* of photos whose masks another file makes */
-    bool makes_masks;         /* that file; then mask_side is that of struct task */
+    enum word_form words;     /* it takes words with a photo */
+    bool is_encoder;          /* it encodes photos for a mask decoder in another file */
+    bool makes_masks;         /* it is that mask decoder; mask_side is then as in struct task */
     int mask_side;
-    bool is_half; /* it has the photos of a model whose texts another file has, or the
-                     texts */
+    bool is_half; /* it has only the photos' or the texts' half of a model */
 };
 
-/* Decides the task. STATUS_MODEL if lensd.json asks for a task that the outputs do not fit. */
+/* Decides the task. STATUS_MODEL if the outputs do not fit the task in lensd.json. */
 enum status task_decide(const struct task_facts *facts, struct task *ret,
                         struct error *err) MUST_USE;
 
 /* "classification" …; "unknown". */
 const char *task_name(enum task_kind kind);
 
-/* Returns how many numbers follow the box, scores and class of a candidate. */
+/* The number of values after box, scores and class of a candidate. */
 size_t task_extras(const struct task *task);
 
-/* Returns how many points a box has: key points, or the corners of a line of text. */
+/* The number of points per box: key points, or corners of a line of text. */
 static inline size_t task_point_count(const struct task *task)
 {
     return task->kind == TASK_TEXT_BOXES ? TEXT_CORNERS : task->point_count;
 }
 
-/* Whether answers are boxes (struct detections), which may have points, an angle or masks. */
+/* True if answers are boxes (struct detections), possibly with points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);
 
-/* Whether the layout has masks of queries, and boxes are those around the masks. */
+/* True if the layout has masks of queries, and boxes are those around the masks. */
 static inline bool task_layout_is_masks(enum task_layout layout)
 {
     return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;
@@ -241,5 +243,5 @@ static inline bool task_layout_is_faces(enum task_layout layout)
     return layout == LAYOUT_YUNET || layout == LAYOUT_SCRFD || layout == LAYOUT_SCRFD_FLAT;
 }
 
-/* True if the layout's outputs have one row per image. If not, a run can have one image only. */
+/* True if the layout's outputs have one row per image. Otherwise a run can have only one image. */
 bool task_layout_has_rows(enum task_layout layout);

@@ -1,4 +1,4 @@
-/* Scores of a photo's vector against the vectors of texts. Pure; any thread. */
+/* Scores a photo's vector against vectors of texts. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/embed.h"
@@ -11,14 +11,14 @@ struct zero_shot {
     size_t count, size;
     float scale, bias; /* score = scale * cosine + bias */
     bool is_sigmoid;   /* SigLIP: probabilities are sigmoids of scores; else CLIP: a softmax */
-    char *prompt;      /* the text of a label, which stands for "{}" in it; NULL: not set */
-    bool has_scale;    /* the scale is that of the model, not a default */
+    char *prompt;      /* text for a label, which replaces "{}" in it; NULL: not set */
+    bool has_scale;    /* the scale comes from the model, not a default */
 };
 
 void zero_shot_done(struct zero_shot *texts);
 
 /* Computes the probability of each text for a photo's vector: the softmax of all scores, or the
- * sigmoid of its own. The caller frees *ret, texts->count floats. STATUS_MODEL if the vectors have
- * other sizes; STATUS_NUMERIC if the photo's is all zeros; STATUS_NO_MEMORY. */
+ * sigmoid of its own score. The caller frees *ret, texts->count floats. STATUS_MODEL if the vectors
+ * have different sizes; STATUS_NUMERIC if the photo's is all zeros; STATUS_NO_MEMORY. */
 enum status zero_shot_scores(const struct zero_shot *texts, const struct embedding *photo,
                              float **ret, struct error *err) MUST_USE;

@@ -1,13 +1,13 @@
-/* Unicode for tokenizers, by utf8proc: classes of characters, normal forms, lower case. Private to
- * models/text/. Classes and their names follow the Rust crates that `tokenizers` uses; the
- * libraries' Unicode versions differ in new characters. */
+/* Private to models/text/: Unicode for tokenizers, by utf8proc: character classes, normal forms,
+ * lower case. Classes and their names follow the Rust crates that `tokenizers` uses. The libraries'
+ * Unicode versions differ in new characters. */
 #pragma once
 
 #include "models/text/parts.h"
 
 bool character_is_space(uint32_t character);       /* White_Space */
 bool character_is_number(uint32_t character);      /* Nd, Nl, No */
-bool character_is_punctuation(uint32_t character); /* ASCII's signs, and P */
+bool character_is_punctuation(uint32_t character); /* ASCII punctuation, and P */
 bool character_is_other(uint32_t character);       /* Cc, Cf, Co */
 bool character_is_mark(uint32_t character);        /* Mn, Mc, Me */
 bool character_is_nonspacing(uint32_t character);  /* Mn */

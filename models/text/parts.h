@@ -1,4 +1,4 @@
-/* A text between the steps of tokenization: its parts. Private to models/text/. */
+/* Private to models/text/: a text between the steps of tokenization, as parts. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 
 #include "engine/base/status.h"
 
-/* A text may grow to this many bytes while it is normalised. */
+/* A text may grow up to this many bytes during normalization. */
 #define PARTS_BYTES_MAX ((size_t)4 << 20)
 
 struct text_part {
@@ -16,9 +16,9 @@ struct text_part {
     bool at_start; /* its first character is the first one of the original text */
 };
 
-/* Zeroes are empty. A failure is remembered, and later additions are ignored. */
+/* Zeroed: empty. A failure is remembered, and later additions are ignored. */
 struct text_parts {
-    char *text; /* of all parts, one after the other */
+    char *text; /* of all parts, concatenated */
     size_t size, room;
     struct text_part *list;
     size_t count, list_room;
@@ -33,14 +33,14 @@ char *text_parts_room(struct text_parts *parts, size_t more);
 void text_parts_add(struct text_parts *parts, const char *text, size_t size);
 void text_parts_put(struct text_parts *parts, uint32_t character); /* at most U+10FFFF */
 
-/* Makes a part of what was added since the last part, if anything was. */
+/* Makes a part of the text that was added since the last part, if any. */
 void text_parts_end(struct text_parts *parts, int32_t token, bool at_start);
 
 /* Adds text[0 … size) as a part. */
 void text_parts_add_part(struct text_parts *parts, const char *text, size_t size, int32_t token,
                          bool at_start);
 
-/* Where the matches of a pattern go (SplitDelimiterBehavior). */
+/* The place of a pattern's matches (SplitDelimiterBehavior). */
 enum split_behavior {
     SPLIT_REMOVED,
     SPLIT_ISOLATED,
@@ -49,7 +49,7 @@ enum split_behavior {
     SPLIT_CONTIGUOUS
 };
 
-/* Splits a text into parts of `to`: the caller names segments that cover it, in order. */
+/* Splits a text into parts of `to`. The caller passes segments that cover the text, in order. */
 struct splitter {
     struct text_parts *to;
     const char *text;

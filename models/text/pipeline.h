@@ -16,15 +16,15 @@ struct cJSON;
 
 /* Returns the member; NULL if it is missing or null. */
 const struct cJSON *json_get(const struct cJSON *json, const char *key);
-/* Reads a string; `other` if it has no value. STATUS_MODEL if it is something else. */
+/* Reads a string; `other` if it has no value. STATUS_MODEL for any other type. */
 enum status json_text(const struct cJSON *json, const char *key, const char *other,
                       const char **ret, struct error *err) MUST_USE;
 enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
                       struct error *err) MUST_USE;
-/* Reads a whole number of at least 0; one above `most` becomes `most`. */
+/* Reads an integer of at least 0; values above `most` become `most`. */
 enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
                       size_t *ret, struct error *err) MUST_USE;
-/* Returns STATUS_MODEL: "WHAT" is not `expected`. */
+/* Returns STATUS_MODEL: "WHAT" must be `expected`. */
 enum status json_wrong_part(const char *what, const char *expected, struct error *err);
 
 /* ---- Vocabulary (vocabulary.c) ---- */
@@ -36,12 +36,12 @@ enum status json_wrong_part(const char *what, const char *expected, struct error
 
 struct vocabulary {
     struct trie trie;
-    struct trie hidden; /* tokens that no text makes: sentencepiece's control and byte pieces */
+    struct trie hidden; /* tokens that no text produces: sentencepiece's control and byte pieces */
     size_t count;       /* the largest id + 1 */
-    size_t distinct;    /* texts */
+    size_t distinct;    /* number of different texts */
 };
 
-/* Adds a token; replaces an id that is taken. `is_hidden`: no text makes it. STATUS_MODEL,
+/* Adds a token; replaces an existing id. `is_hidden`: no text produces it. STATUS_MODEL,
  * STATUS_NO_MEMORY. */
 enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, size_t size, size_t id,
                            bool is_hidden, struct error *err) MUST_USE;
@@ -50,7 +50,7 @@ int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token);
 /* Reads {"token": id, …}. */
 enum status vocabulary_read(struct vocabulary *vocabulary, const struct cJSON *json,
                             struct error *err) MUST_USE;
-/* Finds the ids of <0x00> … <0xFF>; TOKEN_NONE for a missing one. */
+/* Finds the ids of <0x00> … <0xFF>; TOKEN_NONE for a missing id. */
 void vocabulary_bytes(const struct vocabulary *vocabulary, int32_t ret[static 256]);
 
 /* ---- Ids ---- */
@@ -64,22 +64,23 @@ void ids_add(struct id_list *list, int32_t id);
 
 /* ---- Models ---- */
 
-/* tokenize() appends the ids of a part that is not empty. It notes a failure in `to`;
- * STATUS_INVALID: the vocabulary lacks a character, and a token for unknown ones. */
+/* tokenize() appends the ids of a non-empty part. It records a failure in `to`. STATUS_INVALID: the
+ * vocabulary lacks a character and has no token for unknown ones. */
 struct token_model {
     const char *kind;
     struct vocabulary vocabulary;
     size_t size; /* of the vocabulary: the first id of added tokens */
     void (*tokenize)(const struct token_model *model, const char *text, size_t size,
                      struct id_list *to);
-    int32_t unknown; /* TOKEN_NONE: BPE leaves unknown characters out, others refuse them */
+    int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
-    int32_t bytes[256];    /* has_byte_fallback */
-    char *prefix, *suffix; /* of a word's later parts (##); of its last (</w>); never NULL */
-    size_t word_max;       /* WordPiece: characters of a word */
-    double *scores;        /* Unigram */
+    int32_t bytes[256]; /* has_byte_fallback */
+    char *prefix,
+        *suffix;     /* of the later parts of a word (##); of its last part (</w>); never NULL */
+    size_t word_max; /* WordPiece: most characters of a word */
+    double *scores;  /* Unigram */
     double unknown_score;
-    bool sums_floats; /* adds scores as sentencepiece does, in single precision */
+    bool sums_floats; /* adds scores in single precision, as sentencepiece does */
     struct merge {
         uint32_t left, right; /* both 0xFFFFFFFF: the slot is free */
         uint32_t rank;
@@ -93,12 +94,12 @@ enum status token_model_read(const struct cJSON *json, struct token_model *ret,
                              struct error *err) MUST_USE;
 void token_model_done(struct token_model *model);
 
-/* True if each byte of a text has a token, for unknown characters to fall back to. */
+/* True if each byte of a text has a token, as a fallback for unknown characters. */
 bool model_has_bytes(const struct token_model *model, const char *text, size_t size);
 
 enum status bpe_read(const struct cJSON *json, struct token_model *model,
                      struct error *err) MUST_USE;
-/* Adds the merge of two tokens; false: no memory. The token that they make must be there. */
+/* Adds the merge of two tokens. Returns false when out of memory. The merged token must exist. */
 enum status bpe_add_merge(struct token_model *model, const char *left, size_t left_size,
                           const char *right, size_t right_size, size_t rank,
                           struct error *err) MUST_USE;
@@ -114,16 +115,17 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
 /* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
 
 struct text_step {
-    /* Appends the result for one part, and notes a failure in `to`. `at_start` as in text_part. */
+    /* Appends the result for one part, and records a failure in `to`. `at_start` as in
+     * text_part. */
     void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
                 struct text_parts *to);
-    bool (*matches)(uint32_t character); /* to leave out, or to split at */
+    bool (*matches)(uint32_t character); /* true for characters to drop or to split at */
     struct text_regex *regex;
     char *content;      /* to insert, malloc'ed */
     uint32_t character; /* to split at, or to replace */
     enum split_behavior behavior;
-    bool flags[2]; /* each kind's own */
-    size_t length; /* Precompiled: units of the double array, which text follows */
+    bool flags[2]; /* their meaning depends on the kind */
+    size_t length; /* Precompiled: units of the double array; text follows it */
     size_t content_size;
 };
 
@@ -137,8 +139,8 @@ struct step_list {
 typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to);
 
-/* A kind of step: its name in the file, what it does, and its members. `read` may be NULL; it gets
- * the new step, and may add more. */
+/* A kind of step: its name in the file, its function, and its members. `read` may be NULL; it gets
+ * the new step, and may add more steps. */
 struct step_kind {
     const char *type;
     step_fn *run;
@@ -153,13 +155,13 @@ struct step_kind {
 
 /* Adds a step to the list, which must have room. */
 struct text_step *step_add(struct step_list *list, step_fn *run);
-/* Reads a step or a Sequence of steps; null is none. `what` names them ("normalizer"), `list_key`
+/* Reads a step or a Sequence of steps; null adds none. `what` names them ("normalizer"), `list_key`
  * is a Sequence's member. */
 enum status steps_read(const struct cJSON *json, const char *what, const char *list_key,
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err) MUST_USE;
 void steps_done(struct step_list *list);
-/* Runs each step on each part that is text; *parts and *spare change places. */
+/* Runs each step on each part that is text; swaps *parts and *spare. */
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
 /* Adds what Immich calls canonicalize: no ASCII punctuation, lower case. */
 void normalizers_canonicalize(struct step_list *list);
@@ -167,14 +169,14 @@ enum status normalizers_read(const struct cJSON *json, struct step_list *list,
                              struct error *err) MUST_USE;
 enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,
                                 struct error *err) MUST_USE;
-/* Makes the step replace text by a table of sentencepiece; copies its `size` bytes. */
+/* Makes the step replace text by a table of sentencepiece, of which it copies `size` bytes. */
 enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
                          struct error *err) MUST_USE;
-/* Returns the replacement of the table's longest or shortest key that begins a text, and the key's
- * bytes; NULL if there is none. */
+/* Returns the replacement for the table's longest or shortest key at the start of a text, and the
+ * key's length in bytes; NULL if there is none. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length);
-/* Writes each byte as the character that byte-level vocabularies have for it. */
+/* Writes each byte as its character in byte-level vocabularies. */
 step_fn step_bytes;
 
 /* ---- Added tokens (added_tokens.c) ---- */
@@ -184,13 +186,13 @@ struct added_token {
     int32_t id;
     bool is_single_word, strips_left, strips_right;
     bool is_normalized; /* found in the normalised text, in its own normal form */
-    bool is_literal;    /* … as it stands */
+    bool is_literal;    /* … unchanged */
 };
 
 struct added_tokens {
     struct added_token *list;
-    size_t count, new_count;               /* new: the model's vocabulary lacks them */
-    struct trie raw, normalized, contents; /* places in the list */
+    size_t count, new_count;               /* new: missing in the model's vocabulary */
+    struct trie raw, normalized, contents; /* indexes in the list */
 };
 
 /* Splits a text at added tokens. */
@@ -221,21 +223,21 @@ enum status tokenizer_read_json(const struct cJSON *json, struct tokenizer *ret,
 /* Reads the post-processor (template.c); null adds no tokens. */
 enum status template_read(const struct cJSON *json, struct tokenizer *ret,
                           struct error *err) MUST_USE;
-/* Makes the template that adds a token before and one after the text; TOKEN_NONE: none. */
+/* Makes the template that adds one token before and one after the text; TOKEN_NONE: none. */
 enum status template_set(struct tokenizer *ret, int32_t bos, int32_t eos,
                          struct error *err) MUST_USE;
 
 enum status added_tokens_read(const struct cJSON *json, struct tokenizer *ret,
                               struct error *err) MUST_USE;
-/* Adds a token with the flags of `token`. Its id is the vocabulary's, or the next. */
+/* Adds a token with the flags of `token`. Its id is the vocabulary's, or the next free one. */
 enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
                              struct added_token token, struct error *err) MUST_USE;
 void added_tokens_done(struct added_tokens *added);
 
-/* Reads a model of sentencepiece (sentencepiece.c). */
+/* Reads a sentencepiece model (sentencepiece.c). */
 enum status sentencepiece_read(char *bytes, size_t size, struct tokenizer *ret,
                                struct error *err) MUST_USE;
 
-/* Reads whichever files the folders have (tokenizer_files.c). */
+/* Reads the files that the folders have (tokenizer_files.c). */
 enum status tokenizer_read_files(const char *const folders[], size_t count, struct tokenizer *ret,
                                  struct error *err) MUST_USE;

@@ -1,8 +1,8 @@
-/* Text to token ids, as Hugging Face's library `tokenizers` makes them (github.com/huggingface/
+/* Converts text to token ids like Hugging Face's library `tokenizers` (github.com/huggingface/
  * tokenizers; the format of tokenizer.json has no other specification).
  *
- * A tokenizer is read once from a model's folder and never changes: any number of threads may
- * encode with it at the same time. */
+ * A tokenizer is read once from a model's folder and never changes: any number of threads may use
+ * it at the same time. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,21 +16,21 @@ struct tokenizer;
 /* The most bytes of a text; longer ones are STATUS_TOO_LARGE. */
 #define TOKENIZER_TEXT_MAX ((size_t)1 << 20)
 
-/* What serving a model needs to know of its tokenizer. */
+/* Properties of a tokenizer that serving a model needs. */
 struct tokenizer_facts {
     const char *kind;       /* "WordPiece", "BPE", "byte-level BPE", "Unigram"; static */
-    size_t vocabulary_size; /* ids are below this number */
-    /* Tokens of one text, special tokens included, as the folder's files say; SIZE_MAX: they set no
-     * limit. */
+    size_t vocabulary_size; /* all ids are below this number */
+    /* Maximum number of tokens per text, special tokens included, from the folder's files;
+     * SIZE_MAX: no limit. */
     size_t max_length;
     int64_t pad_id, pad_type_id; /* 0 if no file names a padding token */
-    bool has_pad;                /* a file names it */
+    bool has_pad;                /* a file names a padding token */
     bool pads_left;
-    size_t added_count; /* special tokens added to each text ([CLS] and [SEP]: 2) */
-    size_t
-        fixed_length; /* tokenizer.json pads each text to this many; 0: to the longest of a batch */
+    size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
+    size_t fixed_length;    /* tokenizer.json pads each text to this length; 0: to the longest of a
+                                     batch */
     size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
-    bool truncates;         /* tokenizer.json shortens long texts by itself */
+    bool truncates;         /* tokenizer.json truncates long texts */
 };
 
 /* Reads the tokenizer in folders[0 … count), each file from the first folder that has it:
@@ -38,44 +38,44 @@ struct tokenizer_facts {
  * tokenizer.model, sentencepiece.bpe.model or sentencepiece.model; with tokenizer_config.json,
  * special_tokens_map.json and config.json beside it. Links out of a folder and special files are
  * refused. STATUS_NOT_FOUND: no folder has a tokenizer. STATUS_MODEL: a file is damaged or
- * contradicts itself; STATUS_UNSUPPORTED: a file asks for a part that lensd does not have, which
- * the sentence names; STATUS_IO, STATUS_NO_MEMORY. Every sentence names the file. Free *ret with
- * tokenizer_free(). */
+ * contradicts itself; STATUS_UNSUPPORTED names a part that lensd does not support; STATUS_IO,
+ * STATUS_NO_MEMORY. Every error names the file. Free *ret with tokenizer_free(). */
 enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
                            struct error *err) MUST_USE;
 
-/* Returns the name of file `i` that may hold a vocabulary, best first; NULL after the last. */
+/* Returns the name of the i-th possible vocabulary file, best first; NULL after the last. */
 const char *tokenizer_file(size_t i);
 
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL is fine */
 
 const struct tokenizer_facts *tokenizer_facts(const struct tokenizer *tokenizer);
 
-/* Writes a line for people: "byte-level BPE, 49408 tokens, texts of up to 77". Returns it. */
+/* Writes a line for people and returns it: "byte-level BPE, 49408 tokens, texts of up to 77". */
 const char *tokenizer_describe(const struct tokenizer *tokenizer, char *buffer, size_t size);
 
-/* Returns the id of a token as the vocabulary writes it ("[SEP]", "</s>"); -1 if there is none. */
+/* Returns the id of a token as written in the vocabulary ("[SEP]", "</s>"); -1 if there is none. */
 int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
 
-/* How one text is encoded. Zeroes: as the files say, and a text that is too long is refused. */
+/* Options for encoding one text. Zeroed: follow the files, and refuse a text that is too long. */
 struct encode_options {
     size_t max_length; /* tokens, special ones included; 0: facts->max_length */
-    bool truncate; /* shorten a text that is too long; else refuse it, unless facts->truncates */
+    bool truncate; /* truncate a text that is too long; otherwise refuse it, unless facts->truncates
+                    */
     bool omit_special; /* add no special tokens */
 };
 
 /* Tokens of one text, without padding. */
 struct token_list {
     int64_t *ids, *types; /* `count` each, types of 0 or 1; one malloc'ed block */
-    size_t count;         /* real tokens: with special ones, after truncation */
-    size_t cut;           /* how many truncation removed */
+    size_t count;         /* with special tokens, after truncation, without padding */
+    size_t cut;           /* number of tokens removed by truncation */
 };
 
 /* Encodes text[0 … size), UTF-8 that need not be terminated; empty text gives the special tokens.
- * STATUS_INVALID: not UTF-8, or more than max_length tokens (the sentence says how many), or
+ * STATUS_INVALID: not UTF-8, or more than max_length tokens (the error has their number), or
  * max_length has no room for the special tokens; STATUS_TOO_LARGE: more than TOKENIZER_TEXT_MAX
- * bytes, or a normalizer makes it far longer; STATUS_NO_MEMORY. Free *ret with token_list_done();
- * on failure it is zeroes. */
+ * bytes, or normalization makes it far longer; STATUS_NO_MEMORY. Free *ret with token_list_done();
+ * on failure it is zeroed. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size,
                              const struct encode_options *options, struct token_list *ret,
                              struct error *err) MUST_USE;

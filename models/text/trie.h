@@ -1,5 +1,5 @@
-/* A map from byte strings to ids, for a walk byte by byte: finds whole tokens, and all tokens that
- * begin at a place of a text. Built by one thread, then read by any number. */
+/* A map from byte strings to ids that is searched byte by byte. It finds whole tokens, or all
+ * tokens at a position of a text. One thread builds it, then any number of threads may read it. */
 #pragma once
 
 #include <stddef.h>
@@ -10,19 +10,19 @@
 struct trie {
     struct trie_edge {
         uint32_t key; /* node << 8 | byte */
-        uint32_t to;  /* 0: the slot is free */
+        uint32_t to;  /* 0: the slot is empty */
     } * edges;        /* a hash table of 1 << bits slots */
     unsigned bits;
-    int32_t *ids; /* of each node; -1: no token ends there */
+    int32_t *ids; /* by node; -1: no token ends there */
     size_t nodes, room;
 };
 
-/* Adds `size` bytes with an id >= 0; replaces an older id. Zeroes are an empty trie. Returns the
- * new number of nodes, or 0 if memory is short or there would be more than 2^24. */
+/* Adds `size` bytes with an id >= 0; replaces an older id. A zeroed trie is empty. Returns the new
+ * number of nodes, or 0 if memory runs out or there would be more than 2^24. */
 size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id);
 void trie_done(struct trie *trie); /* zeroes are fine */
 
-/* Returns the node that `byte` leads to; 0: none. A walk begins at the root, 0. */
+/* Returns the node after `byte`, 0 if there is none. A walk starts at the root, 0. */
 static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char byte)
 {
     const uint32_t key = node << 8 | (uint8_t)byte;
@@ -34,7 +34,7 @@ static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char by
             return trie->edges[slot].key == key ? trie->edges[slot].to : 0;
 }
 
-/* Returns the node after `size` bytes; 0: none. Without bytes, returns `node`. */
+/* Returns the node after `size` bytes, 0 if there is none. Without bytes, returns `node`. */
 static inline uint32_t trie_walk(const struct trie *trie, uint32_t node, const char *text,
                                  size_t size)
 {
@@ -44,14 +44,14 @@ static inline uint32_t trie_walk(const struct trie *trie, uint32_t node, const c
     return node;
 }
 
-/* Returns the id of exactly these bytes; -1: none. */
+/* Returns the id of exactly these bytes, -1 if there is none. */
 static inline int32_t trie_find(const struct trie *trie, const char *text, size_t size)
 {
     const uint32_t node = trie_walk(trie, 0, text, size);
     return node ? trie->ids[node] : -1;
 }
 
-/* Finds the longest token that begins text[0 … size), after a walk to `node`. Returns its id and
- * its bytes; -1: none. */
+/* Finds the longest token at the start of text[0 … size), after a walk to `node`. Returns its id
+ * and its length in bytes; -1 if there is none. */
 int32_t trie_longest(const struct trie *trie, uint32_t node, const char *text, size_t size,
                      size_t *ret_length);
