@@ -36,7 +36,7 @@ struct answer_oriented {
     float corners[4][2];
 };
 
-/* A mask in one of three forms; polygons may have the pixels, too. */
+/* A mask in one of three forms. A mask of polygons may also have its pixels. */
 struct answer_mask {
     uint64_t area;      /* pixels */
     const char *counts; /* COCO's compressed run lengths; NULL: another form */
@@ -52,10 +52,10 @@ struct answer_mask {
 struct answer_prediction {
     const char *label; /* NULL: the model has none, and the member is left out */
     size_t index;
-    float probability; /* of a box its score, of an area its share of the picture */
+    float probability; /* a box's score, or an area's share of the photo */
     float box[4];      /* x1, y1, x2, y2: corners in pixels of the upright picture */
     uint32_t track_id; /* of a box: the object that a tracker follows; 0: none */
-    const struct answer_oriented *oriented; /* the same with its angle; NULL: it has none */
+    const struct answer_oriented *oriented; /* the box with its angle; NULL: it has none */
     const struct answer_point *points;      /* key points of a box */
     size_t point_count;
     bool are_corners;                /* the points are the corners of a line of text */
@@ -89,13 +89,12 @@ struct answer_image {
     enum answer_kind kind;
     const float *embedding; /* instead of predictions; NULL: none */
     size_t embedding_count;
-    const char *depth; /* instead: a 16-bit PNG of the picture's size in base64; NULL: none */
+    const char *depth; /* instead: a 16-bit PNG of the photo's size in base64; NULL: none */
     float depth_least, depth_greatest; /* the depths of 0 and 65535 */
-    const char *text;                  /* instead: a line of text; with boxes: the text of the
-                                          page, lines end in \n; NULL: none */
+    const char *text; /* instead: a line of text; with boxes: a page's lines; NULL: none */
     float text_score;
     uint64_t frame; /* its number in its track; 0: none */
-    int batch;      /* images in its batch */
+    int batch;      /* number of images in its batch */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
@@ -103,14 +102,14 @@ struct predict_answer {
     const char *model;
     const struct answer_image *images;
     size_t image_count;
-    bool as_list; /* the request was for a list: {"results": […]}, which includes errors */
+    bool as_list; /* the request had a list: write {"results": […]}, which includes errors */
     double total_ms;
-    time_t when;                 /* the answer was made */
+    time_t when;                 /* creation time of the answer */
     const char *id;              /* of the request */
     bool is_base64;              /* vectors as base64 */
-    size_t tokens;               /* of texts */
-    float least_text;            /* lines of text with a score up to this are left out; 0: none */
-    const struct cJSON *request; /* its JSON; NULL: it had none */
+    size_t tokens;               /* tokens of all texts */
+    float least_text;            /* omit lines of text with a score up to this; 0: omit none */
+    const struct cJSON *request; /* JSON of the request; NULL: it had none */
 };
 
 /* One image: {"model","device","predictions":[{"label","index","probability"}…],
@@ -151,11 +150,11 @@ struct predict_json_image {
     size_t size;
     const char *name;   /* "name" of the entry, or NULL */
     struct error error; /* status != OK: malformed base64, data is NULL */
-    int64_t *ids;       /* of a text that came as tokens, owned by the request; NULL: `data` */
+    int64_t *ids;       /* tokens instead of `data`; owned by the request; may be NULL */
     size_t id_count;
 };
 
-/* A parameter as it would be in a query: "0.25", "true", "0,person". */
+/* A parameter in the form of a query parameter: "0.25", "true", "0,person". */
 struct predict_json_parameter {
     const char *name;
     char *text;

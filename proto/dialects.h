@@ -1,5 +1,5 @@
-/* APIs of other servers for images. Each is a table: how a JSON body names images and parameters,
- * and how answers and errors are written. A request takes the same path as /predict
+/* APIs of other servers for images. Each is a table that describes where a JSON body has images and
+ * parameters, and how to write answers and errors. A request takes the same path as /predict
  * (server/http/api/api_predict.c). See answers.h for the rules of this library. */
 #pragma once
 
@@ -19,36 +19,36 @@ struct dialect_default {
     const char *name, *value; /* of /predict */
 };
 
-/* The images that a JSON body holds as text, or its texts. */
+/* The images or texts in a JSON body, as text. */
 struct dialect_pictures {
     struct cJSON **texts; /* with room for `capacity` */
     size_t count, capacity;
     bool as_list;
-    bool are_texts; /* strings are texts, lists of numbers their tokens */
+    bool are_texts; /* strings are texts, lists of numbers are their tokens */
 };
 
 struct dialect {
     const char *name;                           /* "DeepStack" */
-    const struct dialect_parameter *parameters; /* up to one without a name; NULL: /predict's own */
-    const struct dialect_default *defaults;     /* up to one without a name; NULL: none */
-    unsigned kinds;       /* the answers it can write: 1u << enum answer_kind */
-    const char *takes;    /* the models it supports, for an error: "a detector" */
+    const struct dialect_parameter *parameters; /* up to one without a name; NULL: /predict's */
+    const struct dialect_default *defaults;     /* ends with an entry without a name; NULL: none */
+    unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
+    const char *takes;    /* the supported models, for an error: "a detector" */
     bool is_base64;       /* a body that is not an image is base64 */
     bool is_single;       /* takes only one image */
-    bool fails_whole;     /* one failed image fails the request */
+    bool fails_whole;     /* if one image fails, the request fails */
     bool takes_texts;     /* instead of images */
     bool has_id;          /* answers include the request's id, so they cannot be cached */
-    bool has_whole_mask;  /* a mask as PNG has the size of the picture */
-    bool takes_pipelines; /* of models */
+    bool has_whole_mask;  /* a mask as PNG has the size of the photo */
+    bool takes_pipelines; /* accepts pipelines as models */
     bool takes_prompts;   /* points and a box; the answer is the best mask */
     int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
-    bool has_pixels;      /* masks as polygons have their pixels, too */
+    bool has_pixels;      /* masks as polygons also have pixels */
     const char *model;    /* the JSON member that names the model; NULL: the path does */
     const char *header;   /* the HTTP header that names it instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
     const char *text;   /* the form field that may hold a text; the body may, too. NULL: no texts */
-    /* Adds the images of a JSON body where `images` does not suffice. Both NULL: the body is in
+    /* Adds the images of a JSON body if `images` is not enough. Both NULL: the body is in
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
     /* NULL: the answer needs the registry of faces (server/http/api/faces.h). */
@@ -59,8 +59,8 @@ struct dialect {
 
 /* Roboflow Inference: POST /infer/{task}, POST /{project}/{version}. */
 extern const struct dialect dialect_roboflow;
-/* DeepStack and CodeProject.AI: POST /v1/vision/detection, custom/{model}, scene, alpr, ocr, and
- * face with what follows it. */
+/* DeepStack and CodeProject.AI: POST /v1/vision/detection, custom/{model}, scene, alpr, ocr, face
+ * and the paths below it. */
 extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect_deepstack_scene,
     dialect_deepstack_plates, dialect_deepstack_text, dialect_deepstack_face,
     dialect_deepstack_register, dialect_deepstack_recognize, dialect_deepstack_match;
@@ -68,9 +68,9 @@ extern const struct dialect dialect_deepstack, dialect_deepstack_custom, dialect
 extern const struct dialect dialect_hugging_face;
 /* OpenAI's embeddings, of texts and pictures: POST /v1/embeddings. */
 extern const struct dialect dialect_openai;
-/* llama.cpp's embeddings, as Frigate asks for them: POST /embeddings. */
+/* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service, POST /predict: dialect_immich, or the task's once `entries` are read. */
+/* Immich's service, POST /predict: dialect_immich until `entries` are read, then the task's. */
 extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
     dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */
@@ -90,7 +90,7 @@ extern const struct dialect dialect_plate_recognizer;
 /* A task that the part `entries` of an Immich request asks for. */
 struct immich_entry {
     const struct dialect *dialect;
-    char model[128];      /* as Immich names its folder */
+    char model[128];      /* Immich's name of the folder */
     const char *language; /* IMMICH_LANGUAGE bytes to put before the text; NULL: nothing */
     float least_box;      /* least score of a face or a box of text, 0 … 1; negative: not given */
     float least_text;     /* least score of a line of text, 0 … 1 */
@@ -100,7 +100,7 @@ struct immich_entries {
     struct immich_entry list[3]; /* pipelines first */
     size_t count;
     bool is_text;        /* the vector of a text is wanted, nothing of a picture */
-    const char *refusal; /* a static sentence why lensd does not answer this; NULL: it does */
+    const char *refusal; /* static: the reason for not answering; NULL: none */
 };
 
 /* Parses it (8 levels, 256 values); *ret owns nothing. STATUS_INVALID, STATUS_NO_MEMORY. */
@@ -117,16 +117,16 @@ struct dialect_model {
     const char *task;          /* in Roboflow's words; NULL: it has none */
     const char *shape;         /* in CVAT's words; NULL: it has none */
     const char *const *labels; /* of its classes; "": it has none */
-    size_t label_count;        /* 0: also while the model is not loaded */
-    int width, height;         /* of its photos; 0: not fixed */
+    size_t label_count;        /* 0: none, or the model is not loaded */
+    int width, height;         /* size of its photos; 0: not fixed */
     bool takes_points;         /* it makes masks of points, or of a box if it takes_boxes */
     bool takes_boxes;
 };
 
-/* What CodeProject.AI adds to every answer. */
+/* Values that CodeProject.AI adds to every answer. */
 struct deepstack_call {
     const char *command; /* "detect" */
-    const char *device;  /* that ran it; NULL: none did */
+    const char *device;  /* the device that ran it; NULL: none did */
     double forward_ms, total_ms;
     time_t when;
 };
@@ -141,10 +141,10 @@ struct deepstack_face {
 /* Returns {"success", KEY: [name …]} for POST /v1/vision/custom/list and face/list. */
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
                            const char *const *names, size_t count, size_t *ret_size);
-/* Returns {"success", "message" (NULL: none), "similarity" (negative: none)}. */
+/* Returns {"success", "message" (omitted if NULL), "similarity" (omitted if negative)}. */
 char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
                           size_t *ret_size);
-/* Returns {"success": false, "error"} for a valid request whose picture has no face. */
+/* Returns {"success": false, "error"} for a valid request whose photo has no face. */
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
                              size_t *ret_size);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
@@ -155,12 +155,12 @@ char *deepstack_update_json(size_t *ret_size);
 char *doods_detectors_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 /* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
 char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size);
-/* The first of them only, for GET /api/functions/{model}. */
+/* The first of these functions only, for GET /api/functions/{model}. */
 char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
 
-/* Returns /predict's name of a parameter, and its value (converted into `room` if needed); NULL if
+/* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
  * the parameter is ignored. */
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);

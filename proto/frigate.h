@@ -13,13 +13,13 @@ enum frigate_kind {
 struct frigate_header {
     enum frigate_kind kind;
     char model[128];    /* the file's name without ".onnx"; "" with FRIGATE_TENSOR */
-    enum dtype dtype;   /* set, like the next two, with FRIGATE_TENSOR */
+    enum dtype dtype;   /* only with FRIGATE_TENSOR, as the next two */
     struct shape shape; /* four dimensions of 1 or more; checked with shape_check() */
     size_t bytes;       /* of its elements */
 };
 
 #define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate's have some hundred */
 
-/* STATUS_INVALID; nothing is borrowed. */
+/* Parses a header. Borrows nothing. STATUS_INVALID. */
 enum status frigate_header_parse(const char *text, size_t size, struct frigate_header *ret,
                                  struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Reads what the API of Hugging Face's hub says about a repository: GET
+/* Reads the answer of Hugging Face's hub about a repository: GET
  * /api/models/REPOSITORY/revision/REVISION. Source: huggingface.co/docs/hub/api. */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 struct hub_list {
     char commit[41]; /* lower-case hexadecimal digits */
-    char **paths;    /* of the files, from the top; no control bytes, but nothing else is checked */
+    char **paths;    /* from the repository's root; free of control bytes */
     size_t count;
 };
 

@@ -1,4 +1,4 @@
-/* Checks JSON, and extracts large arrays from it before it becomes a tree. Private to proto/. */
+/* Private to proto/: checks JSON, and extracts large arrays before the rest becomes a tree. */
 #pragma once
 
 #include "proto/json.h"
@@ -9,7 +9,7 @@ struct json_span {
 };
 
 struct extract_rule {
-    size_t depth; /* depth of the object with the member: 1 = the outermost value */
+    size_t depth; /* of the object with the member: 1 = the outermost value */
     const char
         *parent; /* the member of the outermost object that contains it; NULL: any, or none */
     const char *member;
@@ -17,14 +17,15 @@ struct extract_rule {
 
 struct extraction {
     const struct extract_rule *rule;
-    char *rest; /* receives the text with 0 for each array, terminated: its size + 1 bytes */
+    char *rest; /* the text with each array replaced by 0; size + 1 bytes */
     size_t rest_size;
     struct json_span *spans; /* receives the arrays, in their order */
     size_t count, max;       /* of spans */
     size_t copied;           /* private; 0 */
 };
 
-/* Does json_check() for the text without the arrays that the rule names, and extracts these. Their
- * elements are checked when they are read. STATUS_INVALID, also for more than `max` arrays. */
+/* Does json_check() for the text without the arrays that the rule names, and extracts these arrays.
+ * Their elements are checked when they are read. STATUS_INVALID, also for more than `max`
+ * arrays. */
 enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
                          struct extraction *cut, struct error *err) MUST_USE;

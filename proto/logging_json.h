@@ -6,7 +6,7 @@
 
 #include "engine/base/status.h"
 
-/* The protocol turns each level on or off; the lowest level that is on counts. */
+/* The protocol switches each level; the lowest enabled level applies. */
 struct logging_settings {
     bool error, warning, info;
     int verbose;  /* 1 or more: debug */

@@ -1,4 +1,5 @@
-/* A growing buffer for JSON too long or too frequent for a cJSON tree. Private to proto/. */
+/* Private to proto/: a growing buffer for JSON that is too long or too frequent for a cJSON
+ * tree. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,7 +27,7 @@ extern const double exact_powers[23];
 #define FLOAT_TEXT 24 /* more than enough for a float */
 #define FLOAT_MOST 15 /* the longest float: -1.17549435e-38 */
 /* Writes the shortest text (of six digits or more) that reads back as the same finite value, in the
- * form of %g. Returns its length; does not terminate it. */
+ * form of %g. Returns its length; adds no terminator. */
 size_t write_shortest(float value, char text[static FLOAT_TEXT]);
 /* Appends a float in the same form; null if it is not finite. */
 void strbuf_float(struct strbuf *text, float value);
@@ -36,5 +37,5 @@ void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i);
 /* Appends a JSON string; bytes that are not UTF-8 become '?'. */
 void strbuf_string(struct strbuf *text, const char *terminated);
 
-/* Terminates the text and hands it over; after a failure frees everything and returns NULL. */
+/* Terminates the text and returns it; after a failure frees everything and returns NULL. */
 char *strbuf_finish(struct strbuf *text, size_t *ret_size);

@@ -1,5 +1,5 @@
-/* KServe's V1 protocol, which is TensorFlow Serving's: POST /v1/models/M:predict. See answers.h for
- * the rules of this library. */
+/* KServe's V1 protocol, the same as TensorFlow Serving's: POST /v1/models/M:predict. See answers.h
+ * for the rules of this library. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -8,18 +8,18 @@
 /* ---- KServe V1: the request ---- */
 
 struct v1_request {
-    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}} or another member with one inside, or the
-     * base64 text itself. Or texts, in the same members but "b64". */
+    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}}, another member with such an object, or
+     * the base64 text itself. Texts have the same forms without "b64". */
     struct predict_json_image *images;
     size_t image_count;  /* 0: numbers */
     const char *numbers; /* the array "instances" in the request's text; NULL: images */
     size_t numbers_size;
-    size_t rows; /* its elements */
+    size_t rows; /* number of its elements */
     void *tree;  /* private */
 };
 
-/* Reads {"instances": […]}. If they are numbers, `text` is borrowed until v1_request_free.
- * `are_texts`: strings are UTF-8 texts, not photos. Errors as of predict_json_parse. */
+/* Reads {"instances": […]}. If they are numbers, `text` is borrowed until v1_request_free().
+ * `are_texts`: strings are UTF-8 texts, not photos. Errors as predict_json_parse(). */
 enum status v1_request_parse(const char *text, size_t size, const struct json_limits *limits,
                              size_t max_images, bool are_texts, struct v1_request **ret,
                              struct error *err) MUST_USE;
@@ -35,7 +35,7 @@ struct v1_row {
     struct tensor *const *outputs;
 };
 
-/* {"predictions": [row …]}: the numbers of the output, nested by its shape, without the batch
+/* Returns {"predictions": [row …]}: numbers of the output, nested by its shape, without the batch
  * dimension if `has_rows`; {name: numbers, …} if there are several outputs. */
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
                    size_t output_count, bool has_rows, size_t *ret_size);
@@ -43,7 +43,7 @@ char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *cons
 struct v1_version {
     const char *version;
     bool is_ready;
-    const char *reason; /* when it is not */
+    const char *reason; /* reason why it is not ready */
 };
 
 /* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's

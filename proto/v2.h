@@ -41,12 +41,12 @@ struct v2_request {
     const char *id;              /* NULL: none */
     struct v2_input *inputs;
     size_t input_count;
-    struct v2_output *outputs; /* none: all, in the form of default_output */
+    struct v2_output *outputs; /* empty: all outputs, in the form of default_output */
     size_t output_count;
     struct v2_output default_output;
     int64_t priority;   /* 1 = highest; 0: not given */
     int64_t timeout_us; /* 0: not given */
-    /* Private: memory of the pointers above that are not in the body. */
+    /* Private: memory of the pointers above that do not point into the body. */
     void *tree, *text, *message;
     void (*free_message)(void *message);
 };
@@ -61,8 +61,8 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
 
-/* Does the same for a ModelInferRequest (gRPC), of which nothing is borrowed. Charges the memory
- * before it is allocated, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
+/* Does the same for a ModelInferRequest (gRPC); borrows nothing. Charges the memory before it is
+ * allocated, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
 typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
 enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
                               struct v2_request **ret, struct error *err) MUST_USE;
@@ -70,8 +70,8 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
 /* For both: sets dtype and count of an input with a name, datatype and shape. */
 enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
-/* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`:
- * the rank of `shape`, at least 1 (flat), within the limits. */
+/* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`. It
+ * is the rank of `shape`, at least 1 (flat), within the limits. */
 size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits);
 
 /* Reads the numbers of input->json, nested or flat, in row-major order, into `dst`: exactly
@@ -85,10 +85,10 @@ struct v2_bytes {
     size_t size;
 };
 
-/* Reads the input->count elements of a BYTES input into `ret`. Binary: each follows its length,
- * uint32 little-endian. JSON: strings, decoded into *ret_memory (malloc'ed, the caller frees it
- * after use; NULL for binary). If `is_bare` accepts the data, a single binary element may lack its
- * length. STATUS_INVALID. */
+/* Reads the input->count elements of a BYTES input into `ret`. In binary data each element follows
+ * its length, uint32 little-endian. JSON strings are decoded into *ret_memory (malloc'ed, the
+ * caller frees it after use; NULL for binary). If `is_bare` accepts the data, a single binary
+ * element may lack its length. STATUS_INVALID. */
 enum status v2_read_bytes(const struct v2_input *input,
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
                           uint8_t **ret_memory, struct error *err) MUST_USE;
@@ -112,9 +112,9 @@ struct v2_answer {
     size_t output_count;
 };
 
-/* Writes the body of an answer; *ret_json_size is the size of its JSON part: less than *ret_size if
+/* Writes the body of an answer. *ret_json_size is the size of its JSON part, less than *ret_size if
  * a binary output follows. *ret_binary: a binary output was requested, even one without bytes.
- * Floats are written in the shortest exact form; NaN and infinities, which JSON lacks, are null. */
+ * Floats have the shortest exact form; NaN and infinities, which JSON lacks, are null. */
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary);
 
@@ -125,7 +125,7 @@ char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size);
 #define V2_STREAM_HEAD 11
 size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD]);
 
-/* The longest element of `dtype` in JSON, with its comma. */
+/* Length of the longest element of `dtype` in JSON, with its comma. */
 size_t v2_number_most(enum dtype dtype);
 
 /* Writes "0.812345:3:cat": value (six decimals), class, label (may be NULL); malloc'ed. */
@@ -136,17 +136,16 @@ char *v2_classification(double value, size_t index, const char *label);
 struct v2_tensor {
     const char *name;
     enum dtype dtype;
-    struct shape
-        shape; /* -1 for the batch, or where it depends on data; rank SHAPE_UNKNOWN: [-1] */
+    struct shape shape; /* -1: batch, or depends on data; rank SHAPE_UNKNOWN: [-1] */
 };
 
 struct v2_model {
     const char *name, *version;
-    const char *const *versions; /* all ready versions */
+    const char *const *versions; /* of all ready versions */
     size_t version_count;
     const struct v2_tensor *inputs, *outputs;
     size_t input_count, output_count;
-    int max_batch_size; /* 0: no batch dimension; else the shapes begin with it */
+    int max_batch_size; /* 0: no batch dimension; otherwise the shapes start with it */
     size_t image_input; /* index; SIZE_MAX: none */
     bool channels_last; /* of the image input */
     bool has_labels;    /* of output label_output */

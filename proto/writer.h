@@ -16,21 +16,21 @@ struct writer {
 /* Creates an object without a parent. write_finish() frees it with everything added to it. */
 json_node *write_root(void);
 
-/* Adds what a template describes to an object or an array. The compiler checks the values as those
- * of printf. Members are separated by blanks, and containers nest at most six deep:
+/* Adds members, described by a template, to an object or an array. The compiler checks the values
+ * as for printf. Blanks separate members, and containers nest at most six deep:
  *
  *     name=%s          a member; the key may be missing in an array
  *     size{ … }        an object with members
  *     corners[%.3f %.3f]   an array with entries
  *
- *     %s           a text, repaired if it is not UTF-8; a member is left out if it is NULL
+ *     %s           a text, repaired if it is not UTF-8; a NULL text omits the member
  *     %hhd         true or false
  *     %d %u %ld %lu %zu   an integer
  *     %.3f         a number with three decimals: milliseconds, pixels
  *     %g           the shortest text that reads back as the same float
  *
- * NaN and infinities become null. `name?=` leaves the member out unless its text has a character,
- * or its number is above 0. `parent` is NULL when out of memory. */
+ * NaN and infinities become null. `name?=` omits the member if its text is empty or its number is
+ * not above 0. `parent` is NULL when out of memory. */
 void write_members(struct writer *w, json_node *parent, const char *template, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -38,7 +38,7 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
 char *write_document(size_t *ret_size, const char *template, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Each adds a member `key` to `object` (or an entry to an array: key NULL). The containers are NULL
+/* Each adds a member `key` to `object` (or an entry to an array: key NULL). Containers are NULL
  * when out of memory, and every function accepts NULL. */
 json_node *write_object(struct writer *w, json_node *parent, const char *key);
 json_node *write_array(struct writer *w, json_node *parent, const char *key);

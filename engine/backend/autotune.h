@@ -25,8 +25,7 @@
 
 struct autotune_run {
     double cost;  /* in the caller's unit; INFINITY: the candidate cannot run */
-    double spent; /* part of the budget that the run used, in the budget's unit; INFINITY: start no
-                     further round */
+    double spent; /* share of the budget used by the run; INFINITY: start no further round */
 };
 
 struct autotune {
@@ -34,8 +33,7 @@ struct autotune {
     int rounds;    /* after the warm-up */
     double clear;  /* a candidate wins if its cost is below this share of the incumbent's cost */
     double budget; /* in the unit of autotune_run.spent; INFINITY: none */
-    bool all; /* the caller needs all costs, not only the choice: skip no candidate and run each at
-                 least once */
+    bool all;      /* the caller needs all costs: skip no candidate, run each at least once */
     enum status (*run)(void *context, size_t candidate, struct autotune_run *ret,
                        struct error *err);
     void *context;

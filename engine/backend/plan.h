@@ -19,11 +19,9 @@ enum place_kind {
 struct place {
     enum place_kind kind;
     size_t input;  /* PLACE_INPUT */
-    size_t offset; /* PLACE_ARENA: bytes from the start of the arena, a multiple of 64, or of 16
-                      with a pitch */
-    size_t pitch; /* bytes between the starts of rows (the last dimension), a multiple of 16, if the
-                     value lies inside the result of the Concat that reads it; 0: rows are
-                     contiguous */
+    size_t offset; /* PLACE_ARENA: bytes from its start, a multiple of 64 (with a pitch: of 16) */
+    size_t pitch;  /* if the value lies inside a Concat's result: bytes between the starts of its
+                      rows (last dimension), a multiple of 16; 0: rows are contiguous */
 };
 
 struct plan {

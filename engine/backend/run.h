@@ -42,8 +42,7 @@ struct session_best {
     int64_t first_nonfinite; /* index of the first score that is NaN or infinite, or -1. If there is
                                 such a score, the other fields are undefined. */
     float greatest;          /* highest score of the row */
-    uint32_t
-        count; /* number of scores: session_want.best, or the row's length if that is shorter */
+    uint32_t count;          /* session_want.best, or the row's length if that is shorter */
     struct session_score scores[];
 };
 

@@ -18,9 +18,8 @@ enum {
 
 /* How a node reads an input that is the same for all images; other answers are axes, 0 or more. */
 enum {
-    BATCH_WHOLE = -1,  /* every image reads the whole input */
-    BATCH_OTHER = 100, /* the same, but the input must be the same for each batch size, as constants
-                          of the file are */
+    BATCH_WHOLE = -1,   /* every image reads the whole input */
+    BATCH_OTHER = 100,  /* the same, but it must not depend on the batch size, as constants */
     BATCH_EXTENTS = 101 /* only its effect on shapes matters, and these are compared separately */
 };
 

@@ -54,8 +54,7 @@ enum op_trait {
 /* In the tables of engine/op a row is one operator and range of opsets, in this order. */
 struct op_info {
     enum op op;
-    int since, until; /* range of the domain's opsets; until 0 = every later one (checked up to
-                         OPSET_MAX) */
+    int since, until; /* range of opsets; until 0 = every later one (up to OPSET_MAX) */
     uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
     unsigned traits;   /* enum op_trait */
     const char *attrs; /* its attributes, such as "axis:int mode:string"; NULL = none. Kinds: int,

@@ -66,9 +66,8 @@ bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t
  * [batch or 1, tokens]; without position_ids they are [batch or 1, tokens, rotated / 2]. */
 struct rotary_call {
     int64_t batch, heads, tokens, size, rotated;
-    int64_t positions; /* rows of the tables; 0 without position_ids */
-    int64_t
-        table_images; /* 1 or batch: the extent of position_ids, or without them of the tables */
+    int64_t positions;    /* rows of the tables; 0 without position_ids */
+    int64_t table_images; /* 1 or batch: extent of position_ids, without them of the tables */
     bool merged, interleaved;
 };
 

@@ -13,20 +13,17 @@ enum narrow_support {
 
 /* Bits of kernel_caps.can. */
 enum kernel_ability {
-    KERNEL_CHANNELS_LAST = 1u << 0, /* reads and writes images as [N, spatial…, C] */
-    KERNEL_GATE =
-        1u
-        << 1, /* Conv on float32: first multiplies its image by a factor per channel (node->gate) */
-    KERNEL_MEAN = 1u << 2,            /* Conv: also writes the mean of each channel of its result */
-    KERNEL_CONCAT = 1u << 3,          /* ScaleShift: reads the inputs of a Concat of channels */
-    KERNEL_STORED_SCALE = 1u << 4,    /* ScaleShift: reads and writes 8-bit numbers */
-    KERNEL_FLOAT_EPILOGUE = 1u << 5,  /* a product of 8-bit integers with a float32 result: supports
-                                         bias, residual and activation (struct epilogue) */
+    KERNEL_CHANNELS_LAST = 1u << 0,  /* reads and writes images as [N, spatial…, C] */
+    KERNEL_GATE = 1u << 1,           /* Conv on float32: multiplies its image by node->gate first */
+    KERNEL_MEAN = 1u << 2,           /* Conv: also writes the mean of each channel of its result */
+    KERNEL_CONCAT = 1u << 3,         /* ScaleShift: reads the inputs of a Concat of channels */
+    KERNEL_STORED_SCALE = 1u << 4,   /* ScaleShift: reads and writes 8-bit numbers */
+    KERNEL_FLOAT_EPILOGUE = 1u << 5, /* a product of 8-bit integers with a float32 result: supports
+                                        bias, residual and activation (struct epilogue) */
     KERNEL_STORED_EPILOGUE = 1u << 6, /* a product of 8-bit integers: adds another value, and maps
                                          the result through a table (enum quantized_operand) */
     KERNEL_STORED_RESULT = 1u << 7,   /* quantizes its float32 result to 8 bits (epilogue.step) */
-    KERNEL_PITCH =
-        1u << 8, /* can write the rows of output 0 with gaps between them: into a Concat's */
+    KERNEL_PITCH = 1u << 8, /* can write the rows of output 0 with gaps, into a Concat's */
 };
 
 struct kernel_caps {

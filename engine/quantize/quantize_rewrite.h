@@ -6,10 +6,9 @@
 
 /* How weights are rounded. */
 struct quantize_weights {
-    const struct number_range
-        *ranges;          /* by value index: the observed ranges; their sums give the means */
-    int most;             /* largest absolute weight */
-    bool corrects_biases; /* subtract the mean error from rounding */
+    const struct number_range *ranges; /* by value index: observed; their sums give means */
+    int most;                          /* largest absolute weight */
+    bool corrects_biases;              /* subtract the mean error from rounding */
 };
 
 /* The number of channels of a layer's weights; each makes one channel of the output. */

@@ -40,8 +40,7 @@ struct session_options {
     int batches[SESSION_MAX_BATCHES]; /* compile these sizes instead, ascending; 0 ends them */
     bool trial; /* compile only 1 and max_batch, without checks and measurements: for a session that
                    is compared with another and discarded */
-    bool no_kernel_tuning; /* CPU: choose kernels by the tuning store and by rule, without
-                              measuring. A GPU measures anyway. */
+    bool no_kernel_tuning; /* CPU: choose kernels by tuning store and rule. A GPU still measures */
     /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
      * value, a CPU does not measure. */
     struct session_batch known[SESSION_MAX_BATCHES];
@@ -53,16 +52,14 @@ struct session_options {
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
     size_t batch_memory; /* the same limit for all sizes but the smallest, unless max_batch is
                             pinned; leaves memory for other models; 0 = memory_limit */
-    size_t batch_activations; /* batch sizes with more bytes of activations are not compiled, except
-                                 the smallest; 0: no limit */
-    struct memory_budget *run_memory; /* budget for tensors of data-dependent parts, which all
-                                         sessions share; must outlive them; may be NULL */
-    bool poison; /* for tests: a device with its own memory fills activations and outputs with NaN
-                    before each run */
+    size_t batch_activations; /* limit for activations of all sizes but the smallest; 0: none */
+    struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
+                                         outlive them; may be NULL */
+    bool poison;              /* for tests: a device with own memory fills outputs with NaN first */
     bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
                                  compile only the batches that fit, and say so in the note */
-    size_t input_batches, input_images; /* input memory that the caller keeps for the session, in
-                                           largest batches and in single images */
+    size_t input_batches,
+        input_images; /* input memory that the caller keeps: in largest batches, in single images */
     /* session_create() calls it on its thread with the finished share, 0 … 1, and the current phase
      * ("compiling"). May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
@@ -161,10 +158,10 @@ struct session_request {
     const void *const *inputs; /* host memory as session_input(i) describes it, with room for
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
-    const uint8_t *are_pixels; /* by image, 0 or 1: the row is bytes; NULL: no row is. Only if
-                                  info.takes_pixels. */
-    int valid_rows; /* images in the inputs, at least `batch`, at most session_batch_for(batch):
-                       images after `batch` are read as padding */
+    const uint8_t
+        *are_pixels; /* by image: 1 = the row is bytes; needs info.takes_pixels; NULL: no */
+    int valid_rows;  /* images in the inputs, at least `batch`, at most session_batch_for(batch):
+                        images after `batch` are read as padding */
     struct session_want want;
 };
 

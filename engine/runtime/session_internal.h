@@ -49,11 +49,10 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base;   /* only while creating */
-    struct graph *single; /* the graph for one image, until size 1 is compiled; may be NULL */
-    bool fixes_batch;     /* the file fixes the batch size (1 or more) */
-    uint64_t
-        rows_hash; /* hash from engine/passes/batch_independence.h for the first size; 0: none */
+    struct graph *base;    /* only while creating */
+    struct graph *single;  /* the graph for one image, until size 1 is compiled; may be NULL */
+    bool fixes_batch;      /* the file fixes the batch size (1 or more) */
+    uint64_t rows_hash;    /* of engine/passes/batch_independence.h, first size; 0: none */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
         int at, count; /* index and number of the size that is being compiled */
@@ -65,9 +64,8 @@ struct session {
     size_t compiled_count;
     struct memory_budget memory; /* on a CPU: for folded constants, packed weights and trials */
     struct memory_budget tail_budget; /* for the data-dependent parts of one run */
-    struct backend
-        *tail_backend; /* runs products of data-dependent parts; NULL if no graph has such a part */
-    struct compiled_size *last; /* its tail outputs are still allocated */
+    struct backend *tail_backend;     /* runs products of data-dependent parts, if any */
+    struct compiled_size *last;       /* its tail outputs are still allocated */
     struct session_options options;
     bool (*stop)(void *context); /* session_set_stop */
     void *stop_context;
@@ -79,8 +77,7 @@ struct session {
     bool *wanted; /* by output of the static part, for the run being submitted */
     const unsigned char *best;
     size_t best_step;
-    uint8_t
-        *all_pixels; /* an array of ones for the largest batch; NULL: the session takes no pixels */
+    uint8_t *all_pixels; /* ones, for the largest batch; NULL: takes no pixels */
 };
 
 /* ---- session_state.c ---- */

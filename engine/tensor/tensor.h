@@ -93,8 +93,7 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
  * of 0 means none. Thread-safe. */
 struct memory_budget {
     _Atomic size_t limit, used;
-    struct memory_budget *whole; /* budget of all runs together, which is charged as well; NULL:
-                                    this budget is not for one run */
+    struct memory_budget *whole; /* all runs' budget, which is also charged; NULL: not for a run */
     bool is_tight;               /* prefer alternatives that need less memory */
     bool is_temporary; /* large blocks are mapped, so that freeing returns them to the system */
 };

@@ -14,8 +14,7 @@
 
 struct model_limits {
     size_t memory;  /* bytes that a load may use; 0 = free memory, at most 16 GiB */
-    bool is_immich; /* it lies in Immich's cache: immich_file() has the configurations that the
-                       cache lacks */
+    bool is_immich; /* in Immich's cache: immich_file() has its missing configurations */
 };
 
 /* An input or output as the file declares it. Symbolic dimensions are DIM_UNKNOWN. The rank is
@@ -39,8 +38,8 @@ struct word_input {
  * decoder. */
 struct mask_prompt {
     bool is_set;
-    size_t points, labels; /* inputs of the graph, float32: [1, …, PROMPT_POINTS_MAX, 2] and [1, …,
-                              PROMPT_POINTS_MAX] */
+    size_t points, labels; /* inputs of the graph, float32: [1, …, N, 2] and [1, …, N], N =
+                              PROMPT_POINTS_MAX */
     bool takes_boxes;      /* a box is two corners, with labels 2 and 3 */
     bool adds_point;       /* without a box, the point (0, 0) with label -1 follows the points */
     bool is_padded;        /* SAM, not SAM 2: photos are padded on the right and below */
@@ -61,19 +60,16 @@ struct model {
     char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
     const struct onnx_metadata
-        *metadata; /* of the file (models/onnx/onnx.h); freed with the graph */
+        *metadata; /* the file's (models/onnx/onnx.h); freed with the graph */
     size_t metadata_count;
     struct labels labels;   /* of classes; TASK_TEXT: characters, without the blank */
-    char labels_source[64]; /* "labels.txt", "index_to_name.json" …: the source of the labels, if
-                               any */
+    char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */
     struct preprocess preprocess;
     char preprocess_source[64]; /* "preprocessor_config.json", "config.json (timm)",
                                    "model metadata", "ImageNet defaults" … */
-    bool is_configured; /* a file or its metadata configure the preprocessing; otherwise defaults
-                           apply */
+    bool is_configured;         /* the preprocessing is configured; otherwise defaults apply */
     uint64_t file_bytes;
-    char
-        *calibration; /* the model's folder calibration/ with typical photos; NULL: there is none */
+    char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
     char warning[512]; /* a sentence for the log when something is suspicious but works (the numbers
                           of labels and classes differ, sizes were adapted …), or "" */
@@ -85,8 +81,7 @@ struct model {
     /* The image input, determined at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file declares the input as [N, H, W, C] */
-    bool free_height, free_width; /* the file does not fix them; the height of a row of tokens
-                                     (text.allows_short_rows) is 1 */
+    bool free_height, free_width; /* not fixed by the file; the height of a token row is 1 */
     bool fixed_batch;             /* the file declares a fixed first dimension */
     int64_t file_batch;           /* that dimension, when fixed */
     enum dtype input_dtype;       /* as the file declares it */

@@ -9,9 +9,8 @@ struct cJSON;
 
 /* The places of a model's files. */
 struct model_place {
-    char *file; /* the .onnx file */
-    char *
-        folders[2]; /* folders to search for labels and configurations, in this order; NULL: none */
+    char *file;       /* the .onnx file */
+    char *folders[2]; /* searched in order for labels and configurations; NULL: none */
     char *name, *version;
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */

@@ -35,8 +35,7 @@ struct pipeline_stage {
     size_t label_count;                /* 0: all classes */
     double min_score;                  /* 0 … 1 */
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
-    struct align_template
-        align;  /* positions of a box's points in its crop; no points: no alignment */
+    struct align_template align; /* positions of a box's points in its crop; may be empty */
     size_t max; /* crops of one photo, those with the best scores; 1 … STAGE_CROPS_MAX */
     /* Above 0: the model tells whether a crop is upside down, and the next stage gets the same
      * crops. A crop is turned by 180 degrees if its best class has "180" in the label and a

@@ -37,15 +37,14 @@ enum resize_rule {
 enum channel_order {
     CHANNELS_RGB,
     CHANNELS_BGR,
-    CHANNELS_GRAY, /* one channel, Pillow's convert("L"): (19595 R + 38470 G + 7471 B + 2^15) >> 16
-                    */
+    CHANNELS_GRAY, /* Pillow's convert("L"): (19595 R + 38470 G + 7471 B + 2^15) >> 16 */
 };
 
 struct preprocess {
     bool pads_square; /* before the resize, the right or lower side gets black pixels up to a square
                          (OWLv2); nothing is cropped then */
-    double first_width, first_height; /* before the resize: a centred crop with these shares of the
-                                         photo's short side (Perceiver); 0: none */
+    double first_width,
+        first_height; /* first crop the centre to these shares of the short side; 0: no */
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
@@ -61,11 +60,10 @@ struct preprocess {
     bool pads_normalised; /* the padding is 0 after normalisation, instead of pad_value */
     bool pads_corner;     /* the padding is on the right and below only */
     bool sides_floor;     /* sides are rounded down (YOLOX, max_height of Hugging Face) */
-    bool invert;   /* first x = 255 - x: for photos of dark strokes and models trained on light
-               strokes on black (digits) */
-    float scale;   /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; usually 1/255 */
-    float mean[3]; /* in the order of `channels` */
-    float std[3];  /* in the order of `channels`; never 0 */
+    bool invert;          /* first x = 255 - x: dark strokes become light ones (digits) */
+    float scale;          /* y = (x * scale - mean[c]) / std[c], x in 0 … 255; usually 1/255 */
+    float mean[3];        /* in the order of `channels` */
+    float std[3];         /* in the order of `channels`; never 0 */
 };
 
 /* ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */

@@ -21,8 +21,7 @@ struct onnx_model {
 };
 
 struct onnx_options {
-    size_t memory_limit; /* bytes for tensors and structures, but not for mapped files; 0 = free
-                            memory, at most 16 GiB */
+    size_t memory_limit; /* bytes, except mapped files; 0 = free memory, at most 16 GiB */
 };
 
 /* Loads `path`. External data must lie in its folder; links out of the folder are refused. Errors:

@@ -10,8 +10,7 @@
 struct onnx_rewrite;
 struct onnx_form {
     const char *domain, *name;
-    struct op_info
-        spec; /* the operator that replaces it; the form's opsets, operands, attributes */
+    struct op_info spec; /* the new operator; opsets, operands, attributes of the form */
     void (*rewrite)(struct onnx_rewrite *r); /* NULL: only the name changes */
 };
 

@@ -51,12 +51,10 @@ struct import {
 struct scope {
     struct import *import;
     struct graph *graph;
-    struct scope
-        *outer; /* of the enclosing graph: names that are not found here are captured from it */
+    struct scope *outer;  /* the enclosing graph's: source of captured names */
     struct scope *caller; /* scope of the call, for a function */
     const Onnx__FunctionProto *function;
-    const Onnx__AttributeProto *const
-        *bindings; /* attributes that the call passes to the function */
+    const Onnx__AttributeProto *const *bindings; /* passed by the call to the function */
     size_t binding_count;
     struct opsets opsets;
     const char *prefix;      /* prefix of new names: "" or "call/" */

@@ -48,8 +48,7 @@
 
 /* Statistics of the images compared so far. Initially zero, except is_vector. */
 struct agreement {
-    bool is_vector;   /* compare class scores with agreement_add_vector(), otherwise use
-                         agreement_add_tensors() */
+    bool is_vector;   /* compare class scores, not tensors */
     bool has_numbers; /* at least one image had numbers to compare */
     int images;
     int same; /* for vectors: images with the same best class, clear or not */

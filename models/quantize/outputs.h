@@ -16,8 +16,7 @@ struct run_time {
 
 /* The outputs that are compared are [first, end). */
 struct outputs {
-    bool
-        is_vector; /* one output with class scores, identified by the model's labels or a Softmax */
+    bool is_vector; /* one output with class scores, by labels or a Softmax */
     size_t first, end, count;
     const struct tensor **tensors;    /* of the last run */
     struct agreement_tensor *layouts; /* set by outputs_each() */

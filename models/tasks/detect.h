@@ -31,9 +31,8 @@ struct task_point {
 struct detections {
     struct detection *items; /* best first */
     size_t count;
-    size_t capacity; /* private */
-    struct task_point
-        *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` per item, in the items' order */
+    size_t capacity;           /* private */
+    struct task_point *points; /* TASK_POSE, TASK_TEXT_BOXES: `point_count` per item */
     size_t point_count;
     struct segment *masks; /* TASK_INSTANCES: one per item, in the items' order */
 };

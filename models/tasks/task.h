@@ -95,8 +95,7 @@ enum word_form {
 /* The words that a request looks for; they are classes 0 … count - 1. */
 struct task_words {
     size_t count;
-    const uint16_t
-        *of_tokens; /* WORDS_TOKENS: the word of each token; `count`: no word. Borrowed */
+    const uint16_t *of_tokens; /* WORDS_TOKENS: by token; `count`: no word. Borrowed */
     size_t token_count;
 };
 
@@ -146,11 +145,11 @@ struct task {
     enum task_kind kind;
     enum task_layout layout;
     size_t output_count;
-    size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
-    size_t point_count, point_numbers; /* TASK_POSE: key points of a box, and numbers of a point: 2
-                                          (x, y) or 3 (and a score) */
-    size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
-    unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
+    size_t outputs[TASK_MAX_OUTPUTS]; /* indexes in the graph's outputs, in the layout's order */
+    size_t point_count,
+        point_numbers;      /* TASK_POSE: points per box, and numbers per point (2 or 3) */
+    size_t prototypes;      /* TASK_INSTANCES of YOLO: P */
+    unsigned anomaly_parts; /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
      * the map, as PaddleOCR and rapidocr do with pyclipper; 0: by 1.5 times that, as Transformers
      * does. */
@@ -183,9 +182,8 @@ struct task_output {
 struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
-    size_t class_output; /* the output with one score per class; SIZE_MAX: none */
-    char class_note[200]; /* the reason why there is none, or "; …" to append to its description; or
-                             "" */
+    size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
+    char class_note[200]; /* why there is none, or "; …" for its description; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */

@@ -5,8 +5,7 @@
 
 /* Zeroed: empty. Free with text_done(). */
 struct text_reading {
-    uint32_t *characters; /* indexes in the model's list of characters, from 0; the index after the
-                             last is a space */
+    uint32_t *characters; /* indexes in the model's characters; one past them is a space */
     size_t count;
     float score;  /* mean probability of the characters; 0 if there are none */
     bool is_read; /* the image has a line, which may be empty */

@@ -27,8 +27,7 @@ struct tokenizer_facts {
     bool has_pad;                /* a file names a padding token */
     bool pads_left;
     size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
-    size_t fixed_length;    /* tokenizer.json pads each text to this length; 0: to the longest of a
-                                     batch */
+    size_t fixed_length;    /* length to which texts are padded; 0: the longest's */
     size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
     bool truncates;         /* tokenizer.json truncates long texts */
 };
@@ -59,8 +58,7 @@ int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
 /* Options for encoding one text. Zeroed: follow the files, and refuse a text that is too long. */
 struct encode_options {
     size_t max_length; /* tokens, special ones included; 0: facts->max_length */
-    bool truncate; /* truncate a text that is too long; otherwise refuse it, unless facts->truncates
-                    */
+    bool truncate;     /* truncate texts that are too long; facts->truncates does, too */
     bool omit_special; /* add no special tokens */
 };
 

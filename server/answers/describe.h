@@ -1,43 +1,42 @@
-/* Answers to photos, which the server and the command line both show: from the model host's structs
- * to the plain descriptions of proto/answers.h. */
+/* Converts the model host's answers to the plain descriptions of proto/answers.h, for the server
+ * and the command line. */
 #pragma once
 
 #include "proto/dialects.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* The answer to a request that is done (on_done was called), as a list, each with the precision it
- * was computed in where `model` (NULL: not known) tells it. total_ms: since request->started.
- * malloc'ed; NULL when out of memory. */
+/* The answer to a completed request (on_done was called), as a list. `model` (NULL: unknown) gives
+ * each entry its precision. total_ms counts from request->started. malloc'ed; NULL when out of
+ * memory. */
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size);
 
-/* Whether writing the answer takes long although it is small: pictures are encoded, masks
- * converted. */
+/* True if writing the answer is slow although it is small: photos are encoded, masks converted. */
 bool describe_is_slow(const struct predict_request *request);
 
 enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,
     DESCRIBE_NUMBERS,
-    DESCRIBE_JPEG, /* pictures are annotate.h's; errors instead of them are JSON */
+    DESCRIBE_JPEG, /* annotate.h encodes the photos; errors are JSON */
     DESCRIBE_PNG,
     DESCRIBE_KSERVE, /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };
 
-/* How an answer is written. */
+/* The form of an answer. */
 struct describe_how {
     enum describe_form form;
     const struct dialect *dialect; /* NULL: lensd's own, in `form` */
     const char *model; /* the pipeline's name; NULL: the name of the model that answered */
     bool as_list;
-    bool is_base64; /* vectors as base64, in the dialect that has them */
+    bool is_base64; /* write vectors as base64, if the dialect supports it */
     double total_ms;
     const char *id;           /* of the request; NULL without a dialect */
-    size_t tokens;            /* of texts */
+    size_t tokens;            /* tokens of all texts */
     float least_text;         /* as in struct predict_answer */
-    const struct cJSON *json; /* of the request, for its dialect; NULL: it had none */
+    const struct cJSON *json; /* JSON of the request, for its dialect; NULL: it had none */
     /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If it
-     * fails, the description fails with its error in *err. */
+     * fails, the description fails with the error in *err. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
     struct error *err;

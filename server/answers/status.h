@@ -1,15 +1,16 @@
 /* The state of the server, its models and devices as JSON, for the server and the command line. All
- * are malloc'ed; NULL when out of memory. `note`: why --device auto fell back; NULL or "": it did
- * not. *ret_size may be NULL. */
+ * texts are malloc'ed; NULL when out of memory. `note` says why --device auto chose the CPU; NULL
+ * or "": it did not. *ret_size may be NULL. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"
 
-/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrules the model host. */
+/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrides the model host's
+ * state. */
 const char *status_state(struct model_host *model_host, bool draining);
 
 /* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"formats":[…],"models":[…]}:
- * the state, the models and their progress. `confinement`: "seccomp, Landlock 4"; NULL: not settled
+ * the state, the models and their progress. `confinement` is "seccomp, Landlock 4"; NULL: not known
  * yet. */
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
                          const char *note, const char *confinement, size_t *ret_size);
@@ -17,5 +18,5 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
  * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"fast_precisions":[…],
  * "models":[…]}],"pipelines"?:[{"name","stages":[…]}],"note"?}: every device of the machine with
- * the models that `model_host` (NULL: none) has on it. */
+ * its models in `model_host` (NULL: none). */
 char *status_devices_json(struct model_host *model_host, const char *note, size_t *ret_size);

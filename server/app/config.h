@@ -1,7 +1,7 @@
 /* Options: flags > environment (LENSD_…) > a JSON file > defaults.
  *
  * One table (config_options.c) defines each option: name, kind, range, default, commands, help.
- * Parsing, the environment's names, the file's keys, validation and --help all use it, so that they
+ * Parsing, environment names, the file's keys, validation and --help all use it, so that they
  * cannot diverge. Defaults go through the same parser as the user's values. */
 #pragma once
 
@@ -44,18 +44,18 @@ struct config {
     char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
-    /* Options of the server and the model host, as far as the user sets them; settings.h adds the
-     * rest. The struct owns their texts, too. */
+    /* Options of the server and the model host that the user sets; settings.h adds the rest. The
+     * struct owns their texts, too. */
     struct http_options http;
     struct model_host_options model_host;
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;     /* serve: a folder of models; NULL: one model */
+    char *models;     /* serve: a folder of models; NULL: serve one model */
     char *immich;     /* serve: Immich's cache of models, which becomes `models`; NULL: none */
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
-    char *preload;    /* serve: "a,b": loaded at start although lazy; NULL: none */
-    char *model_name; /* serve: the model's name in requests; NULL: that of its file or folder */
+    char *preload;    /* serve: "a,b": models to load at start although lazy; NULL: none */
+    char *model_name; /* serve: name in requests; NULL: the file's or folder's */
     char **arguments; /* predict: the image files */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
@@ -63,33 +63,33 @@ struct config {
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
     char *text;                       /* predict: a text instead of photos; NULL: none */
-    char *annotate;                   /* predict: destination of pictures; NULL: none */
-    char *size;                       /* predict: "640x480" for free sides; NULL: the model's own */
-    bool json;                        /* predict, devices, inspect: JSON instead of a table */
-    bool labels;                      /* inspect: the labels alone */
-    bool jsonl;                       /* predict: a line of JSON for each photo */
-    char *batch;                      /* bench: "1,8,32" */
-    int64_t bench_time;               /* bench: milliseconds for each device and batch size */
+    char *annotate;                   /* predict: destination of drawn photos; NULL: none */
+    char *size;                 /* predict: "640x480" for free sides; NULL: the model's own size */
+    bool json;                  /* predict, devices, inspect: JSON instead of a table */
+    bool labels;                /* inspect: only the labels */
+    bool jsonl;                 /* predict: one line of JSON per photo */
+    char *batch;                /* bench: "1,8,32" */
+    int64_t bench_time;         /* bench: milliseconds per device and batch size */
     char *calibrate, *output;   /* quantize: folder of photos; new folder, NULL: beside the model */
     int64_t target;             /* quantize: enum config_target */
-    char *key_rate, *key_burst; /* key: requests per second, at once; NULL: no limit */
+    char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
     char *device;               /* selects model_host.devices */
     char *memory;               /* gives model_host.memory_limits */
     int64_t gpu_memory;
-    char fallback[256];                  /* why `auto` did not choose a GPU; "" otherwise */
+    char fallback[256];                  /* reason why `auto` did not choose a GPU; otherwise "" */
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
     char *cache_folder; /* the folder that `cache` selects: tuning_folder(); NULL: none */
     char *port_file;    /* NULL: none */
     char *pid_file;     /* NULL: none */
-    char *user;         /* "NAME" or "NAME:GROUP"; NULL: who starts it */
+    char *user;         /* "NAME" or "NAME:GROUP"; NULL: the user who starts it */
     bool check, core_dumps;
     bool old_libheif;
     int64_t confine;            /* enum config_confine */
     char *unix_mode;            /* octal digits */
     char *faces;                /* NULL: no registry */
-    char *trace_endpoint;       /* NULL: no traces */
+    char *trace_endpoint;       /* NULL: export no traces */
     char *trace_sample;         /* "0" … "1" */
     char *api_key_file;         /* of a client: one key; NULL: none */
     int64_t drain_delay, grace; /* milliseconds */
@@ -97,7 +97,7 @@ struct config {
     int64_t log_level;          /* enum log_level */
 };
 
-/* Whether to run the command or print its help. */
+/* Runs the command, or prints its help. */
 enum config_action { CONFIG_RUN, CONFIG_HELP };
 
 /* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
@@ -111,5 +111,6 @@ void config_done(struct config *config);
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
 
-/* Prints words from column `at` on, at most 80 columns wide; further lines begin at `indent`. */
+/* Prints words from column `at` on, at most 80 columns wide. Further lines are indented to column
+ * `indent`. */
 void config_print_wrapped(FILE *out, const char *text, size_t at, size_t indent);

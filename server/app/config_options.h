@@ -4,26 +4,25 @@
 #include "server/app/config.h"
 
 enum option_kind {
-    OPTION_TEXT,    /* char *; an empty text is none */
+    OPTION_TEXT,    /* char *; an empty text counts as not given */
     OPTION_NUMBER,  /* an integer, min … max */
     OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
     OPTION_SECONDS, /* milliseconds, min … max seconds; "1.5", "250ms", "2m" */
-    OPTION_CHOICE,  /* the position in `value`, "fp32|bf16" */
+    OPTION_CHOICE,  /* index of the choice in `value`, "fp32|bf16" */
     OPTION_SWITCH,  /* bool */
 };
 
 struct option {
-    const char *name; /* "max-body": the flag without dashes; LENSD_MAX_BODY; key of the file */
+    const char *name; /* "max-body": flag without dashes, file key; LENSD_MAX_BODY */
     enum option_kind kind;
-    unsigned commands;   /* enum command, several */
-    size_t offset, size; /* of its field in struct config; integers have 1, 4 or 8 bytes */
+    unsigned commands;   /* bits of enum command */
+    size_t offset, size; /* of its member in struct config; integers have 1, 4 or 8 bytes */
     int64_t min, max;
-    const char *fallback; /* the default as a user would write it; NULL: none */
+    const char *fallback; /* the default in the user's form; NULL: none */
     const char *value;    /* placeholder in the help ("N", "FILE"), or the choices */
     const char *group;    /* heading of the help */
     const char *help;
-    const char
-        *other_help; /* for lensd health, which asks a server, and lensd pull; NULL: the same */
+    const char *other_help; /* for lensd health and lensd pull; NULL: the same */
 };
 
 extern const struct option config_options[];
@@ -35,7 +34,8 @@ struct command_help {
     const char *usage, *about, *examples;
 };
 
-/* "64K", "16M", "1GiB", "65536". False: it is none of these, or does not fit. */
+/* Reads "64K", "16M", "1GiB" or "65536". Returns false for other text, or a number that does not
+ * fit. */
 bool config_read_bytes(const char *text, int64_t *ret);
 
 /* Parses `text` into the option's field of *config. Errors name `origin` ("--port", "LENSD_PORT",

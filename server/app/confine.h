@@ -1,12 +1,12 @@
-/* The daemon confines itself. After the start, a fault in a decoder or a hostile model cannot
- * make it run a program, open files that serving does not need, connect anywhere or attack the
- * kernel through rare system calls.
+/* The daemon confines itself. After the start, a fault in a decoder or a hostile model cannot make
+ * it run a program, open other files than serving needs, connect anywhere or attack the kernel
+ * through rare system calls.
  *
- *     process_protect()       no_new_privs, without which only root may do the rest
- *     confine_files()         Landlock and fewer capabilities, before the first thread: they all
- *                             inherit it
+ *     process_protect()       no_new_privs; without it only root may do the rest
+ *     confine_files()         Landlock and fewer capabilities, before the first thread, so that all
+ *                             threads inherit them
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
- *     confine_calls()         seccomp, in all threads that are there; later ones inherit it
+ *     confine_calls()         seccomp in all existing threads; later threads inherit it
  *     models load
  *     confine_decode_worker() a narrower seccomp filter in each decode worker
  *
@@ -17,8 +17,8 @@
 
 #include "server/app/config.h"
 
-/* Sanitizers open files for their reports, trace the process to find leaks and run a symbolizer. So
- * the daemon does not confine itself in a build with one. */
+/* Sanitizers open files for their reports, trace the process to find leaks and run a symbolizer. A
+ * sanitizer build therefore does not confine itself. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CONFINE_IN_THIS_BUILD false
 #elif defined(__has_feature)
@@ -38,12 +38,12 @@ struct confinement {
     bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
     bool schedules;    /* libzmq's threads set their scheduling policy */
-    char missing[256]; /* says which restriction the kernel lacks; "": none */
+    char missing[256]; /* the restriction that the kernel lacks; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
 };
 
-/* Restricts the calling thread, and those that it starts, to the files and folders that `config`
- * names and to what libraries need; root gives up most capabilities. Files that do not exist get no
+/* Restricts the calling thread, and threads that it starts, to the files and folders in `config`
+ * and those that libraries need. Root gives up most capabilities. Files that do not exist get no
  * rule. If the kernel does not support it, ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 

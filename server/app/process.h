@@ -6,18 +6,18 @@
 #include "engine/base/status.h"
 
 /* Disables core dumps, which would contain images and keys, and access to memory by other users;
- * also gives up gaining rights. With `core_dumps`, dumps stay as the system allows. */
+ * also prevents gaining rights. With `core_dumps`, dumps stay as the system allows. */
 void process_protect(bool core_dumps);
 
-/* Refuses a `path` that process_write_number must not replace: anything but a regular file (a
- * device, a link, a folder), and if `only_numbers`, a file with other content than a number.
- * STATUS_CONFIG. */
+/* Checks that process_write_number() may replace `path`. STATUS_CONFIG for anything but a regular
+ * file (a device, a link, a folder) and, with `only_numbers`, for a file with other content than a
+ * number. */
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
-/* Writes `number` and a line end to `path`, atomically for processes that wait for it. The file
- * belongs to `owner` (NULL: the current user), so that this user can empty it at the end even in a
- * folder of another. The error names `option`: "--port-file". STATUS_CONFIG: no file remains. */
+/* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`
+ * (NULL: the current user) owns the file, so that this user can empty it at the end even in another
+ * user's folder. The error names `option`: "--port-file". STATUS_CONFIG: no file remains. */
 struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;
@@ -46,6 +46,6 @@ enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 
 /* Writes "lensd: sentence" to standard error. Returns the exit status: 2 for problems that users
- * must fix; 1 for those that may be gone at the next start: too little memory, a GPU that is not
+ * must fix; 1 for problems that may be gone at the next start: too little memory, a GPU that is not
  * available, a port in use. */
 int process_failed(const struct error *err);

@@ -8,7 +8,7 @@
 /* `metrics` may be NULL. */
 struct model_host_options settings_model_host(const struct config *config, struct metrics *metrics);
 
-/* Texts are borrowed from *config. `loader` may be NULL. */
+/* Borrows texts from *config. `loader` may be NULL. */
 struct http_options settings_http(const struct config *config, struct model_host *model_host,
                                   struct loader *loader, struct metrics *metrics);
 

@@ -1,9 +1,9 @@
-/* What systemd is told (sd_notify(3)): ready, stopping, reloading, and that it still works.
+/* Reports to systemd (sd_notify(3)): ready, stopping, reloading, and the watchdog.
  *
- * The protocol is a datagram to the socket that NOTIFY_SOCKET names; without it nothing happens.
- * With WATCHDOG_USEC a thread of its own looks at the models four times in that span, and says
- * WATCHDOG=1 only as long as images are answered wherever some wait. When a lane, a worker or a
- * scheduler is stuck it falls silent, and systemd starts lensd anew. */
+ * The protocol is a datagram to the socket in NOTIFY_SOCKET; without that variable nothing happens.
+ * With WATCHDOG_USEC a thread checks the models four times in that period. It sends WATCHDOG=1
+ * while every model with waiting images keeps answering. If a lane, a worker or a scheduler is
+ * stuck, it stops sending, and systemd restarts lensd. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,17 +12,18 @@
 
 struct supervisor;
 
-/* NULL when out of memory; every function takes that, and does nothing. Reads the environment, and
- * takes the two variables out of it. */
+/* Reads the two environment variables and removes them. Returns NULL when out of memory; every
+ * function accepts NULL and then does nothing. */
 struct supervisor *supervisor_create(void);
 void supervisor_free(struct supervisor *supervisor);
 
-/* Watches over `model_host` until supervisor_free, which comes first. Only when systemd asked. */
+/* Watches `model_host` until supervisor_free(), which must come before the model host is freed.
+ * Does nothing unless systemd set WATCHDOG_USEC. */
 void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host);
 
-/* "READY=1", several with line ends between them; printf's arguments. */
+/* Sends "READY=1" or several such lines; arguments as printf(). */
 void supervisor_say(struct supervisor *supervisor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Before and after a reload; the second one with READY=1. */
+/* Call the first before a reload, and send READY=1 after it. */
 void supervisor_reloading(struct supervisor *supervisor);

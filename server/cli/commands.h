@@ -1,6 +1,6 @@
-/* The subcommands, and what they share. Each returns the exit status of the process: 0 fine, 1 an
- * image failed or a model is not supported, 2 something the user has to put right (said on standard
- * error, in one line). */
+/* The subcommands, and functions that they share. Each command returns the exit status of the
+ * process: 0 for success, 1 if an image failed or a model is not supported, 2 for a problem that
+ * the user must fix (one line on standard error). */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -21,17 +21,18 @@ int command_key(const struct config *config);
 /* Returns options for a session of the model on the CPU, without batches. */
 struct session_options command_session_options(const struct model *model);
 
-/* Prints the notes that the settings gave rise to on standard error. */
+/* Prints the notes about the settings on standard error. */
 void command_notes(const struct config *config);
 
-/* Shows a progress bar on standard error, if that is a terminal; else, with `in_log` (for minutes
- * of work), a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
+/* Shows a progress bar on standard error if that is a terminal. Otherwise, with `in_log` (for
+ * minutes of work), it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. One
+ * thread. */
 void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 
-/* "3.4 MB", "812 bytes"; returns text. */
+/* Writes "3.4 MB" or "812 bytes"; returns `text`. */
 #define SIZE_TEXT 32
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
 
-/* Prints malloc'ed JSON and frees it; NULL is out of memory. */
+/* Prints malloc'ed JSON and frees it; NULL means out of memory. */
 int print_json(char *json);

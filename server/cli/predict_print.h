@@ -3,5 +3,5 @@
 
 #include "server/schedule/runtime/model_host.h"
 
-/* Prints what was found in a photo on standard output, or why it failed. */
+/* Prints the results for a photo, or its error, on standard output. */
 void print_image(const char *path, const struct predict_image *image);

@@ -1,4 +1,4 @@
-/* A TLS client, as far as `lensd health` needs one. */
+/* A minimal TLS client for `lensd health`. */
 #pragma once
 
 #include <stddef.h>

@@ -1,10 +1,10 @@
-/* The registry of faces (--faces FILE): names of people and the vector by which each is recognised,
- * in an SQLite file that only the owner may read.
+/* The registry of faces (--faces FILE): names of people with the vectors that identify them, in an
+ * SQLite file that only the owner may read.
  *
- * A vector is normalised, and belongs to the model that computed it: vectors of another model are
- * refused, because their numbers mean something else. Every change is on the disk when the function
- * returns; after a crash, a change has happened completely or not at all. Deleted and replaced data
- * is overwritten with zeros in the file.
+ * A vector is normalised and belongs to the model that computed it. Vectors of another model are
+ * refused, because they are not comparable. Every change is on disk when the function returns;
+ * after a crash, a change has happened completely or not at all. Deleted and replaced data is
+ * overwritten with zeros in the file.
  *
  * Functions take the registry's lock and wait for the disk: never call them from a thread that
  * serves connections. */
@@ -16,7 +16,7 @@
 
 #include "engine/base/status.h"
 
-/* The most people, bytes of a name, numbers of a vector. */
+/* The most people, bytes per name, and numbers per vector. */
 #define FACES_MAX         10000
 #define FACES_NAME_MAX    128
 #define FACES_NUMBERS_MAX 4096
@@ -29,21 +29,21 @@ struct face_vector {
     const uint64_t *model; /* its two words: the fingerprint in struct model */
 };
 
-/* Makes a registry; borrows `path`. NULL: out of memory. Until faces_open() all functions return
- * STATUS_NOT_READY. */
+/* Creates a registry; borrows `path`. NULL when out of memory. Until faces_open() succeeds, all
+ * functions return STATUS_NOT_READY. */
 struct faces *faces_create(const char *path);
 void faces_free(struct faces *faces); /* NULL is fine */
 
 /* Opens or creates the file, with mode 0600, and locks it for this process. STATUS_CONFIG: it
- * cannot be opened or closed to others, another process uses it, it is damaged, or it is another
- * program's. */
+ * cannot be opened or made private, another process uses it, it is damaged, or it belongs to
+ * another program. */
 enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 
 /* How many people are stored. Takes no lock; any thread. */
 size_t faces_count(const struct faces *faces);
 
-/* Stores a person's vector, or replaces it. STATUS_INVALID: a name that is empty, too long or not
- * UTF-8; STATUS_TOO_LARGE: too many people; STATUS_CONFIG: there are vectors of another model;
+/* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, too long or not UTF-8;
+ * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: the registry has vectors of another model;
  * STATUS_IO. */
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err) MUST_USE;
@@ -55,8 +55,8 @@ enum status faces_delete(struct faces *faces, const char *name, struct error *er
 enum status faces_list(struct faces *faces, void (*visit)(void *context, const char *name),
                        void *context, struct error *err) MUST_USE;
 
-/* Finds the person with the greatest cosine; *ret_cosine is -1 and the name "" if nobody is stored.
- * STATUS_CONFIG: there are vectors of another model. */
+/* Finds the person with the highest cosine similarity. *ret_cosine is -1 and the name "" if the
+ * registry is empty. STATUS_CONFIG: it has vectors of another model. */
 enum status faces_find(struct faces *faces, const struct face_vector *vector,
                        char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
                        struct error *err) MUST_USE;

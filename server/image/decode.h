@@ -3,11 +3,11 @@
 
 #include "server/image/image.h"
 
-/* The memory that the current picture has taken from the budget. */
+/* The memory that the current photo has taken from the budget. */
 struct pixel_account {
     const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
-    bool is_turned; /* the picture must be turned upright, in a second buffer */
+    bool is_turned; /* the photo must be turned upright, in a second buffer */
 };
 
 /* Memory for pixels, reused from image to image. */
@@ -25,12 +25,12 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
-/* Does the same for a picture of three bytes per pixel; `name` is the format's, for the error. */
+/* Does the same for a photo of three bytes per pixel; `name` is the format's, for the error. */
 enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
                                      uint32_t height, size_t working, struct error *err) MUST_USE;
 
-/* Writes the picture src [height, width, 3] (contiguous) turned upright into dst; for orientations
- * 5 … 8 dst is [width, height, 3]. `orientation` is 1 … 8 as EXIF counts. No overlap. */
+/* Writes the photo src [height, width, 3] (contiguous) turned upright into dst; for orientations 5
+ * … 8 dst is [width, height, 3]. `orientation` is EXIF's, 1 … 8. No overlap. */
 void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orientation,
                    uint8_t *dst);
 
@@ -39,7 +39,7 @@ void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orie
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
-/* Whether the bytes are the beginning of a JPEG or PNG signature that is cut short. */
+/* True if the bytes are the beginning of a truncated JPEG or PNG signature. */
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
 /* Describes bytes of an unknown format for an error: "a GIF image", "HTML text". Static. */
@@ -60,12 +60,12 @@ int exif_from_webp(const uint8_t *data, size_t size);
 /* Reads it from a TIFF; a BigTIFF needs libtiff, which must be loaded. */
 int tiff_orientation(const uint8_t *data, size_t size);
 
-/* Sizes before the EXIF orientation: of the decoded pixels, and of the picture in the file. */
+/* Sizes before the EXIF orientation: of the decoded pixels, and of the photo in the file. */
 struct stored_size {
     uint32_t width, height, full_width, full_height;
 };
 
-/* The part of a picture that preprocessing `p` reads once the picture is upright. */
+/* The part of a photo that preprocessing `p` reads once the photo is upright. */
 struct decode_part {
     const struct preprocess *p;
     int orientation;
@@ -73,12 +73,12 @@ struct decode_part {
 
 /* The functions of each format.
  *
- * _load: loads its library; false if it is not installed. Call it before a decode worker confines
- * itself, and before decoding. _decode: writes the pixels as stored, before the EXIF orientation,
- * as contiguous RGB to `buffer`; if that is NULL, only reads the header, checks the limits and
- * returns the sizes. A JPEG can be decoded at 1 / `reduction` (1, 2, 4, 8; sizes are rounded up).
- * With `part` (NULL: all), columns outside it are undefined. After a failure the buffer's content
- * is undefined, and nothing is leaked. */
+ * _load: loads its library; returns false if it is not installed. Call it before decoding, and
+ * before a decode worker confines itself. _decode: writes the pixels as stored, before the EXIF
+ * orientation, as contiguous RGB to `buffer`. If `buffer` is NULL, it only reads the header, checks
+ * the limits and returns the sizes. A JPEG can be decoded at 1 / `reduction` (1, 2, 4, 8; sizes are
+ * rounded up). With `part` (NULL: all), columns outside it are undefined. After a failure the
+ * buffer's content is undefined, and nothing is leaked. */
 typedef enum status image_decode_fn(const uint8_t *data, size_t size,
                                     const struct image_limits *limits, unsigned reduction,
                                     const struct decode_part *part, struct pixel_buffer *buffer,
@@ -90,6 +90,6 @@ bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
 
-/* Names what AVIF and HEIC need after avif_load() has failed; static. `package`: the text if
- * libheif is not installed. */
+/* The missing requirement for AVIF and HEIC after avif_load() has failed; static. `package` is the
+ * text if libheif is not installed. */
 const char *heif_need(const char *package);

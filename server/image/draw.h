@@ -1,5 +1,5 @@
 /* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips everything outside the
- * picture; ignores coordinates that are not finite. Pure; any thread. */
+ * photo; ignores coordinates that are not finite. Pure; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ struct rgb_colour {
 
 #define DRAW_WHITE ((struct rgb_colour){255, 255, 255})
 
-/* Returns the colour of a class: always the same, far from those of neighbouring classes, and dark
- * enough for white letters. */
+/* The colour of a class: always the same, different from neighbouring classes, and dark enough for
+ * white letters. */
 struct rgb_colour draw_colour(uint32_t index);
 
 /* A line with round ends; pixel centres are at .5. */
@@ -30,7 +30,7 @@ void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float 
 void draw_disc(const struct canvas *canvas, float x, float y, float radius,
                struct rgb_colour colour);
 
-/* Fills whole pixels: those whose centre is in the rectangle. */
+/* Fills whole pixels: those with their centre in the rectangle. */
 void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
                struct rgb_colour colour);
 
@@ -38,7 +38,7 @@ void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float 
 void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t count, float opacity,
                  struct rgb_colour colour);
 
-/* Width in pixels of a text whose capitals are `size` pixels high. */
+/* Width in pixels of a text with capitals of `size` pixels. */
 float draw_text_width(const char *text, float size);
 
 /* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Omits accents of

@@ -1,4 +1,4 @@
-/* Writes pictures as JPEG (libjpeg-turbo) and PNG (libpng). Any thread. */
+/* Writes photos as JPEG (libjpeg-turbo) and PNG (libpng). Any thread. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -16,7 +16,8 @@ enum png_kind {
     PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 
-/* `pixels`: of `kind`, contiguous rows. Errors as above, but any side is allowed. */
+/* Encodes contiguous rows of pixels of the given kind. Errors as above, but a side may have any
+ * length. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Size and position of the resized picture in a model's input, by the rules of the training
+/* Size and position of the resized photo in a model's input, by the rules of the training
  * frameworks. Pure. */
 #pragma once
 
@@ -7,13 +7,13 @@
 
 #include "models/folder/preprocess.h"
 
-/* Where the resized picture lies in the model's input. Pixels; x to the right, y down, from the
- * upper left corner of the input; left and top are negative if the crop cuts there. */
+/* The position of the resized photo in the model's input, in pixels from the input's upper left
+ * corner, x to the right, y down. left and top are negative if the crop cuts there. */
 struct crop_frame {
     int resized_width, resized_height;
-    int left, top; /* of the resized picture */
-    /* The letterbox around it, filled with pad_value; equal to the picture in all other modes.
-     * Pixels outside it are zero. */
+    int left, top; /* of the resized photo */
+    /* The letterbox around it, filled with pad_value; equal to the photo in all other modes. Pixels
+     * outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
     double map[6]; /* RESIZE_BODY: from frame_body(), or the identity */
 };
@@ -26,8 +26,8 @@ enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height
 /* VitPose's padding_factor. */
 #define BODY_PADDING 1.25
 
-/* For RESIZE_BODY: writes the map for warp_affine(). It takes pixels of the model's input to pixels
- * of a picture or box of `width` x `height`. */
+/* For RESIZE_BODY: writes the map for warp_affine(), from pixels of the model's input to pixels of
+ * a photo or box of `width` x `height`. */
 static inline void frame_body(const struct preprocess *p, double width, double height,
                               double map[static 6])
 {
@@ -41,14 +41,14 @@ static inline void frame_body(const struct preprocess *p, double width, double h
     map[5] = (height - down) / 2;
 }
 
-/* The part of an upright picture that is resized: all of it, or the centred crop of
+/* The part of an upright photo that is resized: all of it, or the centred crop of
  * preprocess.first_width by first_height (fractions of the short side). At least one pixel. */
 struct source_frame {
     uint32_t left, top, width, height; /* pixels */
 };
 struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height);
 
-/* Finds the columns of the stored picture, `width` x `height` before the EXIF turn, that `p` reads
+/* Finds the columns of the stored photo, `width` x `height` before the EXIF turn, that `p` reads
  * once it is upright: [*ret_begin, *ret_end). All columns if the frame cannot be computed. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end);

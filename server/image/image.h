@@ -1,9 +1,9 @@
-/* Images from clients: bytes in, pixels out.
+/* Decodes photos from clients.
  *
- * image_decode_part() and image_decode_reduced() decode a file to upright 8-bit RGB;
+ * image_decode_part() and image_decode_reduced() decode a file to upright 8-bit RGB.
  * transform_numbers() and transform_bytes() (transform.h) resize and crop that into the slot of a
- * batch. Both run on the decode workers: one `struct image_decoder` per worker, used by that worker
- * alone. This room knows neither HTTP nor graphs nor batches. Only jpeg.c and jpeg_encode.c use
+ * batch. Both run on the decode workers, each of which has its own `struct image_decoder`. This
+ * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c and jpeg_encode.c use
  * libjpeg-turbo, only png.c and png_encode.c libpng; webp.c, tiff.c and heif.c load their libraries
  * at run time (engine/base/library.h).
  *
@@ -24,7 +24,7 @@ enum image_format {
     IMAGE_JPEG,
     IMAGE_PNG,
     IMAGE_BMP,
-    IMAGE_GIF, /* the first picture, as of the next three */
+    IMAGE_GIF, /* only the first photo of the file, as for the next three */
     IMAGE_WEBP,
     IMAGE_TIFF,
     IMAGE_AVIF,
@@ -50,23 +50,23 @@ struct image_info {
 /* Upright RGB pixels, 3 bytes per pixel, rows `stride` bytes apart. The decoder owns the memory,
  * which is valid until its next image_decode or image_decoder_free. */
 struct image {
-    struct image_info info; /* of the picture as a whole */
-    uint32_t width, height; /* of these pixels: less than info's after image_decode_reduced */
+    struct image_info info; /* of the whole photo */
+    uint32_t width, height; /* of these pixels: less than info's after image_decode_reduced() */
     size_t stride;
     const uint8_t *pixels;
 };
 
 struct image_decoder;
 
-/* Returns the pixels of the decoder's last picture, for drawing on them. */
+/* Returns the pixels of the decoder's last photo, for drawing on them. */
 uint8_t *image_pixels(const struct image_decoder *decoder);
 
-/* The memory budget for large pictures, as decoders use it. */
+/* The decoders' memory budget for large photos. */
 struct image_memory {
-    size_t small; /* bytes; smaller pictures need no permission */
+    size_t small; /* bytes; smaller photos need no permission */
 
-    /* Takes the memory of one picture at once; may wait. Called by the decoder's thread while it
-     * holds none. A failure fails the decode. */
+    /* Reserves the memory of one photo at once; may wait. The decoder's thread calls it while it
+     * holds none. If it fails, decoding fails. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void (*give)(void *context, size_t bytes);
     void *context;
@@ -82,10 +82,10 @@ const char *image_format_name(enum image_format format);
  * beyond all limits. Call it from one thread before any other function here. */
 void image_use_old_libheif(bool uses);
 
-/* Whether this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may be
- * missing or unusable. *ret_need (may be NULL) then says what is missing, static: "the Debian
+/* True if this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may be
+ * missing or unusable. *ret_need (may be NULL) is then the missing requirement, static: "the Debian
  * package libwebp7"; NULL for a format that needs nothing. The first call loads the libraries and
- * starts a process; make it before the process confines itself. Any thread. */
+ * starts a process; call it before the process confines itself. Any thread. */
 bool image_format_is_available(enum image_format format, const char **ret_need);
 
 /* Lists the names of the formats that can be decoded; returns their number. */
@@ -96,42 +96,43 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
 struct image_decoder *image_decoder_create(void);
 void image_decoder_free(struct image_decoder *decoder);
 
-/* Makes large pictures take their memory from `memory` (borrowed). Call image_decoder_done() after
- * each picture, decoded or not. */
+/* Makes large photos take their memory from `memory` (borrowed). Call image_decoder_done() after
+ * each photo, decoded or not. */
 void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory);
 
-/* Returns the memory of the last picture, whose pixels are then undefined. `all`: also frees the
- * buffers kept for the next picture. */
+/* Returns the memory of the last photo, whose pixels are then undefined. `all`: also frees the
+ * buffers kept for the next photo. */
 void image_decoder_done(struct image_decoder *decoder, bool all);
 
 /* Reads only the header: format, upright size, orientation. Errors as image_decode. */
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
-/* Whether, by its header, a picture takes tens of milliseconds to decode on one core: it has 4
- * megapixels or more. False if the header cannot be read. */
+/* True if, by its header, a photo has 4 megapixels or more, which take tens of milliseconds to
+ * decode on one core. False if the header cannot be read. */
 bool image_is_large(const uint8_t *data, size_t size);
 
-/* Decodes `size` bytes from a client (hostile). STATUS_UNSUPPORTED_MEDIA: not a picture (the error
- * says what it looks like: HTML, text …), a format whose library is not installed, or an
- * unsupported variant: a JPEG process that browsers do not support either (arithmetic coding,
- * lossless, 12 bit, two components), rare compressions of TIFF and BMP. STATUS_BAD_IMAGE: empty,
- * truncated, corrupt. STATUS_TOO_LARGE: over a limit, which the error names with its value.
- * STATUS_NO_MEMORY. On failure *ret is unchanged and the decoder stays usable. A truncated JPEG is
- * refused, not partly decoded. */
+/* Decodes `size` untrusted bytes. STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it
+ * looks like: HTML, text …), a format whose library is not installed, or an unsupported variant: a
+ * JPEG process that browsers do not support either (arithmetic coding, lossless, 12 bit, two
+ * components), rare compressions of TIFF and BMP. STATUS_BAD_IMAGE: empty, truncated, corrupt.
+ * STATUS_TOO_LARGE: above a limit; the error names it with its value. STATUS_NO_MEMORY. On failure
+ * *ret does not change and the decoder stays usable. A truncated JPEG is refused, not partly
+ * decoded. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret,
                          struct error *err) MUST_USE;
 
-/* Like image_decode, for callers that need only the pixels that `p` reads (transform.h): those are
- * the same, bit for bit; other pixels of a JPEG may be undefined. NULL: all. */
+/* Like image_decode(), for callers that need only the pixels that `p` reads (transform.h). These
+ * are bit-identical; other pixels of a JPEG may be undefined. NULL: all. */
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
                               const struct image_limits *limits, const struct preprocess *p,
                               struct image *ret, struct error *err) MUST_USE;
 
-/* Like image_decode_part, but faster if a JPEG is much larger than `p` resizes it to: it is decoded
- * at a half, a quarter or an eighth, never below that size. The pixels then differ by more than
- * rounding (DCT scaling is a different filter from Pillow's): only for requests that ask for it. */
+/* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller: it is decoded at a
+ * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
+ * rounding, because DCT scaling is another filter than Pillow's. Only for requests that ask for
+ * it. */
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
                                  const struct image_limits *limits, const struct preprocess *p,
                                  struct image *ret, struct error *err) MUST_USE;

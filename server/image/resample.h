@@ -1,5 +1,5 @@
 /* Private to server/image: Pillow's resampling (src/libImaging/Resample.c, Pillow 9.4 … 13) and
- * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5) in two halves: tables of weights
+ * OpenCV's INTER_LINEAR (modules/imgproc/src/resize.cpp, 4 … 5), in two halves: tables of weights
  * per axis (resample.c), and the pixel loops (resample_plain.c, resample_x86.c). */
 #pragma once
 
@@ -12,7 +12,7 @@
  * for the overshoot of cubic and Lanczos filters, as Pillow's PRECISION_BITS. */
 enum { RESAMPLE_BITS = 32 - 8 - 2 };
 
-/* Fractional bits of the weights of RESAMPLE_LINEAR, as OpenCV's INTER_RESIZE_COEF_BITS. */
+/* Fractional bits of the weights of RESAMPLE_LINEAR, OpenCV's INTER_RESIZE_COEF_BITS. */
 enum { RESAMPLE_LINEAR_BITS = 11 };
 
 /* The kernels read and write whole blocks of this many bytes: their rows have room for the
@@ -82,11 +82,11 @@ extern const struct resample_kernels resample_kernels_avx2;
 extern const struct resample_kernels resample_kernels_avx512;
 #endif
 
-/* Returns kernel table i of those that this machine can run, the slowest (plain) first; NULL past
+/* Returns table i of the kernels that this machine supports, the slowest (plain) first; NULL after
  * the last. */
 const struct resample_kernels *resample_kernels_at(int i);
 
-/* Returns the last of them; never NULL. */
+/* Returns the fastest of these; never NULL. */
 const struct resample_kernels *resample_kernels_pick(void);
 
 /* Makes `transform` use these kernels instead of the fastest: for tests and measurements. */

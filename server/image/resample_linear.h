@@ -1,4 +1,4 @@
-/* The two passes of OpenCV's INTER_LINEAR on bytes, to the bit (HResizeLinear and VResizeLinear of
+/* The two passes of OpenCV's INTER_LINEAR on bytes, bit for bit (HResizeLinear and VResizeLinear of
  * modules/imgproc/src/resize.cpp). resample_plain.c and resample_x86.c include this file, so that
  * the loops are vectorised for each instruction set. Between the passes a sample has 15 bits: a
  * byte times 2^11, shifted right by 4. */

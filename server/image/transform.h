@@ -30,8 +30,8 @@ enum status transform_numbers(struct transform *transform, const struct image *i
                               const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err) MUST_USE;
 
-/* Does the same in two halves, for devices that do the second: bytes, [height, width, channels]
- * uint8 of which three are RGB whatever the model's order, and table[c][x], the value of byte x in
+/* Does the same in two halves, for devices that do the second one. The bytes are [height, width,
+ * channels] uint8; three channels are always in RGB order. table[c][x] is the value of byte x in
  * the model's channel c. Together they equal transform_apply() bit for bit, unless
  * preprocess.pads_normalised is set: no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,

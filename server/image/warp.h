@@ -1,15 +1,15 @@
-/* Rectifies a part of a picture, as OpenCV's warpPerspective() and warpAffine() do. */
+/* Rectifies a part of a photo, like OpenCV's warpPerspective() and warpAffine(). */
 #pragma once
 
 #include "server/image/image.h"
 
 /* Fills `width` x `height` pixels (contiguous RGB) with the quadrilateral between `corners` of the
- * picture: top left, top right, bottom right, bottom left. Corners may lie outside the picture,
- * where the pixels of its edge are repeated. The pixels equal cv2.warpPerspective(image,
- * cv2.getPerspectiveTransform(corners, [[0, 0], [width, 0], [width, height], [0, height]]), (width,
- * height), flags=INTER_CUBIC, borderMode=BORDER_REPLICATE) of OpenCV 4, except a few in 100,000
- * (positions exactly between two 32nds of a pixel). OpenCV 5 does not round positions: its pixels
- * differ by up to 7. Any thread. */
+ * photo: top left, top right, bottom right, bottom left. Outside the photo the pixels of its edge
+ * are repeated. The pixels equal cv2.warpPerspective(image, cv2.getPerspectiveTransform(corners,
+ * [[0, 0], [width, 0], [width, height], [0, height]]), (width, height), flags=INTER_CUBIC,
+ * borderMode=BORDER_REPLICATE) of OpenCV 4, except a few in 100,000 (positions exactly between two
+ * 32nds of a pixel). OpenCV 5 does not round positions: its pixels differ by up to 7. Any
+ * thread. */
 void warp_quadrilateral(const struct image *image, const float corners[static 4][2], uint32_t width,
                         uint32_t height, uint8_t *ret);
 
@@ -22,8 +22,8 @@ void warp_quadrilateral(const struct image *image, const float corners[static 4]
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret);
 
-/* Turns the picture 90 degrees counter-clockwise: `ret` has `height` columns, `width` rows. */
+/* Turns the photo 90 degrees counter-clockwise: `ret` has `height` columns, `width` rows. */
 void warp_turn(const uint8_t *pixels, uint32_t width, uint32_t height, uint8_t *ret);
 
-/* Turns the picture by 180 degrees; `ret` is contiguous RGB of the same size. */
+/* Turns the photo by 180 degrees; `ret` is contiguous RGB of the same size. */
 void warp_rotate_180(const struct image *image, uint8_t *ret);

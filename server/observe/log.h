@@ -69,16 +69,16 @@ const char *log_level_name(enum log_level level);
 /* Implements log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Writes an error as a line that is no event; `format` has no newline. Cut to LOG_LINE_MAX. */
+/* Writes an error as a plain line, not an event; `format` has no newline. Cut to LOG_LINE_MAX. */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
 /* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
  * Call it once. */
 __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
 
-/* Starts the thread that writes the log from now on; until then, the caller of each function above
- * waits for its line to be written. Call it once. The thread ends with the process. Returns false
- * if the system has no thread left. */
+/* Starts the thread that writes the log from now on. Before that, each function above waits until
+ * its line is written. Call it once. The thread ends with the process. Returns false if the system
+ * has no thread left. */
 bool log_start(void);
 
 /* Waits until all lines are written, before the process ends: at most 5 s, and no longer than a

@@ -29,8 +29,8 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
                            const char *help, const char *labels, const double *buckets,
                            size_t bucket_count);
 
-/* Does the same with the label key="value", which needs no escapes, after `labels`; key NULL: no
- * such label. / */
+/* Does the same with the label key="value", which needs no escapes, after `labels`. If `key` is
+ * NULL, there is no such label. */
 struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
                                 const char *help, const char *labels, const char *key,
                                 const char *value);

@@ -37,7 +37,7 @@ struct trace_record {
 struct trace_exporter;
 
 struct trace_exporter_options {
-    const char *endpoint;    /* "http://localhost:4318"; /v1/traces is added to it */
+    const char *endpoint;    /* "http://localhost:4318"; /v1/traces is appended */
     double sample;           /* share of the requests without a traceparent to record: 0 … 1 */
     struct metrics *metrics; /* borrowed; may be NULL */
 };
@@ -54,7 +54,7 @@ enum status trace_exporter_create(const struct trace_exporter_options *options,
 /* Sends the queued traces, for at most two seconds, and ends the thread. Accepts NULL. */
 void trace_exporter_free(struct trace_exporter *exporter);
 
-/* Whether to record a request without a traceparent; `random` is uniform. Thread-safe. */
+/* Decides whether to record a request without a traceparent; `random` is uniform. Thread-safe. */
 bool trace_exporter_samples(const struct trace_exporter *exporter, uint64_t random);
 
 /* Copies the record. Thread-safe, never waits for the collector. */

@@ -26,8 +26,7 @@ struct gemm {
     float *c;
     size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
-    size_t run, run_step; /* a row of a consists of runs of `run` numbers that start run_step apart;
-                             0: one run of k */
+    size_t run, run_step; /* a row of a: runs of `run` numbers, run_step apart; 0: one run of k */
     bool accumulate;
     bool clamp; /* to [low, high]; NaN stays NaN */
     float low, high;

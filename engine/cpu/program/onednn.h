@@ -17,8 +17,7 @@ struct strided_layout {
 struct onednn; /* oneDNN on the CPU; belongs to one backend */
 
 enum status onednn_open(struct onednn **ret, struct error *err) MUST_USE;
-void onednn_close(
-    struct onednn *onednn); /* NULL is fine; call it after freeing everything made with it */
+void onednn_close(struct onednn *onednn); /* NULL is fine; after all objects made with it */
 
 /* Empties oneDNN's cache of primitives that are no longer in use: 10 MB of rejected candidates
  * after loading a ResNet-50. Any thread. */
@@ -56,17 +55,15 @@ enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
-    struct tensor
-        *weights_constant; /* NULL: the weights are an activation with the layout `weights` */
-    struct strided_layout weights; /* layout of the constant in memory */
-    enum dtype packed;             /* dtype of the packed constant: f32, bf16, i8 */
-    struct tensor *bias_constant;  /* float32 (int32 with scales) vector; NULL: no bias */
+    struct tensor *weights_constant; /* NULL: an activation with the layout `weights` */
+    struct strided_layout weights;   /* layout of the constant in memory */
+    enum dtype packed;               /* dtype of the packed constant: f32, bf16, i8 */
+    struct tensor *bias_constant;    /* float32 (int32 with scales) vector; NULL: no bias */
     struct strided_layout bias;
     size_t weights_input;                                     /* index in node->inputs */
     int64_t stride[3], dilation[3], pad_begin[3], pad_end[3]; /* not for a matrix product */
-    const float
-        *scales; /* for 8-bit integers: the result is sum * scales[output channel], plus dst_zero if
-                    dst has 8 bits. A float32 dst has a float32 residual. NULL: floats */
+    const float *scales; /* for 8-bit integers: result = sum * scales[output channel], plus dst_zero
+                            for an 8-bit dst; a float32 dst has a float32 residual. NULL: floats */
     size_t scale_count;
     float dst_scale; /* if not 0, the activation's result is divided by it before it is stored */
     int32_t src_zero, dst_zero;

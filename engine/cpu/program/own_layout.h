@@ -14,8 +14,7 @@ struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    int leading; /* the number of first dims of the constant that count matrices: groups or batches
-                  */
+    int leading; /* first dims of the constant that count matrices: groups or batches */
     bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 

@@ -17,8 +17,7 @@ struct backend {
     struct onednn *onednn;
     struct weight *weights; /* packed constants that all programs share: weights.c */
     size_t weight_bytes;
-    bool
-        own_kernels; /* for tests: use lensd's kernels wherever they fit, even if they are slower */
+    bool own_kernels;              /* for tests: use lensd's kernels wherever they fit */
     int64_t tuning_ns;             /* time spent on measuring kernels: product_kernels.c */
     struct shared_arena *arena;    /* holds the programs' values, except outputs */
     struct shared_arena own_arena; /* used unless the backend has joined another arena */
@@ -44,9 +43,8 @@ struct program {
     size_t step_count;
     size_t scratch_bytes; /* largest of the steps; follows the arena's values */
     unsigned char *scratch;
-    uint32_t
-        *input_values; /* indices of values that the caller provides: inputs and their views … */
-    size_t *input_of;  /* … and the index of the input that each reads */
+    uint32_t *input_values; /* values that the caller provides: inputs and their views … */
+    size_t *input_of;       /* … and the index of the input that each reads */
     size_t input_value_count;
     uint32_t *output_values;
     size_t output_count;

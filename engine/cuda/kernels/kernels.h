@@ -198,8 +198,7 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
  * is_padded a pixel of y has one more channel, which is zero. */
 struct cuda_pixels {
     size_t rows, row, pitch;
-    int channels, is_reversed; /* channels: 1 or 3; is_reversed: the channels of a pixel are in
-                                  reverse order */
+    int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */
     int is_padded;             /* for 16-bit numbers only */
 };
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,

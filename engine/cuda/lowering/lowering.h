@@ -35,8 +35,7 @@ struct cuda_product {
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
     int64_t b_row;         /* elements between stored rows of b; 0: dense */
     int64_t y_row;         /* the same for y; only without a batch and a residual */
-    int64_t batch; /* number of products, with operands a_step, b_step and y_step elements apart; 0:
-              shared */
+    int64_t batch; /* number of products; operands are a_step … elements apart, 0: shared */
     int64_t a_step, b_step;
     enum dtype dtype, y_dtype; /* of a and b; of y */
 };

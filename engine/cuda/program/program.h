@@ -229,8 +229,7 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs and the arena that those of a backend share (program.c) ---- */
 
-void cuda_program_free(
-    struct program *program); /* NULL is fine; removes it from its backend's list */
+void cuda_program_free(struct program *program); /* NULL is fine; updates the backend's list */
 /* Bytes of arena that the program alone would need. */
 size_t cuda_program_activation_bytes(const struct program *program);
 /* Allocates the arena for all programs of the backend, places their values, tunes and records

@@ -1,17 +1,18 @@
-/* The faces of DeepStack's API. Pictures for register, recognize and match go through api_predict.c
- * and a pipeline named "faces"; list and delete have none. */
+/* The faces of DeepStack's API. Photos for register, recognize and match go through api_predict.c
+ * and a pipeline named "faces"; list and delete take no photos. */
 #pragma once
 
 #include "server/faces/faces.h"
 #include "server/http/api/submission.h"
 
-/* The fields of a form besides its pictures. */
+/* The fields of a form in addition to its photos. */
 struct face_question {
     char name[FACES_NAME_MAX + 1];
     float least; /* similarity, 0 … 1; 0: not given */
 };
 
-/* Sets "userid" or "min_similarity". False: `own` is neither. STATUS_INVALID through *ret. */
+/* Sets "userid" or "min_similarity". Returns false if `own` is neither. Sets *ret to STATUS_INVALID
+ * for a wrong value. */
 bool face_question_set(struct face_question *question, const char *own, const char *value,
                        enum status *ret, struct error *err);
 

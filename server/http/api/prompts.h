@@ -1,5 +1,5 @@
-/* Points and a box that show what to cut out of a photo (?points=120,80,1&box=10,10,200,150): a
- * model's encoder sees the photo, once, and its decoder makes masks of the prompt. */
+/* Points and a box that mark an object in a photo (?points=120,80,1&box=10,10,200,150). A model's
+ * encoder runs on the photo once, and its decoder makes masks of the prompt. */
 #pragma once
 
 #include "server/http/transport/exchange.h"
@@ -10,7 +10,7 @@
 struct request_prompt {
     struct prompt_point {
         float x, y;  /* pixels of the photo */
-        float label; /* 1: a part of what is wanted, 0: not; 2, 3: corners of the box; -1: none */
+        float label; /* 1: inside the object, 0: outside; 2, 3: corners of the box; -1: none */
     } points[PROMPT_POINTS_MAX], box[2];
     size_t count;
     bool has_box;
@@ -20,16 +20,16 @@ struct request_prompt {
     struct predict_request encoding; /* loads the decoder, then encodes the photo */
     struct predict_image image;
     char hash[2 * RESPONSE_KEY_BYTES + 1]; /* of the photo; "": it has none */
-    float *embeddings; /* owned: width and height of the photo, how many numbers each output of the
-                          encoder has, then these numbers */
+    float *embeddings; /* owned: the photo's width and height, sizes of the encoder's outputs, their
+                          numbers */
     size_t count_all;
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
-    const void *rows[REQUEST_WORD_INPUTS]; /* of the decoder's inputs */
+    const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
     void (*run)(struct exchange *exchange);
 };
 
 bool request_prompt_is(const char *name);
-/* Sets one of the parameters "points" and "box". STATUS_INVALID says what is expected. */
+/* Sets the parameter "points" or "box". STATUS_INVALID says what is expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
 /* Adds points, "x,y,x,y…", that are "inside" or "outside", or sets the "corners" of the box; an
@@ -42,9 +42,10 @@ static inline bool request_prompt_is_set(const struct request_prompt *prompt)
     return prompt->count || prompt->has_box;
 }
 
-/* Encodes the photo of exchange->work, unless it is cached, fills that request with the decoder's
- * inputs and then calls `run`, which submits it; or answers with the error. Call it on an offload
- * thread while the exchange waits. The exchange must not be touched afterwards. */
+/* Encodes the photo of exchange->work, unless it is cached, and fills that request with the
+ * decoder's inputs. Then it calls `run`, which submits the request; on failure it answers with the
+ * error. Call it on an offload thread while the exchange waits, and do not touch the exchange
+ * afterwards. */
 void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
                           void (*run)(struct exchange *exchange));
 

@@ -1,10 +1,10 @@
-/* Reads time limit, priority and client of a predict request, for every protocol, into the fields
- * of struct predict_request.
+/* Reads time limit, priority and client of a predict request, for every protocol, into struct
+ * predict_request.
  *
  *     X-Request-Timeout-Ms: 250     from the request line to the answer; default: --default-timeout
  *     X-Priority: 1                 1 goes first, 8 last; 0 or absent: the default, 4
  *
- * The client is the name of its API key, else its address. Runs on the connection's thread. */
+ * The client is the name of its API key, otherwise its address. Runs on the connection's thread. */
 #pragma once
 
 #include <stdint.h>
@@ -12,12 +12,12 @@
 #include "server/http/transport/exchange.h"
 
 /* Sets deadline, priority and client from the headers, `started`, and ?keep_alive= of the query.
- * STATUS_INVALID for one that is no number or time, or is out of range. */
+ * STATUS_INVALID for a malformed number or time, or one out of range. */
 enum status request_limits_read(const struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
 /* Applies a time limit from the body (the V2 protocol's `timeout`), in microseconds from the first
- * byte; 0: none. The shortest limit counts. */
+ * byte; 0: none. The shortest limit applies. */
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds);
 
 /* Applies a priority from the body (the V2 protocol's `priority`); 0: the default. STATUS_INVALID
@@ -25,7 +25,8 @@ void request_limits_limit_us(struct predict_request *request, uint64_t microseco
 enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
                                         struct error *err) MUST_USE;
 
-/* For a route's admit: checks that there is room for this request. `request` has the model, version
- * and size from the head; the rest is set here. A refusal has Retry-After. */
+/* For a route's admit: checks that there is room for this request. The caller has set model,
+ * version and size of `request` from the request line and headers; this sets the rest. A refusal
+ * has Retry-After. */
 enum status request_limits_ask_room(struct exchange *exchange, struct predict_request *request,
                                     struct error *err) MUST_USE;

@@ -21,7 +21,7 @@ void metrics_handle(struct exchange *exchange);
 void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
 void root_handle(struct exchange *exchange);
-void asset_handle(struct exchange *exchange); /* a file by the route's path */
+void asset_handle(struct exchange *exchange); /* a file, selected by the route's path */
 void console_json_handle(struct exchange *exchange);
 void deepstack_list_handle(struct exchange *exchange);
 void deepstack_update_handle(struct exchange *exchange);

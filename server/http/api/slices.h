@@ -1,8 +1,8 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- * - slices_set: reads a parameter.
- * - slices_begin: divides the request of one photo into parts: the second one has the slices and
- * the whole photo, which all read the same pixels. Then their boxes are merged. */
+ * - slices_set: reads a parameter. - slices_begin: divides the request for one photo into one part
+ * per slice and one for the whole photo, which all read the same pixels. Afterwards the boxes are
+ * merged. */
 #pragma once
 
 #include "models/tasks/slices.h"
@@ -10,8 +10,8 @@
 
 /* Zeroed: no slices. */
 struct sliced_photo {
-    struct request_parts parts; /* first; without a whole: it is answered as a whole */
-    uint32_t side;              /* 0: not asked for */
+    struct request_parts parts; /* first; without a whole part: it is answered as a whole */
+    uint32_t side;              /* 0: no slices requested */
     double overlap;
     bool has_overlap, has_rule;
     enum slices_rule rule;
@@ -19,16 +19,16 @@ struct sliced_photo {
     struct photo_slice *places; /* of each slice, then of the whole photo */
 };
 
-/* Whether `name` is one of the parameters slices, overlap and merge. */
+/* True for the names of the parameters: slices, overlap and merge. */
 bool slices_is_parameter(const char *name);
 
-/* Reads one of them. STATUS_INVALID. */
+/* Reads one of these parameters. STATUS_INVALID. */
 enum status slices_set(struct sliced_photo *slices, const char *name, const char *text,
                        struct error *err) MUST_USE;
 
-/* To be called when `request` is complete. Nothing is changed where no slices are asked for, or one
- * would do. STATUS_INVALID: more than one image, or more slices than `max_images`, of which the
- * photo is one. `slices` must live as long as the request's work. */
+/* Call it when `request` is complete. Does nothing if no slices are requested, or one slice is
+ * enough. STATUS_INVALID: more than one image, or more slices than `max_images`, including the
+ * whole photo. `slices` must live as long as the request's work. */
 enum status slices_begin(struct predict_request *request, size_t max_images,
                          struct sliced_photo *slices, struct error *err) MUST_USE;
 

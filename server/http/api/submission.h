@@ -1,8 +1,8 @@
-/* Turns a complete body into a request of the model host, and that into an answer.
+/* Turns a complete body into a request of the model host, and the result into an answer.
  *
- *     handle        submission_handle(): a large body goes to an offload thread
+ *     handle        submission_handle(): moves a large body to an offload thread
  *       start       the endpoint's own: reads the body into its work, then submit_work()
- *     model host    … and done, on a thread of the model host: so does a large answer
+ *     model host    … done() on its thread: moves a large answer to an offload thread
  *       finish      the endpoint's own: writes the answer
  *
  * An endpoint's work is its own struct that begins with a struct predict_request. */
@@ -11,12 +11,13 @@
 #include "proto/v2.h"
 #include "server/http/transport/exchange.h"
 
-/* Sizes of a body, and of the numbers in an answer, that take a thread about a millisecond. */
+/* Sizes of a body, and of the numbers in an answer, that take about a millisecond of CPU time. */
 #define SUBMISSION_LARGE_BODY   ((size_t)128 << 10)
 #define SUBMISSION_LARGE_ANSWER ((size_t)64 << 10)
 
-/* Answers from the response cache (true: the exchange must not be touched afterwards), or prepares
- * store_in_cache(). Every `start` begins with it. `reads_forms`: as for response_cache_key(). */
+/* Answers from the response cache and returns true (do not touch the exchange afterwards), or
+ * prepares store_in_cache(). Every `start` begins with it. `reads_forms`: as for
+ * response_cache_key(). */
 bool answer_from_cache(struct exchange *exchange, bool reads_forms);
 
 /* Caches the answer if every image succeeded. Every `finish` ends with it. */
@@ -42,16 +43,17 @@ enum status submission_images(struct predict_request *request, size_t count,
 void submission_handle(struct exchange *exchange, void (*start)(struct exchange *exchange));
 
 /* Returns the most bytes that `rows` rows of an output occupy until they are sent: the tensors and
- * their text, as JSON or bytes. If its shape depends on data, only the certain part counts.
- * SIZE_MAX on overflow. */
+ * their text, as JSON or bytes. If its shape depends on data, only the known part counts. SIZE_MAX
+ * on overflow. */
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
- * charges predictions. STATUS_OVERLOADED: it does not fit now; STATUS_TOO_LARGE: it never will. */
+ * charges predictions. STATUS_OVERLOADED: it does not fit now; STATUS_TOO_LARGE: it can never
+ * fit. */
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
 /* For a request divided into parts (request->parts), before it is submitted: offload threads submit
- * the parts one after the other. Charges the pixels of its images; errors as of charge_answer(). */
+ * the parts one after the other. Charges the pixels of its images; errors as charge_answer(). */
 enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
@@ -59,45 +61,45 @@ enum status submission_in_parts(struct exchange *exchange, struct predict_reques
  * goes on with exchange->next. The exchange must not be touched afterwards. */
 void submit_next_part(struct exchange *exchange);
 
-/* Hands exchange->work to the model host, after which `finish` answers; answers a refusal itself.
- * The exchange must not be touched afterwards. */
+/* Submits exchange->work to the model host; `finish` answers later. A refusal is answered here. Do
+ * not touch the exchange afterwards. */
 void submit_work(struct exchange *exchange);
 /* Does the same for another request, whose context is the exchange. */
 void submission_submit(struct exchange *exchange, struct predict_request *request);
 
-/* Submits, or answers with the error. Every `start` ends with it. */
+/* Submits, or answers with the error if `status` is one. Every `start` ends with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
-/* Calls `run` once the model that `request` names, another half of a model, is loaded: now, or
- * request->on_done is called. Answers with the error if it will not be in time. From an offload
- * thread; the exchange must not be touched afterwards. */
+/* Calls `run` once the model that `request` names, another half of a model, is loaded: at once, or
+ * from request->on_done. Answers with the error if it cannot be loaded in time. Call it from an
+ * offload thread; do not touch the exchange afterwards. */
 void submission_await(struct exchange *exchange, struct predict_request *request,
                       void (*run)(struct exchange *exchange));
 
-/* Refuses a pipeline.json: only /predict's own JSON can show crops. STATUS_INVALID if this model of
- * a request (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
+/* Refuses a pipeline.json: only /predict's own JSON can show crops. STATUS_INVALID if the requested
+ * model (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
 enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,
                             struct error *err) MUST_USE;
 
-/* Calls `run`, which must end as `start` does, once the request in exchange->work can be answered
- * by `model` (NULL: the default) and `version` (NULL: the newest): now, or on an offload thread
- * when they are loaded. Refuses it if they will not be in time. The exchange must not be touched
- * afterwards. */
+/* Calls `run`, which must end as `start` does, once `model` (NULL: the default) and `version`
+ * (NULL: the newest) can answer the request in exchange->work: at once, or on an offload thread
+ * when they are loaded. Refuses the request if they cannot be loaded in time. Do not touch the
+ * exchange afterwards. */
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
                             void (*run)(struct exchange *exchange));
 
-/* The same for the model that the path names; exchange->work may be NULL: out of memory. */
+/* The same for the model in the path; exchange->work may be NULL: out of memory. */
 void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
 
 /* Replaces *deployment, which the caller has acquired, by the model compiled for the height and
- * width of a tensor of this shape. If the model has no such size, *deployment stays, and the later
- * check of the shape reports the error. Errors of model_host_acquire_size(). */
+ * width of a tensor of this shape. If the model does not support the size, *deployment stays, and
+ * the later check of the shape reports the error. Errors of model_host_acquire_size(). */
 enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
                                    struct deployment **deployment, struct error *err) MUST_USE;
 
-/* For a `run` whose model the path names, and is not a pipeline: acquires the model, lets
- * `prepare` read the body, and submits. `prepare` may replace *deployment by another one that it
- * acquired; it then releases the old one. exchange->work may be NULL: out of memory. */
+/* For a `run` whose model is in the path and is not a pipeline. Acquires the model, calls `prepare`
+ * to read the body, and submits. `prepare` may acquire another deployment, release the old one and
+ * replace *deployment. exchange->work may be NULL: out of memory. */
 void submit_to_model(struct exchange *exchange,
                      enum status (*prepare)(struct exchange *exchange,
                                             struct deployment **deployment, struct error *err));

@@ -9,8 +9,8 @@
 struct request_texts {
     struct text_item *items; /* owned; what they point to is borrowed */
     size_t count;
-    bool truncate;   /* cut a text that is too long, else refuse it */
-    char model[128]; /* the model that takes them */
+    bool truncate;   /* truncate a text that is too long; otherwise refuse it */
+    char model[128]; /* the model for these texts */
     struct text_rows rows;
 };
 
@@ -19,16 +19,15 @@ enum status texts_begin(struct request_texts *texts, size_t count, struct error 
 void texts_done(struct request_texts *texts);
 
 /* Makes the rows of the texts for a deployment; charges their memory as part of the body. Errors:
- * those of text_rows_make(), upload_charge(); STATUS_INVALID if the model takes no texts. */
+ * those of text_rows_make() and upload_charge(); STATUS_INVALID if the model takes no texts. */
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
 
-/* Calls `run`: on an offload thread if the model that the request names takes texts, because
- * tokenizing takes too long for a connection's thread. The exchange must not be touched afterwards.
- */
+/* Calls `run`, on an offload thread if the requested model takes texts: tokenizing is too slow for
+ * a connection's thread. Do not touch the exchange afterwards. */
 void texts_offload(struct exchange *x, void (*run)(struct exchange *exchange));
 
-/* Submits `request` with the rows of the texts, one image for each, to the model that it names.
+/* Submits `request` with the rows of the texts, one image per text, to the model that it names.
  * Answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
  * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.
  * After success the caller must not touch the exchange. */

@@ -28,26 +28,25 @@ struct request_head {
 
 enum head_verdict {
     ADMIT_READ,       /* read the body (and drop it if exchange->discard_body is set) */
-    ADMIT_ANSWER_NOW, /* the answer is ready; no body comes, or the client holds it
-                         back until "100 Continue" */
+    ADMIT_ANSWER_NOW, /* ready; no body follows, or the client awaits "100 Continue" */
     ADMIT_REFUSE,     /* the answer is ready; do not wait for the body */
 };
 
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Gives the exchange its id and its place in a trace: the client's (NULL: it names none), or new
- * ones. A part of exchange_admit(). */
+/* Sets the exchange's id and its trace: the client's, or new ones if the headers are NULL. A part
+ * of exchange_admit(). */
 void exchange_identify(struct exchange *exchange, const char *request_id, const char *traceparent);
 
-/* True if a web page sends the request (a browser says so in Origin) whose address is neither this
- * server's nor in --cors-origin. The page cannot read the answer, but a handler that changes
- * something must refuse the request. */
+/* True if a web page sends the request (it has Origin) whose address is neither this server's nor
+ * in --cors-origin. The page cannot read the answer, but a handler that changes something must
+ * refuse the request. */
 bool admit_is_foreign(const struct exchange *exchange);
 
 /* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
 /* Answers a request that libmicrohttpd cannot parse, in place of libmicrohttpd's own answer with
- * `status`. *head holds the headers parsed so far; head->length is the first Content-Length. */
+ * `status`. *head has the headers parsed so far; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

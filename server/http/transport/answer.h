@@ -1,12 +1,13 @@
-/* Takes an answer from its handler to the socket. */
+/* Prepares and sends a handler's answer. */
 #pragma once
 
 #include "server/http/transport/exchange.h"
 
-/* Compresses the answer where that pays and charges the budget for its final size. May be called
- * again. */
+/* Compresses the answer if that is worthwhile, and charges the budget for its final size. May be
+ * called again. */
 void answer_pack(struct exchange *exchange);
 
 /* Ends a wait: calls the handler's `finish` if there is no answer yet, frees the handler's work and
- * the body (so that they and the packed answer are not in memory together), and packs it. */
+ * the body (so that they and the packed answer are not in memory together), and packs the
+ * answer. */
 void answer_write(struct exchange *exchange);

@@ -1,7 +1,7 @@
 /* Content codings (RFC 9110, section 8.4.1): inflates and compresses gzip (RFC 1952) and deflate
  * (RFC 1950; also raw RFC 1951, which some clients send). Only coding.c uses zlib.
  *
- * Bodies are inflated straight into a bounded buffer, and refused as soon as their ratio is too
+ * Bodies are inflated directly into a bounded buffer, and refused as soon as their ratio is too
  * high: a kilobyte can inflate to a megabyte, which no photo does. */
 #pragma once
 
@@ -26,11 +26,11 @@ enum coding coding_choose(const char *accept_encoding);
 /* The largest possible ratio of deflate. */
 #define INFLATE_MOST 1032
 
-/* Inflates a complete body, which may be malformed or hostile, and appends it to `upload`.
- * STATUS_TOO_LARGE if it inflates to more than max_ratio times the bytes read so far (checked after
- * each 32 KiB, and only beyond the first INFLATE_FREE bytes of output); STATUS_INVALID if it is not
- * such a stream, is cut off, or has bytes after its end; STATUS_NO_MEMORY; the errors of
- * upload_append. An empty body is valid. */
+/* Inflates a complete, untrusted body and appends it to `upload`. STATUS_TOO_LARGE if it inflates
+ * to more than max_ratio times the bytes read so far (checked after each 32 KiB, and only beyond
+ * the first INFLATE_FREE bytes of output). STATUS_INVALID if it is not such a stream, is truncated,
+ * or has bytes after its end. STATUS_NO_MEMORY; the errors of upload_append(). An empty body is
+ * valid. */
 #define INFLATE_FREE ((size_t)1 << 20)
 enum status coding_inflate(enum coding coding, const void *bytes, size_t size, size_t max_ratio,
                            struct upload *upload, struct error *err) MUST_USE;

@@ -14,13 +14,13 @@
 
 #define MILLION INT64_C(1000000)
 
-/* Counters of open connections by client. Clients that share one are counted together. */
+/* Counters of open connections by a hash of the client. Clients with the same hash are counted
+ * together. */
 #define CONNECTION_CLIENT_SLOTS 4096
 
 struct connection {
     int fd;
-    uint32_t
-        generation; /* tells events of this socket from those of an earlier one with its number */
+    uint32_t generation; /* distinguishes successive sockets of one number in events */
     char address[PEER_ADDRESS_MAX];
     uint64_t client;      /* penalty_client(address, NULL) */
     gnutls_session_t tls; /* NULL: plain */
@@ -40,16 +40,16 @@ struct connection {
     enum connection_phase phase;
     int refusal;           /* HTTP status of the watcher's refusal; 0: none */
     int64_t since;         /* clock_now() when the phase began */
-    int64_t header_since;  /* when its header's first bytes were noticed; 0: none yet */
+    int64_t header_since;  /* when the header's first bytes were noticed; 0: none yet */
     uint64_t bytes_before; /* bytes that the socket received before this header; while answering:
-                              that the client acknowledged before `since` */
+                              bytes that the client acknowledged before `since` */
     bool bytes_known;      /* bytes_before has been read */
-    size_t answer_size;    /* of the answer that is being sent */
+    size_t answer_size;    /* size of the answer that is being sent */
     bool gone;
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
     bool may_ask;  /* an interim answer may be sent */
     bool has_asked_end;
-    bool is_leaving;       /* shut down from our side */
+    bool is_leaving;       /* our side is shut down */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
     struct predict_request *request; /* in progress; NULL: none */
@@ -80,11 +80,11 @@ struct connections {
     struct connection *delayed; /* a list by next_delayed */
     struct penalty_table penalties;
     int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
-    struct connection **by_fd; /* the connection of a socket's number, or NULL */
+    struct connection **by_fd; /* indexed by socket; NULL: no connection */
     size_t by_fd_count;
     struct connection_count {
         size_t open, busy, leaving;
-    } counts[2];                            /* of the port, of --admin-port */
+    } counts[2];                            /* for the port, and for --admin-port */
     uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections by connection->client */
     size_t shed;                            /* idle connections closed since the last warning */
     int64_t warned_until;                   /* no further warning before then */
@@ -96,21 +96,21 @@ struct connections *connection_table_create(const struct connection_limits *limi
                                             const struct connection_observer *observer,
                                             struct model_host *model_host, struct metrics *metrics);
 
-/* Every connection must be closed, and the thread ended. Accepts NULL. */
+/* Accepts NULL. First close every connection and end the thread. */
 void connection_table_free(struct connections *connections);
 
 /* Wakes the watcher's thread. */
 void connection_table_wake(struct connections *connections);
 
-/* Enters a phase, also if the connection has been refused. */
+/* Enters a phase, even if the connection has been refused. */
 void connection_enter_locked(struct connections *connections, struct connection *connection,
                              enum connection_phase phase);
 
 /* Ends the connection without an answer. */
 void connection_leave_locked(struct connections *connections, struct connection *connection);
 
-/* Bytes that the socket has received since it was opened, and that its client has acknowledged;
- * false where the kernel does not say. */
+/* Bytes that the socket has received since it was opened, and bytes that its client has
+ * acknowledged. Returns false if the kernel does not report them. */
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
 /* Answers with an error, from any thread, and shuts down our sending side. Under TLS the

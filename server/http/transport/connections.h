@@ -1,25 +1,26 @@
-/* Every open connection, and a thread that watches over them.
+/* Every open connection, and a thread that watches them.
  *
  * libmicrohttpd does not look at a suspended connection, and its own time limit counts only
  * silence. The watcher thread therefore handles
  *   - hang-ups: if a client disconnects while its images wait, its request is cancelled. A client
  *     that has only shut down its sending side is answered. EPOLLRDHUP reports both alike, so the
  *     watcher sends an interim answer, which a disconnected client's system answers with a reset;
- *   - time limits for headers and for bodies, however slowly bytes drip in: 408;
- *   - bodies that libmicrohttpd cannot go on reading: 400;
- *   - clients that take their answers more slowly than CONNECTION_MIN_RATE: cut off;
+ *   - time limits for headers and for bodies, even if bytes arrive slowly: 408;
+ *   - bodies that libmicrohttpd cannot continue to read: 400;
+ *   - clients that read their answers more slowly than CONNECTION_MIN_RATE: disconnected;
  *   - the number of connections from one address: 429;
- *   - the number of all connections: for a new one, an idle connection is closed, the oldest of
- *     those from the address that has most;
- *   - penalties: the next request of a client that was refused, and comes back at once, sleeps for
- *     a while (penalty.h).
+ *   - the number of all connections: a new one replaces an idle one, the oldest from the address
+ *     with the most connections;
+ *   - penalties: the next request of a client that was refused, and comes back at once, is delayed
+ *     (penalty.h).
  *
- * A connection is refused by writing the answer straight to its socket and shutting down our side.
- * The client's bytes are still read and dropped for a moment, so that the answer is not lost to a
- * TCP reset while it is still sending. That is only done while libmicrohttpd has nothing to write.
- * Under TLS only the connection's own thread may write: the watcher's answer to late headers or a
- * late body is kept until that thread reads the next time (connection_send_pending_refusal). A late
- * handshake and a connection beyond the limit of its address are closed without an answer.
+ * To refuse a connection, the watcher writes the answer directly to its socket and shuts down our
+ * side. The client's bytes are still read and dropped for a moment, so that the answer is not lost
+ * to a TCP reset while the client is still sending. This happens only while libmicrohttpd has
+ * nothing to write. Under TLS only the connection's own thread may write: the answer to late
+ * headers or a late body is kept until that thread reads the next time
+ * (connection_send_pending_refusal()). A late handshake and a connection beyond the limit of its
+ * address are closed without an answer.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
  * taken while it is held: a request is pinned under it and cancelled after it. */
@@ -40,10 +41,10 @@ struct connection;  /* one of them */
 struct exchange;
 
 enum connection_phase {
-    CONNECTION_AWAITS_REQUEST, /* for a request, or in the middle of its headers */
-    CONNECTION_DELAYED,        /* the headers are here; suspended until a penalty is over */
+    CONNECTION_AWAITS_REQUEST, /* waits for a request, or for the rest of its headers */
+    CONNECTION_DELAYED,        /* the headers have arrived; suspended until a penalty is over */
     CONNECTION_BODY,           /* the body is arriving */
-    CONNECTION_WORKING,        /* the whole request is here */
+    CONNECTION_WORKING,        /* the whole request has arrived */
     CONNECTION_ANSWERING,      /* the answer is being sent */
     CONNECTION_REFUSED,        /* answered by connection_refuse; further bytes are dropped */
 };
@@ -60,13 +61,13 @@ struct connection_limits {
     int64_t idle_timeout_ms;
 };
 
-/* Bytes per second of its answer that a client must read, averaged over each answer_timeout_ms. A
- * modem or the slowest mobile network (32 kbit/s) is that fast. */
+/* The minimum rate, in bytes per second, at which a client must read its answer, averaged over each
+ * answer_timeout_ms. A modem or the slowest mobile network (32 kbit/s) is that fast. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Called from the watcher's thread, without a lock. `late`: a client's headers were late (408),
- * which no exchange logs; `waited`: nanoseconds since they began. `tick`: a few times per second,
- * while a connection is open or it returns true. */
+/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408),
+ * which no exchange logs; `waited`: nanoseconds since their first byte. `tick`: called a few times
+ * per second while a connection is open or it returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
     bool (*tick)(void *context);
@@ -87,17 +88,15 @@ void connections_free(struct connections *connections);
 
 struct connection_socket {
     int fd;
-    const struct sockaddr *address; /* the client's, as trusted_proxies_text() takes it */
-    void *tls; /* its gnutls_session_t before the handshake, or NULL; the session must not be read
-                  from after connection_close() */
-    const _Atomic uint64_t *runs; /* counts the iterations of the event loop that reads the socket;
-                                     must outlive the connection */
+    const struct sockaddr *address; /* the client's, in the form of trusted_proxies_text() */
+    void *tls; /* its gnutls_session_t before the handshake, or NULL; not used after close */
+    const _Atomic uint64_t *runs; /* iterations of its event loop; outlives the connection */
     bool is_admin;                /* came to --admin-port, which has a limit of its own */
-    bool is_proxied;              /* bytes before the client's have been read: a PROXY header */
-    bool is_multiplexed;          /* HTTP/2: whoever drives it checks times and hang-ups itself */
+    bool is_proxied;              /* a PROXY header before the client's bytes has been read */
+    bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
 };
 
-/* Enters a new socket into the table; NULL when out of memory. A connection beyond the limit of its
+/* Adds a new socket to the table; NULL when out of memory. A connection beyond the limit of its
  * address is refused at once. */
 struct connection *connection_open(struct connections *connections,
                                    const struct connection_socket *socket);
@@ -131,8 +130,8 @@ bool connection_enter(struct connections *connections, struct connection *connec
 void connection_answering(struct connections *connections, struct connection *connection,
                           size_t size);
 
-/* Writes `answer` (a whole HTTP response) to the socket and shuts down our sending side, unless
- * that has been done already. Call it from the connection's own thread. */
+/* Writes `answer` (a whole HTTP response) to the socket and shuts down our sending side, if it is
+ * still open. Call it from the connection's own thread. */
 void connection_refuse(struct connections *connections, struct connection *connection,
                        const char *answer, size_t size);
 
@@ -148,10 +147,10 @@ void connections_count_gone(struct connections *connections);
 /* Counts a client that exceeded a time limit which the watcher does not check. */
 void connections_count_late(struct connections *connections);
 
-/* Watches for a hang-up on behalf of `request`: when the client disconnects, or if it already has,
- * sets request->cancelled and drops its waiting images from the model host. With NULL the watch
- * ends: the watcher no longer touches the request after this returns, unless it has pinned the
- * request; a pinned request does not complete before it is unpinned. */
+/* Watches for a hang-up on behalf of `request`: when the client disconnects, or has done so, sets
+ * request->cancelled and removes its waiting images from the model host. NULL ends the watch:
+ * afterwards the watcher does not touch the request, unless it has pinned the request; a pinned
+ * request completes only after it is unpinned. */
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 
@@ -160,7 +159,7 @@ void connection_watch(struct connections *connections, struct connection *connec
 void connection_set_version(struct connections *connections, struct connection *connection,
                             const char *version);
 
-/* Whether the client has disconnected. */
+/* True if the client has disconnected. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
 /* Returns the time (clock_now()) until which a new request must wait; a time in the past means no
@@ -182,9 +181,9 @@ void connection_note_penalty(struct connections *connections, struct connection 
 /* Resumes all delayed connections. Later requests are not delayed. */
 void connections_end_delays(struct connections *connections);
 
-/* Returns how many connections are open, and how many of these have a request in progress; without
+/* Returns the number of open connections, and how many of them have a request in progress, without
  * those to --admin-port. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);
 
-/* Whether unread bytes wait on a connection that is not to --admin-port. */
+/* True if unread bytes wait on a connection, except those to --admin-port. */
 bool connections_have_unread(struct connections *connections);

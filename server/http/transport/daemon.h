@@ -30,16 +30,17 @@ struct http_daemon {
     struct request_log *log;
 };
 
-/* Starts its threads on the listeners of server->daemon. False: libmicrohttpd refuses. */
+/* Starts its threads on the listeners of server->daemon. Returns false if libmicrohttpd fails. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
-/* Begins or ends accepting connections from the listener, or from the admin listener. */
+/* Starts or stops accepting connections from the listener, or from the admin listener. */
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
 
 /* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, not the listeners. Valid also if not started. */
+/* Ends its threads and closes its connections, not the listeners. Also valid if it was not
+ * started. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

@@ -32,7 +32,7 @@ struct event_loop {
     pthread_t thread;
     bool has_thread;
     /* Used by the thread only. */
-    int64_t full_until; /* accept() failed for want of resources: do not call it before */
+    int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
     _Atomic uint64_t runs;
     _Atomic size_t unread; /* connections whose PROXY header has not arrived */
@@ -41,18 +41,18 @@ struct event_loop {
     bool woken, stop, accepts; /* guarded by lock */
 };
 
-/* Drives `mhd`. The loop takes over `mhd` and `proxied`, also on failure: false if the system has
- * no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts nothing until
- * event_loop_accept(). */
+/* Drives `mhd`. The loop takes ownership of `mhd` and `proxied`, even on failure. Returns false if
+ * the system has no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts
+ * nothing until event_loop_accept(). */
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
                       struct proxy_pending *proxied);
 
-/* Starts or stops accepting connections. After it returns from stopping, the daemon's callbacks
+/* Starts or stops accepting connections. When it returns after stopping, the daemon's callbacks
  * have seen every accepted connection. */
 void event_loop_accept(struct event_loop *loop, bool accepts);
 
-/* Ends the thread, which first stops the daemon and so closes its connections; the listening socket
- * stays open. No connection may be suspended. Also valid after a failed start. */
+/* Ends the thread, which first stops the daemon and thereby closes its connections. The listening
+ * socket stays open. No connection may be suspended. Also valid after a failed start. */
 void event_loop_stop(struct event_loop *loop);
 
 /* Calls MHD_resume_connection() for a connection of this loop; from any thread. */

@@ -1,9 +1,9 @@
-/* One request and its answer, as handlers see it. It hides its carrier (libmicrohttpd, a gRPC call
- * or ZeroMQ), so that tests can call handlers with made-up requests.
+/* One request and its answer, for handlers. It hides the carrier (libmicrohttpd, a gRPC call or
+ * ZeroMQ), so that tests can call handlers with synthetic requests.
  *
  * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
- * thread may own it (exchange_offload); otherwise the model host and the watcher use it only
- * through the request and exchange_resume(). */
+ * thread may own it (exchange_offload); otherwise the model host and the watcher use only the
+ * request and exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
@@ -29,15 +29,15 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* The carrier calls no handler until resume(), which any thread may call, once. */
+    /* After this the carrier calls no handler until resume(), which any thread may call once. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
     /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
-     * it has. NULL ends this (connection_watch). */
+     * it already has. NULL ends this (connection_watch()). */
     void (*watch)(struct exchange *exchange, struct predict_request *request);
 };
 
-/* What handlers need of the server; immutable while it runs, except what is atomic. */
+/* The server's state for handlers; immutable while it runs, except atomic members. */
 struct http_server {
     struct http_options options;
     struct connections *connections;
@@ -48,19 +48,19 @@ struct http_server {
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
     const char *confinement;  /* NULL before http_server_open(); borrowed */
-    _Atomic uint64_t next_id; /* of requests without one of their own */
+    _Atomic uint64_t next_id; /* ids for requests without one */
     uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];
     int port;
-    struct http_daemon *daemon; /* daemon.c's own */
-    pthread_mutex_t gate;       /* locked until http_server_open(): threads wait in it for that */
+    struct http_daemon *daemon; /* private to daemon.c */
+    pthread_mutex_t gate;       /* locked until http_server_open(); threads wait for it */
     bool is_open;
 };
 
 #define REQUEST_ID_MAX 128
 
-/* Headers besides those of every answer. */
+/* Maximum number of headers in addition to those of every answer. */
 #define ANSWER_HEADERS_MAX 12
 struct answer_header {
     const char *name; /* a constant */
@@ -83,15 +83,15 @@ struct answer {
     size_t header_count;
 };
 
-/* Milliseconds; of several images the slowest counts in each phase. */
+/* Milliseconds; for several images the slowest of each phase. */
 struct exchange_phases {
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
-/* clock_now() at the phase changes of the image whose forward pass began last. */
+/* clock_now() at the phase changes of the image whose forward pass started last. */
 struct exchange_times {
     int64_t submitted, decode_start, decode_end, prepared, forward_start, forward_end;
-    int batch; /* images of that pass; 0: none ran, and the times are not valid */
+    int batch; /* images in that pass; 0: there was no pass, and the times are not valid */
     struct device_id device;
 };
 
@@ -100,7 +100,7 @@ enum exchange_state {
     EXCHANGE_BODY,      /* the headers have arrived; the body is collected or dropped */
     EXCHANGE_SUSPENDED, /* suspended: the model host or an offload thread works */
     EXCHANGE_ANSWERED,  /* the answer has been handed to the socket */
-    EXCHANGE_REFUSED,   /* answered bypassing libmicrohttpd: drop later bytes, then close */
+    EXCHANGE_REFUSED,   /* answered without libmicrohttpd: drop later bytes, then close */
 };
 
 struct exchange {
@@ -108,8 +108,8 @@ struct exchange {
     struct connection *connection; /* NULL: over ZeroMQ, and in tests */
     const struct exchange_carrier *carrier;
     const struct route_table *routes; /* the routes that its path may name */
-    void *handle;                     /* the carrier's own */
-    struct event_loop *loop;          /* daemon.c's own */
+    void *handle;                     /* private to the carrier */
+    struct event_loop *loop;          /* private to daemon.c */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
     int64_t answered; /* … when the answer was handed to the socket */
@@ -121,7 +121,7 @@ struct exchange {
     char method[16];
     const struct route *route; /* NULL: not found */
     struct route_match match;
-    const struct dialect *dialect; /* that the body is in; NULL: the route's */
+    const struct dialect *dialect; /* of the body; NULL: the route's */
     bool is_head_method;
     const char *content_type; /* NULL: none given */
     const char *host;         /* NULL: none given */
@@ -132,23 +132,23 @@ struct exchange {
     bool has_length;     /* has a Content-Length, which may be 0 */
     enum coding coding;  /* of the body, until it has been inflated */
     bool was_delayed;    /* has been delayed by a penalty (penalty.h) */
-    bool discard_body;   /* there is an answer: read the body and drop it */
+    bool discard_body;   /* the answer exists: read the body and drop it */
     bool closes;         /* the connection ends with the answer */
-    const char *body_at; /* daemon.c's own: the body in libmicrohttpd's buffer; or NULL */
+    const char *body_at; /* private to daemon.c: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
-    int answer_form; /* for the route's use: which of its media types the client wants */
+    int answer_form; /* for the route: which of its media types the client wants */
     struct answer answer;
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
 
-    /* Of a handler that waits. */
+    /* For a handler that waits. */
     void *work;
     void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
-    void (*free_work)(struct exchange *exchange); /* called before the exchange goes */
+    void (*free_work)(struct exchange *exchange); /* called before the exchange is freed */
     struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
-    void (*awaited)(struct exchange *exchange); /* what goes on when its model is loaded */
+    void (*awaited)(struct exchange *exchange); /* continues when the requested model is loaded */
     void (*next)(struct exchange *exchange);    /* what goes on after the last part of its request;
                                                    NULL: exchange_answer() */
 
@@ -172,7 +172,7 @@ const char *exchange_address(const struct exchange *exchange);
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
 const char *exchange_client(const struct exchange *exchange);
 
-/* Records for the log: model, number of images and time in each phase (request_log.c). */
+/* Records model, number of images and time in each phase, for the log (request_log.c). */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
 /* Returns a request header, NULL if absent; it lives as long as the exchange. Only its owner may
@@ -187,8 +187,8 @@ void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
 /* Calls `run` on an offload thread (offload.h); from any thread, while the exchange waits. `run`
- * then owns the exchange, and must call exchange_resume() or hand it on. `bytes`: roughly how many
- * `run` reads or writes; distinguishes long jobs from short ones. */
+ * then owns the exchange, and must call exchange_resume() or pass it on. `bytes` is roughly how
+ * many `run` reads or writes, which distinguishes long jobs from short ones. */
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
@@ -206,22 +206,23 @@ void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */
 
-/* Copies `target`, only its beginning if it is too long. Borrows the rest. Returns NULL when out of
+/* Copies `target`, cut if it is too long. Borrows the other arguments. Returns NULL when out of
  * memory. */
 struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target);
 void exchange_free(struct exchange *exchange); /* accepts NULL */
 
-/* Sets the client's address of an exchange without a `connection`. From now on the body is charged
+/* Sets the client's address for an exchange without a `connection`. From now on the body is charged
  * to that client's share of the budget. */
 void exchange_set_client(struct exchange *exchange, const char *address);
 
-/* Finds the client that a trusted proxy names. `forwarded_for`: X-Forwarded-For's last, or NULL. */
+/* Finds the client that a trusted proxy names. `forwarded_for` is the last X-Forwarded-For header,
+ * or NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
-/* When a request with this method may continue, if its client was refused a moment ago
- * (connection_penalty); 0: at once. */
+/* The time when a request with this method may continue, if its client was refused just before
+ * (connection_penalty()); 0: at once. */
 int64_t exchange_delay(struct exchange *exchange, const char *method);
 
 /* Records whether the answer is a refusal, for exchange_delay(). `last`: the server closes the

@@ -1,4 +1,4 @@
-/* gRPC on a port of its own (--grpc-port): HTTP/2, with or without TLS, on one thread.
+/* gRPC on a separate port (--grpc-port): HTTP/2, with or without TLS, on one thread.
  *
  *     grpc.c              the thread: accepts, waits, resumes calls
  *     grpc_connection.c   a connection: reads, writes, nghttp2, limits on clients
@@ -26,7 +26,7 @@ enum status grpc_check(struct error *err) MUST_USE;
 enum status grpc_start(struct http_server *server, int listen_fd, struct grpc_server **ret,
                        struct error *err) MUST_USE;
 
-/* Tells clients to make no more calls, and closes each connection after its last answer. */
+/* Asks clients to make no more calls, and closes each connection after its last answer. */
 void grpc_begin_end(struct grpc_server *grpc);
 
 /* Ends the thread and closes its connections. No exchange may be waiting. Accepts NULL. */

@@ -15,8 +15,8 @@
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of all calls together */
-#define GRPC_CREDIT      1000                /* frames without a message: see grpc_connection.c */
-#define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
+#define GRPC_CREDIT      1000 /* frames without a message that are allowed: see grpc_connection.c */
+#define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
 
 struct grpc_call;
 struct proxy_pending;
@@ -31,8 +31,8 @@ struct grpc_server {
     struct proxy_pending *proxied;                /* NULL: no PROXY headers */
     gnutls_certificate_credentials_t credentials; /* NULL: no TLS */
     struct grpc_connection *connections;
-    int64_t full_until; /* accept() failed for want of resources: do not call it before */
-    bool may_wait;      /* clients may wait to be accepted */
+    int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
+    bool may_wait;      /* clients may be waiting for accept() */
     uint8_t out[GRPC_OUT];
 
     pthread_mutex_t lock;
@@ -45,13 +45,13 @@ struct grpc_connection {
     struct grpc_connection *next, *previous;
     int fd;
     struct connection *entry; /* in the table of all connections */
-    nghttp2_session *session; /* NULL: the connection is over, and only its calls still wait */
+    nghttp2_session *session; /* NULL: the connection has ended, and only its calls remain */
     gnutls_session_t tls;     /* NULL: plain */
     bool has_shaken, has_settings, is_busy, wants_feed;
-    bool has_begun;       /* the first bytes have come, and are not HTTP/1.1's */
+    bool has_begun;       /* the first bytes have arrived and are not HTTP/1.1's */
     bool refused_http1;   /* they are HTTP/1.1's: the client gets 400, and nothing in HTTP/2 */
-    bool is_ending;       /* it was told to go at once: nothing more is read */
-    bool wants_leave;     /* it uses a spare place: its client must open another */
+    bool is_ending;       /* it was told to close: nothing more is read */
+    bool wants_leave;     /* it uses a spare connection: its client must open another */
     bool is_leaving;      /* it makes no more calls */
     bool has_open_header; /* CONTINUATION may follow */
     struct grpc_call *calls;
@@ -59,22 +59,22 @@ struct grpc_connection {
     size_t call_count;    /* includes those whose stream is closed */
     int64_t opened;       /* clock_now(), as all times here */
     int64_t idle_since;   /* when its last call ended */
-    int64_t closing;      /* when it began to drop all input; 0: not yet */
-    int64_t header_since; /* a header block has begun and not ended; 0: none */
-    size_t header_bytes;  /* read since the last frame began, CONTINUATION aside */
+    int64_t closing;      /* when it started to drop all input; 0: not yet */
+    int64_t header_since; /* start of a header block that has not ended; 0: none */
+    size_t header_bytes;  /* read since the start of the last frame, except CONTINUATION */
     uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
     size_t unsent_size, unsent_at;
     int64_t unsent_since; /* when it last accepted bytes */
     uint64_t runs;        /* calls of grpc_connection_run() */
     double credit;
     int64_t credit_time;
-    uint32_t events; /* that epoll watches */
+    uint32_t events; /* the events that epoll watches */
 };
 
 enum grpc_call_state {
     CALL_HEADERS,   /* its headers are arriving */
     CALL_DELAYED,   /* waits because its client was refused a moment ago */
-    CALL_READING,   /* awaits a message, or is in the middle of one */
+    CALL_READING,   /* waits for a message or the rest of one */
     CALL_WORKING,   /* the exchange works */
     CALL_ANSWERING, /* a message is being sent */
     CALL_ENDED,     /* everything but the trailers has been sent; further input is dropped */
@@ -87,12 +87,12 @@ struct grpc_call {
     enum grpc_call_state state;
     bool is_stream;         /* any number of messages */
     bool has_ended;         /* the client sends no more */
-    bool is_gone;           /* the stream is closed while the exchange works */
+    bool is_gone;           /* the stream was closed while the exchange works */
     bool is_broken;         /* no further message can be read */
-    bool is_late;           /* the client took its answer too slowly */
-    bool has_headers;       /* the answer's have been submitted */
+    bool is_late;           /* the client read its answer too slowly */
+    bool has_headers;       /* the answer's headers have been submitted */
     bool wants_feed;        /* `held` may be read again */
-    uint64_t worked_in_run; /* the connection's run in which it last began to work; 0: never */
+    uint64_t worked_in_run; /* the connection's run in which it last started to work; 0: never */
 
     char *headers; /* "name\0value\0" …; malloc'ed */
     size_t headers_size, headers_room;
@@ -100,9 +100,9 @@ struct grpc_call {
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
     const struct route *route; /* NULL: not found */
     int64_t delayed_until;
-    int64_t since; /* when its current wait began */
+    int64_t since; /* start of its current wait */
 
-    struct exchange *exchange; /* of the message; NULL: none has begun */
+    struct exchange *exchange; /* of the message; NULL: no message has started */
     uint8_t prefix[5];         /* of the message that is arriving */
     size_t prefix_size, message_left;
     struct upload held; /* input that arrived before the previous message was answered */
@@ -127,29 +127,30 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
 void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
 /* Checks the time limits. */
 void grpc_connection_tick(struct grpc_connection *connection, int64_t now, bool is_ending);
-/* Closes the socket; calls whose exchanges work are cancelled and stay. */
+/* Closes the socket. Calls whose exchanges work are cancelled but stay. */
 void grpc_connection_end(struct grpc_connection *connection);
-/* Frees it if it is over and has no calls. */
+/* Frees the connection if it has ended and has no calls. */
 void grpc_connection_sweep(struct grpc_connection *connection);
 
 /* ---- grpc_call.c; `call` may be NULL where a stream has none ---- */
 
-/* NULL when out of memory. */
+/* Returns NULL when out of memory. */
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream);
 /* Adds a header. Returns false if the headers are far too long; close the connection then. */
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
 void grpc_call_begin(struct grpc_call *call);
-/* Takes a part of the message. Returns by how many bytes the client's window may grow at once. */
+/* Receives a part of the message. Returns by how many bytes the client's window may grow at
+ * once. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
 /* The client has sent everything. */
 void grpc_call_end(struct grpc_call *call);
 /* The stream is closed; the call may be freed. */
 void grpc_call_closed(struct grpc_call *call, bool is_whole);
-/* Its exchange has been resumed. */
+/* Called after the call's exchange was resumed. */
 void grpc_call_resumed(struct grpc_call *call);
 /* Continues with input that the call has held back. */
 void grpc_call_feed(struct grpc_call *call);
 void grpc_call_tick(struct grpc_call *call, int64_t now);
-/* Whether the client is waiting for an answer. */
+/* True while the client waits for an answer. */
 bool grpc_call_is_busy(const struct grpc_call *call);

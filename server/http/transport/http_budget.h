@@ -14,15 +14,15 @@ struct http_budget {
     struct http_budget *whole; /* the budget that this is a share of; NULL: this is the whole */
 };
 
-/* Charges `bytes`. Returns false, and charges nothing, if that would exceed the limit of the share
- * or of the whole. `own`: bytes that the same request has charged so far; a single request may
- * exceed the share while the client has no other. */
+/* Charges `bytes`. Returns false and charges nothing if that would exceed the limit of the share or
+ * of the whole. `own` is what the same request has charged so far: a single request may exceed the
+ * share while the client has no other. */
 bool http_budget_charge(struct http_budget *budget, size_t own, size_t bytes);
 
 /* Returns the number of bytes that a single request may use. */
 size_t http_budget_most(const struct http_budget *budget);
 
-/* Replaces the charge *charged by `bytes`, which are allocated already. This may exceed the limit;
+/* Replaces the charge *charged by `bytes`, which are already allocated. This may exceed the limit;
  * later charges are then refused. */
 void http_budget_settle(struct http_budget *budget, size_t *charged, size_t bytes);
 

@@ -53,10 +53,10 @@ enum key_verdict {
     KEY_LIMITED,  /* 429: the key is over its rate */
 };
 
-/* Whether `key` (NULL: none was given) may use a route that needs `access`. `name` gets the key's
- * name, "" without a key. With KEY_LIMITED *ret_wait_s gets the seconds until the next request may
- * come. An admin's key gives access to every route. Only granted requests count towards a rate.
- * Requests that were granted or limited are counted by the key's name. */
+/* Checks whether `key` (NULL: not given) allows a route with `access`. `name` receives the key's
+ * name, "" without a key. With KEY_LIMITED *ret_wait_s is the time in seconds until the next
+ * request. An admin's key allows every route. Only granted requests count towards a rate. Granted
+ * and limited requests are counted by the key's name. */
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 

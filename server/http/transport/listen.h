@@ -1,4 +1,4 @@
-/* Opens the listening socket, and stops accepting without losing a client. */
+/* Opens the listening socket, and stops accepting without losing clients. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 struct listen_options {
     const char *host;      /* an address or a name */
     int port;              /* 0: any free one */
-    const char *option;    /* that names the port: "--port" */
+    const char *option;    /* the option for the port: "--port" */
     const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
     unsigned unix_mode;    /* its permissions; whoever may write to it may connect */
     bool tls;              /* only changes the URL */
@@ -18,31 +18,32 @@ struct listen_options {
 
 struct listener {
     int fd;
-    int port;         /* the actual port; 0 for a Unix socket */
-    char url[320];    /* "http://host:port" for clients on this machine */
-    bool is_loopback; /* only this machine can connect, over TCP */
-    bool is_passed;   /* comes from listen_take_passed(): other processes may also accept from it */
-    char where[320];  /* the same, or "unix:/run/lensd.sock" */
-    char path[108];   /* of a Unix socket, else "" */
-    uint64_t device, inode; /* of `path`, to notice that another process has replaced it */
+    int port;               /* the actual port; 0 for a Unix socket */
+    char url[320];          /* "http://host:port" for clients on this machine */
+    bool is_loopback;       /* accepts only TCP connections from this machine */
+    bool is_passed;         /* from listen_take_passed(): other processes may also accept from it */
+    char where[320];        /* the same, or "unix:/run/lensd.sock" */
+    char path[108];         /* of a Unix socket, else "" */
+    uint64_t device, inode; /* of `path`, to detect that another process has replaced it */
 };
 
-/* Opens the socket. Replaces a socket file without a listener; refuses one in use, and any other
- * kind of file. STATUS_CONFIG. The caller closes ret->fd. On failure *ret is unchanged. */
+/* Opens the socket. Replaces a socket file without a listener; refuses a socket in use and any
+ * other kind of file. STATUS_CONFIG. The caller closes ret->fd. On failure *ret does not change. */
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err) MUST_USE;
 
-/* Makes room for a Unix socket: removes one without a listener; refuses one in use
- * (STATUS_NOT_READY), and any other kind of file (STATUS_CONFIG). `option` has named the path. */
+/* Makes room for a Unix socket: removes a socket file without a listener; refuses a socket in use
+ * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` is the option that names
+ * the path. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Checks whether a Unix socket can be made there; one in use is accepted. STATUS_CONFIG. */
 enum status listen_check_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Takes the listening socket that systemd or another supervisor has passed to this process
- * (LISTEN_PID, LISTEN_FDS: socket activation), and clears those variables. Without one, *ret is
- * unchanged and ret->fd must be -1. `tls`: only changes the URL. STATUS_CONFIG: several sockets, or
- * one that does not listen for streams. The caller closes ret->fd. */
+ * (LISTEN_PID, LISTEN_FDS: socket activation), and clears those variables. Without one, *ret does
+ * not change; ret->fd must be -1 before. `tls` only changes the URL. STATUS_CONFIG: several
+ * sockets, or one that does not listen for streams. The caller closes ret->fd. */
 enum status listen_take_passed(bool tls, struct listener *ret, struct error *err) MUST_USE;
 
 /* Checks whether listen_open() would succeed, without listening. The server itself may be running:

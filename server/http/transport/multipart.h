@@ -23,7 +23,7 @@ struct multipart {
     size_t count;
 };
 
-/* Is this Content-Type multipart/form-data? */
+/* True if this Content-Type is multipart/form-data. */
 bool multipart_is(const char *content_type);
 
 /* Splits the hostile body[0 … size). Allows max_parts parts (else STATUS_TOO_LARGE), and 16 headers

@@ -38,14 +38,14 @@ int64_t penalty_until(const struct penalty *penalty);
 void penalty_refused(struct penalty *penalty, bool waited, int64_t now);
 void penalty_served(struct penalty *penalty);
 
-/* Penalties that no open connection holds, by a hash of the client. A client is forgotten when
- * another one needs its entry. */
+/* Penalties of closed connections, by a hash of the client. A client is forgotten when another one
+ * needs its entry. */
 #define PENALTY_CLIENTS 1024
 struct penalty_table {
     struct penalty_client {
         uint64_t client;
         struct penalty penalty;
-        size_t fled; /* closed connections whose penalty no other connection has taken over */
+        size_t fled; /* closed connections whose penalty was not taken over */
     } clients[PENALTY_CLIENTS];
 };
 

@@ -22,6 +22,6 @@ struct proxy_header {
     socklen_t client_size; /* 0: the header names no client: the connection is the proxy's own */
 };
 
-/* `bytes`: what the connection has received so far. */
+/* `bytes` are all bytes that the connection has received so far. */
 enum proxy_header_state proxy_header_parse(const uint8_t *bytes, size_t size,
                                            struct proxy_header *ret);

@@ -11,14 +11,15 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* Most connections that wait here, besides libmicrohttpd's; a further one replaces the oldest. */
+/* The most connections that wait here, in addition to libmicrohttpd's; a further one replaces the
+ * oldest. */
 #define PROXY_PENDING_MAX 256
 
-/* How long a header may take. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
- * protocol demands. */
+/* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
+ * protocol requires. */
 #define PROXY_PENDING_MS 3000
 
-#define ACCEPT_PAUSE_MS 100 /* pause after accept() failed for want of descriptors or memory */
+#define ACCEPT_PAUSE_MS 100 /* after accept() failed for lack of descriptors or memory */
 
 struct proxy_pending;
 
@@ -32,9 +33,9 @@ void proxy_pending_free(struct proxy_pending *proxied);
 /* Readable when proxy_pending_run() has something to do. */
 int proxy_pending_fd(const struct proxy_pending *proxied);
 
-/* Passes each connection whose header has arrived, at most `room` of them, to `take`, with the
- * address in the header (its own if the header names none); the header's bytes have been read.
- * Closes connections that sent something else or took too long. */
+/* Passes connections whose header has arrived, at most `room`, to `take`, with the address in the
+ * header (its own if the header has none); the header's bytes have been read. Closes connections
+ * that sent something else or took too long. */
 typedef void proxy_pending_take(void *context, int fd, const struct sockaddr_storage *address,
                                 socklen_t size);
 void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending_take *take,

@@ -27,8 +27,8 @@ enum status query_parse(char *text, struct query *ret, struct error *err) MUST_U
 /* The value of a parameter, or NULL. */
 const char *query_value(const struct query *query, const char *name);
 
-/* Finds the field `name` in a form of the type application/x-www-form-urlencoded, and decodes its
- * value in place. A '%' without two digits stays. Returns the value, *ret_size bytes in `form`, or
- * NULL without such a field. */
+/* Finds the field `name` in a form of type application/x-www-form-urlencoded, and decodes its value
+ * in place. A '%' without two digits stays. Returns the value, *ret_size bytes in `form`, or NULL
+ * if there is no such field. */
 unsigned char *query_form_field(unsigned char *form, size_t size, const char *name,
                                 size_t *ret_size);

@@ -1,4 +1,4 @@
-/* Each handler answers once, through one of these functions. */
+/* Each handler answers once, with one of these functions. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -31,15 +31,16 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
  * err->status. A 503 gets Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
-/* The same with an HTTP status that enum status lacks: 405, 408, 414 … `code` is a constant. */
+/* The same with an HTTP status that enum status does not have: 405, 408, 414 … `code` is a
+ * constant. */
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Refuses (413) and returns true if the body is longer than any settings document; such bodies are
- * parsed on the connection's own thread. */
+/* If the body is longer than any settings document, refuses it (413) and returns true. Such
+ * documents are parsed on the connection's own thread. */
 bool respond_if_long(struct exchange *exchange);
 
 /* Adds a header to the answer, before or after the answer is set. `name` is a constant. The text
- * must fit, and there must be room for the header (both asserted). */
+ * and the header must fit (asserted). */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -28,11 +28,11 @@ struct response_cache;
 struct response_key {
     bool is_set;
     uint8_t hash[RESPONSE_KEY_BYTES];
-    size_t headers;   /* of the answer, before the handler's own */
+    size_t headers;   /* of the answer's headers, those before the handler's own */
     double search_ms; /* time for hashing and lookup */
 };
 
-/* The model that a request named, and the load of it that answered. */
+/* The model in a request, and the load of it that answered. */
 struct cached_model {
     char name[128], version[32]; /* "": the default model; the newest version */
     uint64_t generation;
@@ -50,7 +50,7 @@ struct cached_answer {
 
     /* Private to response_cache.c. */
     _Atomic int refs;
-    size_t bytes; /* that it counts for */
+    size_t bytes; /* size that counts towards the cache's limit */
     uint8_t hash[RESPONSE_KEY_BYTES];
     LIST_ENTRY(cached_answer) bucket;
     TAILQ_ENTRY(cached_answer) by_use;
@@ -58,30 +58,30 @@ struct cached_answer {
     char text[]; /* size */
 };
 
-/* `max_bytes`: of the answers and the table. STATUS_NO_MEMORY, also if the system has no random
+/* `max_bytes` limits the answers and the table. STATUS_NO_MEMORY, also if the system has no random
  * numbers. `metrics` is borrowed and may be NULL. */
 enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
                                   struct response_cache **ret, struct error *err) MUST_USE;
 void response_cache_free(struct response_cache *cache); /* accepts NULL */
 
 /* Hashes a request with a complete body into exchange->cache_key. `reads_forms`: the handler reads
- * only the parts of a multipart body, so its boundary, which clients choose at random, is left out.
- * Returns false if it cannot be hashed. */
+ * only the parts of a multipart body, so the random boundary that clients choose is not hashed.
+ * Returns false if the request cannot be hashed. */
 bool response_cache_key(const struct response_cache *cache, struct exchange *exchange,
                         bool reads_forms);
 
-/* The SHA-256 of a photo and of the name of the API key, for the same reasons, as hexadecimal
- * digits. False: there is no SHA-256. */
+/* The SHA-256 of a photo and of the API key's name, for the same reasons, as hexadecimal digits.
+ * Returns false if SHA-256 is not available. */
 bool response_photo_hash(const struct exchange *exchange, const uint8_t *data, size_t size,
                          char ret[static 2 * RESPONSE_KEY_BYTES + 1]);
 
-/* Returns the answer cached under exchange->cache_key, for the caller to release; NULL if there is
- * none. */
+/* Returns the answer cached under exchange->cache_key, which the caller releases, or NULL. */
 struct cached_answer *response_cache_find(struct response_cache *cache,
                                           const struct exchange *exchange);
 void cached_answer_release(struct cached_answer *answer);
 
 /* Caches a copy of the exchange's answer, which must not be compressed yet, and replaces any other
- * under its key. Does nothing if it is larger than half of the cache or memory runs out. */
+ * answer with its key. Does nothing if the answer is larger than half of the cache, or when out of
+ * memory. */
 void response_cache_keep(struct response_cache *cache, const struct exchange *exchange,
                          const struct cached_model *model);

@@ -34,21 +34,21 @@ struct route_match {
 };
 
 struct route {
-    /* Segments are literal, or "{model}", "{version}" with a literal tail ("{model}:predict"), or
-     * "{number}", a version of digits only. */
+    /* Segments are literal; "{model}" or "{version}", possibly with a literal tail
+     * ("{model}:predict"); or "{number}", a version of digits only. */
     const char *path;
     unsigned methods; /* enum method, several */
     bool takes_body;
-    /* NULL, or checks whether the request can be handled now, before the body is read; an error
-     * becomes the answer. It may also answer itself and return STATUS_OK. */
+    /* Checks before the body is read whether the request can be handled now; an error becomes the
+     * answer. It may also answer itself and return STATUS_OK. May be NULL. */
     enum status (*admit)(struct exchange *exchange, struct error *err);
     /* Called with the complete body: answers (respond.h), or waits (exchange_wait). */
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
     enum route_access access;
-    const char *advice;            /* what to do, for a client that used another method; or NULL */
+    const char *advice;            /* advice for a client that used another method; or NULL */
     const struct dialect *dialect; /* of its requests, answers and errors; NULL: lensd's own */
-    const char *model;             /* the only model that it asks; NULL: any */
+    const char *model;             /* the only model that it uses; NULL: any */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
 };
@@ -58,8 +58,8 @@ struct route_table {
     size_t count;
 };
 
-/* Returns the first route in the table that matches the path, or NULL. Sets *ret_match if there is
- * one. */
+/* Returns the first route in the table that matches the path and sets *ret_match, or returns
+ * NULL. */
 const struct route *route_find(const struct route_table *table, const char *path,
                                struct route_match *ret_match);
 

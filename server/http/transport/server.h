@@ -57,10 +57,10 @@ struct http_options {
     const char *unix_path;  /* not NULL: a socket of this name instead of host and port */
     unsigned unix_mode;     /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
-    bool is_immich;                 /* GET / and /ping answer as Immich's service does */
+    bool is_immich;                 /* GET / and /ping answer like Immich's service */
     int threads;                    /* 1 … */
-    int top_k;                      /* predictions, if a request does not say */
-    const char *note; /* for /health and /devices: why --device auto fell back; "" otherwise */
+    int top_k;                      /* number of predictions, if a request does not set it */
+    const char *note; /* for /health and /devices: why --device auto chose the CPU; otherwise "" */
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;
@@ -69,10 +69,10 @@ struct http_options {
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
     int64_t default_timeout_ms; /* of requests without one; 0: none */
 
-    size_t max_inflate_ratio;    /* of a compressed body: bytes out for each byte in */
+    size_t max_inflate_ratio;    /* of a compressed body: output bytes per input byte */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
     const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
-    bool proxy_protocol;         /* connections of these begin with a PROXY header */
+    bool proxy_protocol;         /* connections from these proxies begin with a PROXY header */
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
@@ -94,9 +94,9 @@ struct http_server;
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
-/* Checks the address and the files that the options name (API keys, certificate) without listening.
- * Warnings are sentences, or "". STATUS_CONFIG as for starting, except for a port in use: it may
- * belong to the running server with these options, so it is a warning. */
+/* Checks the address and the files in the options (API keys, certificate) without listening.
+ * Warnings are sentences, or "". STATUS_CONFIG as for starting, except that a port in use is only a
+ * warning: the running server may use it with these options. */
 struct http_warnings {
     char port[400], certificate[400];
 };
@@ -107,20 +107,20 @@ enum status http_server_check(const struct http_options *options,
  * time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
-/* Begins to serve clients, but for those of a socket that a supervisor has passed
- * (listen_take_passed): they wait for http_server_accept(). Call it when the process has given up
- * what it does not need. `confinement`: what /health says about that; borrowed. */
+/* Starts to serve clients, except on a socket that a supervisor has passed (listen_take_passed()):
+ * there they wait for http_server_accept(). Call it when the process has dropped its rights.
+ * `confinement` is /health's text about that; borrowed. */
 void http_server_open(struct http_server *server, const char *confinement);
 
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
 const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */
 
-/* Makes the server not ready, and ends each connection with its next answer. Requests are answered
- * as before. */
+/* Makes the server report that it is not ready, and ends each connection with its next answer.
+ * Requests are answered as before. */
 void http_server_begin_drain(struct http_server *server);
 
-/* Starts accepting connections on a socket that a supervisor has passed: there clients wait until
+/* Starts accepting connections on a socket that a supervisor has passed. Clients wait there until
  * the models are loaded, so that an earlier process can serve until then. */
 void http_server_accept(struct http_server *server);
 
@@ -131,5 +131,5 @@ void http_server_stop_accepting(struct http_server *server);
  * until `deadline` (clock_now()). Returns whether the server is quiet. */
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline);
 
-/* Closes everything. No request may wait for the model host: drain that first. Accepts NULL. */
+/* Closes everything. No request may be waiting for the model host: drain it first. Accepts NULL. */
 void http_server_free(struct http_server *server);

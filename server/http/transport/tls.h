@@ -49,10 +49,10 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
-/* For connections that lensd drives without libmicrohttpd: their credentials (call
+/* For connections that lensd drives without libmicrohttpd: credentials (call
  * gnutls_certificate_free_credentials() after the last connection), and a session for a
- * non-blocking socket, which negotiates `protocol` (ALPN; call gnutls_deinit()). False when out of
- * memory. */
+ * non-blocking socket, which negotiates `protocol` by ALPN (call gnutls_deinit()). Return false
+ * when out of memory. */
 bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
@@ -66,7 +66,7 @@ struct tls_reader {
     _Atomic uint64_t handshake; /* bytes of the handshake; 0: it is not over */
 };
 
-/* Call this before the handshake: the thread that drives the session then calls reader->look before
+/* Call this before the handshake. The thread that drives the session then calls reader->look before
  * each read from the socket. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 

@@ -14,9 +14,9 @@ struct trace {
     uint8_t flags;
 };
 
-/* Reads "00-TRACE-SPAN-FLAGS" and gives this request its own span, derived from `random`. Returns
- * false and no trace if the header is absent or malformed: that is ignored, never refused (section
- * 3.2.2.5). Of later versions only the known part is read. */
+/* Reads "00-TRACE-SPAN-FLAGS" and gives this request a new span, derived from `random`. Returns
+ * false and no trace if the header is absent or malformed, which must be ignored (section 3.2.2.5).
+ * Of later versions only the known part is read. */
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
 
 /* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks downstream

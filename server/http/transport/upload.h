@@ -13,15 +13,15 @@ struct upload {
     uint8_t *data; /* NULL before the first byte */
     size_t size;
     size_t capacity;   /* of data; charged to the budget */
-    size_t beside;     /* charged in addition, by upload_charge() */
+    size_t beside;     /* charged in addition by upload_charge() */
     size_t compressed; /* size of the compressed body, charged by another upload of this request */
     size_t limit;      /* bytes allowed in this body */
     size_t expected;   /* Content-Length; 0 if unknown */
     struct http_budget *budget;
 };
 
-/* Allocates nothing: a client that announces 64 MiB and sends nothing costs nothing. The caller has
- * checked that `expected` is at most `limit`. */
+/* Allocates nothing: a client that announces 64 MiB and sends nothing uses no memory. The caller
+ * has checked that `expected` is at most `limit`. */
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected);
 
 /* Appends a copy. STATUS_TOO_LARGE beyond the limit, or if the request alone would exceed the

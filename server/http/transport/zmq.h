@@ -1,9 +1,9 @@
-/* ZeroMQ on an endpoint of its own (--zmq-port), for Frigate's detector of type zmq.
+/* ZeroMQ on a separate endpoint (--zmq-port), for Frigate's detector of type zmq.
  *
- * libzmq, loaded only then, reads the sockets on its thread. A thread of lensd's owns a ROUTER
- * socket: it reads a client's message, one or two frames after an empty one (REQ), makes it an
- * exchange, and sends the answer to the same client. So limits of memory, the log, metrics and
- * draining are those of HTTP. ZeroMQ carries no API key.
+ * libzmq is loaded only for this, and reads the sockets on its own thread. A thread of lensd owns a
+ * ROUTER socket. It reads a client's message, one or two frames after an empty one (REQ), turns it
+ * into an exchange, and sends the answer to the same client. Memory limits, the log, metrics and
+ * draining thus work as for HTTP. ZeroMQ carries no API key.
  *
  * A client never waits beyond its time limit: if the exchange fails or is late, the client gets the
  * handler's `failure` instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
@@ -19,12 +19,12 @@ struct http_options;
 struct http_server;
 struct zmq_server;
 
-/* The message of an exchange, as its handler sees it. */
+/* The message of an exchange, for its handler. */
 struct zmq_frames {
     const void *header, *tensor; /* borrowed; they live as long as the exchange */
     size_t header_size, tensor_size;
     bool has_tensor;     /* there are two frames */
-    char model[128];     /* the one that this client has named; "": none. The handler of a message
+    char model[128];     /* the model that this client has named; "": none. The handler of a message
                             without a tensor sets it; it is kept if the answer is 200 */
     const char *failure; /* constant to send if the answer is not 200; zeros by default. NULL: send
                             nothing, so that the client starts again */
@@ -45,9 +45,8 @@ enum status zmq_start(struct http_server *server, struct zmq_server **ret,
 /* Takes no more messages. */
 void zmq_begin_end(struct zmq_server *zmq);
 
-/* Whether messages are not answered yet. Accepts NULL. */
+/* True if some messages have no answer yet. Accepts NULL. */
 bool zmq_is_busy(const struct zmq_server *zmq);
 
-/* Sends the answers that are there and closes the socket. No exchange may be waiting. Accepts
- * NULL. */
+/* Sends the finished answers and closes the socket. No exchange may be waiting. Accepts NULL. */
 void zmq_stop(struct zmq_server *zmq);

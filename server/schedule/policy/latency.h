@@ -1,9 +1,9 @@
-/* L(b): the time of a forward pass of b images on one lane. It plans the passes: the sizes in which
- * n images run fastest.
+/* L(b): the time of a forward pass of b images on one lane. It plans the sizes of passes in which n
+ * images run fastest.
  *
- * Measured while the session warms up, then updated by every pass: an exponentially weighted mean
- * for each compiled size. A busy neighbour or heat slows all sizes alike, so the times of sizes
- * that have not run lately follow those that have.
+ * Times are measured while the session warms up, then updated by every pass: an exponentially
+ * weighted mean for each compiled size. A busy neighbour or heat slows all sizes alike, so the
+ * times of sizes that have not run recently are adjusted with those that have.
  *
  * Pure; the scheduler's lock guards it. Times are nanoseconds. */
 #pragma once
@@ -18,50 +18,49 @@
 struct session_info;
 
 struct latency {
-    int count;                    /* compiled sizes; 0: nothing is known of this lane */
+    int count; /* number of compiled sizes; 0: nothing is known about this lane */
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
-    double ns[LATENCY_MAX_SIZES]; /* of a pass */
-    int age[LATENCY_MAX_SIZES];   /* passes of other sizes since its last one */
-    bool is_known;                /* some size has been measured */
+    double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
+    int age[LATENCY_MAX_SIZES];   /* number of passes of other sizes since this size last ran */
+    bool is_known;                /* at least one size has been measured */
     int most;                     /* images of the largest pass: LATENCY_MAX_BATCH, or fewer */
-    double floor;                 /* the least that ns[0] has ever been */
+    double floor;                 /* lowest value that ns[0] has had */
 
-    /* Derived from ns: of n images on this lane, run one pass after the other, the shortest total
-     * and the images of the first pass. */
+    /* Derived from ns: for n images in consecutive passes on this lane, the shortest total time,
+     * and the size of the first pass. */
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
     int best; /* images of the pass with the most images per second */
-    int full; /* images of the smallest pass that is nearly as good */
+    int full; /* size of the smallest pass that is nearly as efficient */
 };
 
-/* `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] of sizes[i], 0 where
- * it is not known: then it is guessed from its neighbours. A file may fix its batch to more than
- * LATENCY_MAX_BATCH images: its passes are planned for no more, and padded. */
+/* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, with milliseconds[i] of sizes[i];
+ * 0 if unknown, then it is estimated from its neighbours. A file may fix its batch to more than
+ * LATENCY_MAX_BATCH images: passes are planned for at most that many, and padded. */
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
 
-/* As the session has measured its sizes. */
+/* Uses the session's measurements. */
 void latency_init_session(struct latency *latency, const struct session_info *info);
 
-/* A pass of `images` (padded to the next compiled size) took `ns`. */
+/* Records that a pass of `images` (padded to the next compiled size) took `ns`. */
 void latency_observe(struct latency *latency, int images, int64_t ns);
 
-/* The smallest compiled size >= images (at most the largest); `images` where nothing is known. */
+/* The smallest compiled size >= images (at most the largest); `images` if no size is known. */
 int latency_padded(const struct latency *latency, int images);
 
-/* One pass of `images`, padding included; 0 when not known. */
+/* Duration of one pass of `images`, padding included; 0 if unknown. */
 int64_t latency_run(const struct latency *latency, int images);
 
-/* Images of the first pass of the fastest sequence of passes, 1 … images: padding up, or a part,
- * whichever is faster. */
+/* Size of the first pass in the fastest sequence of passes for `images`, 1 … images. */
 int latency_first(const struct latency *latency, int images);
 
-/* Passes of that sequence. */
+/* Number of passes in that sequence. */
 int latency_passes(const struct latency *latency, int images);
 
-/* Images a nanosecond in the long run; 0 when not known. */
+/* Maximum throughput in images per nanosecond; 0 if unknown. */
 double latency_rate(const struct latency *latency);
 
-/* A rate of events: a count that fades with time constant `tau`. */
+/* A rate of events: a count that decays with time constant `tau`. */
 struct arrivals {
     double weight; /* at `last` */
     int64_t last, tau;
@@ -69,5 +68,5 @@ struct arrivals {
 
 void arrivals_init(struct arrivals *arrivals, int64_t tau_ns);
 void arrivals_note(struct arrivals *arrivals, size_t count, int64_t now);
-/* Events a nanosecond. */
+/* Events per nanosecond. */
 double arrivals_rate(const struct arrivals *arrivals, int64_t now);

@@ -1,11 +1,11 @@
 /* The fair queue of a device: lanes of several models share it by measured time.
  *
- * One forward pass runs on a device at a time: on a CPU two would compete for the cores. The next
+ * One forward pass runs on a device at a time; on a CPU two would compete for the cores. The next
  * turn goes to the waiting lane that has used the least time. A lane that was idle starts at the
- * level of the others: time is not saved up. A lane gets a free device at once. So a model with
- * passes of 100 ms and one with passes of 10 ms get equal time, as long as both have work.
+ * level of the others, so it cannot save up time. A lane gets a free device at once. So a model
+ * with passes of 100 ms and one with passes of 10 ms get equal time while both have work.
  *
- * Thread-safe; a struct device_turn belongs to one lane's thread. Locks: one per device, held for a
+ * Thread-safe; a struct device_turn belongs to one lane's thread. One lock per device, held for a
  * few instructions, never together with another one. */
 #pragma once
 
@@ -18,31 +18,32 @@ struct device_queue; /* of one device */
 /* A lane's turns; private to device_queue.c, guarded by the queue's lock. */
 struct device_turn {
     struct device_queue *queue;
-    struct device_turn *next; /* of those that wait */
-    int64_t used;             /* nanoseconds, on the device's own scale */
+    struct device_turn *next; /* in the list of waiting turns */
+    int64_t used;             /* nanoseconds, relative to the device's other lanes */
     bool waits, has;
     pthread_cond_t granted;
 };
 
-/* NULL when out of memory; device_queue_free takes NULL. */
+/* Returns NULL when out of memory; device_queue_free() accepts NULL. */
 struct device_queue *device_queue_create(void);
 void device_queue_free(struct device_queue *queue);
 
-/* Returns the arena of the sessions that take turns here. It lives as long as the queue. */
+/* Returns the arena of the sessions that take turns on this device. It lives as long as the
+ * queue. */
 struct shared_arena *device_queue_arena(struct device_queue *queue);
 
-/* `queue` outlives the turn. */
+/* `queue` must outlive the turn. */
 void device_turn_init(struct device_turn *turn, struct device_queue *queue);
 void device_turn_done(struct device_turn *turn);
 
 /* Sleeps until it is this lane's turn. */
 void device_turn_begin(struct device_turn *turn);
 
-/* Whether another lane waits for its turn. Takes no lock. */
+/* True if another lane waits for its turn. Takes no lock. */
 bool device_turn_is_contended(struct device_turn *turn);
 
-/* Gives the device back after `used` nanoseconds. With `wants_more` the lane is in line again at
- * once, though it will only come (device_turn_begin, or device_turn_end once more) when it has
- * answered what it ran: so that a lane with many short passes is not behind one with long passes
- * each time. */
+/* Gives the device back after `used` nanoseconds. With `wants_more` the lane queues again at once,
+ * although it first answers its images and only then calls device_turn_begin() (or
+ * device_turn_end() again). Otherwise a lane with many short passes would wait behind one with long
+ * passes each time. */
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more);

@@ -4,17 +4,17 @@
 #include "models/folder/model.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Sets image->answer. `outputs`: all outputs of a pass of `batch` images, of which this one was
- * number `row`. `buffers`: an array of TASK_MAX_OUTPUTS. Any thread that owns the image. Errors are
- * those of task_answer_of, with the sentence in image->error. */
+/* Sets image->answer. `outputs` are all outputs of a pass of `batch` images, in which this one was
+ * number `row`. `buffers` is an array of TASK_MAX_OUTPUTS. Any thread that owns the image. Errors
+ * are those of task_answer_of(), with the sentence in image->error. */
 enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
                             int batch, int row, struct task_buffer *buffers,
                             struct predict_image *image) MUST_USE;
 
-/* Where a photo of image->width x height pixels lies in the model's input. STATUS_INVALID. */
+/* Position of a photo of image->width x height pixels in the model's input. STATUS_INVALID. */
 enum status image_place(const struct preprocess *p, const struct predict_image *image,
                         struct task_geometry *ret, struct error *err) MUST_USE;
 
-/* The name of a class of a request's answers: a text of the request, or the model's label; NULL: it
- * has none. */
+/* The name of a class in a request's answers: a text of the request, or the model's label; NULL if
+ * it has none. */
 const char *predict_class_name(const struct predict_request *request, size_t index);

@@ -1,39 +1,40 @@
 /* The metrics of one model's scheduler and lanes:
  *
  *     lensd_images_total{model,result}          images answered; result: "ok" or a status word
- *     lensd_detections_total{model}             boxes in answers, of a model that finds boxes
+ *     lensd_detections_total{model}             boxes in answers of a detector
  *     lensd_phase_seconds{model,phase}          histogram. Per request: read (first byte to
  *                                               admission), write (answer ready to last byte sent);
  *                                               per image: decode, preprocess, queue
- *     lensd_phase_seconds{model,phase,device}   the same for what a device does, once an image, of
- *                                               the whole batch: copy_in, forward, copy_out
+ *     lensd_phase_seconds{model,phase,device}   the same for phases of a device, per image, for the
+ *                                               whole batch: copy_in, forward, copy_out
  *     lensd_latency_seconds{model}              histogram, a request from first byte to answer
  *     lensd_predicted_seconds{model}            histogram, predicted time from admission to answer
  *     lensd_prediction_ratio{model}             histogram, actual over predicted time: 1 is perfect
  *     lensd_batch_size{model,device}            histogram, images per forward pass
- *     lensd_batches_closed_total{model,reason}  why batches closed
+ *     lensd_batches_closed_total{model,reason}  reasons why batches closed
  *     lensd_forward_failures_total{model,device}  forward passes that failed, retries included
  *     lensd_batch_splits_total{model,device,cause}  batches run again in parts; cause: "failure"
  *                                               or "memory", where the cap was lowered as well
- *     lensd_batch_cap{model,device}             gauge: images a lane runs together now
+ *     lensd_batch_cap{model,device}             gauge: current limit of images per pass of a lane
  *     lensd_device_seconds_total{model,device}  time the device spent on the model's passes
  *     lensd_device_quarantined{model,device}    gauge: lanes quarantined because the device fails
  *     lensd_response_cache_hits_total{model}    requests answered from the response cache; in
  *                                               lensd_latency_seconds, but not counted as images
- *     lensd_response_cache_misses_total{model}  requests whose answers it did not have, and got
+ *     lensd_response_cache_misses_total{model}  requests whose answers were stored in it
  *     lensd_refused_total{model,cause}          images refused; cause: a status word
  *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
- *     lensd_in_flight_images{model}             gauge: admitted, past that
+ *     lensd_in_flight_images{model}             gauge: admitted, claimed by a decode worker or
+ * later
  *
- * and, for boards made for Triton, its names with {model,version}. A request is what came in one
- * HTTP request; it failed when one of its images did; its times are those of its slowest image:
+ * and, for dashboards made for Triton, its names with {model,version}. A request is one HTTP
+ * request. It failed if one of its images did; its times are those of its slowest image:
  *
  *     nv_inference_request_success, nv_inference_request_failure{reason}, nv_inference_count,
  *     nv_inference_exec_count, nv_inference_pending_request_count, nv_model_load_duration_secs,
  *     nv_inference_{request,queue,compute_input,compute_infer,compute_output}_duration_us
  *
- * Thread-safe (metrics.h). Nothing is allocated and no lock taken once a model is loaded, but for
- * the first image that ends in a status. */
+ * Thread-safe (metrics.h). Nothing is allocated and no lock taken once a model is loaded, except
+ * for the first image with a given error status. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -57,10 +58,10 @@ struct triton_meters {
 };
 
 struct meters {
-    struct metrics *metrics; /* borrowed; may be NULL: then nothing is counted */
+    struct metrics *metrics; /* borrowed; may be NULL, then nothing is counted */
     char labels[272];        /* model="…" */
     struct metric *images_ok;
-    struct metric *detections; /* of a model that finds boxes; else NULL */
+    struct metric *detections; /* for a detector; otherwise NULL */
     struct metric *phases[PHASE_COUNT];
     struct metric *latency, *predicted, *prediction_ratio;
     struct metric *cache_hits, *cache_misses;
@@ -73,7 +74,7 @@ struct meters {
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
                  const char *version, bool finds_boxes);
 
-/* What a lane counts; lanes of a model on the same device share the series. */
+/* The series of a lane; lanes of a model on the same device share them. */
 struct lane_meters {
     struct metric *copy_in, *forward, *copy_out; /* phases */
     struct metric *batch_size;
@@ -87,7 +88,7 @@ struct lane_meters {
 void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
                       struct device_id device);
 
-/* An image was answered with `status`. */
+/* Counts an image that was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
 /* Milliseconds of a request, and of its slowest image in each phase. */
@@ -95,19 +96,19 @@ struct request_times {
     double total, queue, input, infer, output;
 };
 
-/* Counts a request before its on_done. `status`: that of its first image that failed. */
+/* Counts a request before its on_done. `status` is that of its first failed image. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
-/* A request was answered from the response cache, `ms` after its first byte. */
+/* Counts a request that was answered from the response cache, `ms` after its first byte. */
 void meters_cache_hit(struct meters *meters, double ms);
 
-/* An admitted image was predicted to be answered within `predicted`, and took `actual`
- * (nanoseconds; predicted 0: not known). */
+/* Records that an admitted image took `actual` nanoseconds, with the prediction `predicted` (0:
+ * none). */
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual);
 
-/* A request for `images` was refused by the model's scheduler. */
+/* Counts a request for `images` that the model's scheduler refused. */
 void meters_refusal(struct meters *meters, enum status cause, size_t images);
 
-/* `images` were refused; `model` "" where the request's model is not one of ours. */
+/* Counts `images` that were refused; `model` is "" if the request's model is unknown. */
 void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
                             size_t images);

@@ -1,10 +1,10 @@
 /* The model host's table of models, private to model_table.c ◀ model_demand.c ◀ model_sizes.c ◀
  * model_load.c and model_host.c.
  *
- * Locks: `lock` guards the table, the list of what retires, and every deployment's `users`. Nothing
- * of a scheduler is called while it is held. A thread that uses a deployment without the lock
- * counts as one of its users; a thread that takes the deployment out of the table waits for them
- * before it ends it. `state` is an atomic copy, so that it can be read anywhere. */
+ * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
+ * No function of a scheduler is called while it is held. A thread that uses a deployment without
+ * the lock is counted in its users; a thread that takes the deployment out of the table waits for
+ * them before it ends it. `state` is an atomic copy that any thread can read. */
 #pragma once
 
 #include <pthread.h>
@@ -13,11 +13,11 @@
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/worker.h"
 
-/* Failures of sizes that are remembered. */
+/* Number of size failures that are remembered. */
 #define FAILED_SIZES 16
 
 struct deployment_size {
-    int height, width; /* 0: none */
+    int height, width; /* 0: empty */
 };
 
 static inline bool table_is_shortage(enum status status)
@@ -27,11 +27,11 @@ static inline bool table_is_shortage(enum status status)
 
 struct failed_size {
     struct deployment_size size;
-    bool is_short; /* of memory: forgotten when a model is unloaded */
+    bool is_short; /* memory was short: forgotten when a model is unloaded */
     char why[300];
 };
 
-/* What is known of a model, loaded or not. */
+/* Facts about a model, loaded or not. */
 struct model_brief {
     uint64_t parameter_bytes, file_bytes;
     bool takes_images, takes_texts, answers_photos;
@@ -42,51 +42,51 @@ struct model_brief {
     size_t class_count;
 };
 
-/* One line of the table: a version of a model, from its announcement until it leaves the table, and
- * as long as requests hold it. */
+/* One entry of the table: a version of a model, from its announcement until it leaves the table and
+ * no request holds it. */
 struct model_entry {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
     enum model_state state;
-    bool is_required; /* its name has to be served where options.ready_strict */
+    bool is_required; /* with options.ready_strict its name must be served */
     double progress;
-    const char *phase; /* static text: what the load does */
-    int64_t begun;     /* clock_now() when it began to load */
+    const char *phase; /* static text: the current phase of the load */
+    int64_t begun;     /* clock_now() at the start of the load */
     char failure[sizeof((struct model_status *)0)->failure];
-    struct deployment *deployment;  /* exactly while state is MODEL_READY, but for pipelines */
+    struct deployment *deployment;  /* exactly while state is MODEL_READY, except for pipelines */
     struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
-    struct model_brief brief;       /* zeroes until it has been read */
+    struct model_brief brief;       /* zeroed until it has been read */
 
     struct model_host *host;
     _Atomic int refs;        /* the table's and one for each request that holds it */
-    _Atomic int64_t used;    /* clock_now() when it was last held, let go or loaded */
-    _Atomic int64_t keep_ns; /* what the last request wants `idle_ns` to be; negative: nothing */
-    int64_t idle_ns;         /* without a request, before it is unloaded; INT64_MAX: never */
-    enum unload_cause cause; /* of MODEL_UNLOADING and MODEL_UNLOADED */
-    bool on_demand;          /* a request asked for the load; others wait for it, too */
-    uint64_t wanted_at;      /* number of that wish, by which loads are ordered; 0: none */
+    _Atomic int64_t used;    /* clock_now() when it was last held, released or loaded */
+    _Atomic int64_t keep_ns; /* the last request's value for `idle_ns`; negative: none */
+    int64_t idle_ns;         /* time without a request before it is unloaded; INT64_MAX: never */
+    enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
+    bool on_demand;          /* a request caused the load; others wait for it, too */
+    uint64_t wanted_at;      /* number of the request for a load, which orders loads; 0: none */
     /* L(b) of the last deployment that ran batches; size 0 ends them */
     struct session_batch known[SESSION_MAX_BATCHES];
-    size_t took[DEVICE_MAX]; /* bytes of options.devices when it was last loaded */
+    size_t took[DEVICE_MAX]; /* by device: bytes used when it was last loaded */
     uint64_t loads, unloads[UNLOAD_CAUSES];
     double load_seconds; /* of the last load */
 
-    /* Of a model whose file leaves height and width free, while it is ready. */
-    struct deployment *sizes[DEPLOYMENT_SIZES]; /* beside `deployment`; NULL where there is none */
-    struct deployment_size wanted;              /* a size to be compiled */
+    /* For a model whose file does not fix height and width, while it is ready. */
+    struct deployment *sizes[DEPLOYMENT_SIZES]; /* in addition to `deployment`; NULL: empty */
+    struct deployment_size wanted;              /* the size to compile next */
     struct failed_size failed[FAILED_SIZES];    /* a ring: failure i is at i modulo its size */
-    size_t failed_count;                        /* so far */
-    uint64_t size_uses;                         /* so far */
+    size_t failed_count;                        /* total number */
+    uint64_t size_uses;                         /* total number */
 };
 
-/* Deployments that have been taken out of the table together, and are not freed yet. */
+/* Deployments that have been taken out of the table together and are not freed yet. */
 struct leaving {
     struct deployment *all[1 + DEPLOYMENT_SIZES];
     size_t count;
 };
 
 struct model_host {
-    struct model_host_options options; /* immutable, defaults filled in */
+    struct model_host_options options; /* immutable, with defaults filled in */
     struct pool *pool;
     struct device_budgets *budget;
     struct worker_context worker_context;           /* immutable */
@@ -94,133 +94,136 @@ struct model_host {
     _Atomic int state;                              /* enum model_host_state */
 
     pthread_mutex_t lock;
-    pthread_cond_t released;      /* a deployment has lost its last user */
-    struct model_entry **entries; /* by name, then in the order they were announced; each owned */
+    pthread_cond_t released;      /* signalled when a deployment loses its last user */
+    struct model_entry **entries; /* sorted by name and announcement; owned */
     size_t entry_count;
-    char default_name[sizeof((struct model_status *)0)->name]; /* "": none, or options have it */
+    char default_name[sizeof((struct model_status *)0)->name]; /* "" if unknown */
     size_t required_total;
-    uint64_t generations, serials; /* given to deployments so far */
+    uint64_t generations, serials; /* last numbers given to deployments */
     bool settled, draining;
     bool awaits_sizes; /* not ready until the sizes that its pipelines name are compiled */
     struct model_host_source source;
     struct deployment *retiring;     /* out of the table, not freed yet */
-    struct predict_request *waiting; /* for a load, oldest first */
+    struct predict_request *waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
-    uint64_t wishes; /* for loads, so far */
+    uint64_t wishes; /* number of requests for loads so far */
     /* table_sizes_to_come_locked(), which model_table.c must not call: model_sizes.c uses it */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
-/* Sizes that the stages of a pipeline name and that are not compiled yet. */
+/* Number of sizes that the stages of a pipeline name and that are not compiled yet. */
 int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
 
 /* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);
 
-/* The version that answers for a name (NULL: the default model): the one asked for, else the newest
- * that is ready, else one that tells why none is. NULL: there is no such model or version. */
+/* The version that answers for a name (NULL: the default model): the requested one, otherwise the
+ * newest ready one, otherwise one that gives the reason why none is. NULL: there is no such model
+ * or version. */
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
-/* The name that requests without one mean; NULL: none. */
+/* The model's name for requests without one; NULL: none. */
 const char *table_default_locked(const struct model_host *host);
 
-/* Seconds until a model that is loading will be ready, going by its progress so far; at least 1. */
+/* Estimated seconds until a loading model is ready, from its progress so far; at least 1. */
 int table_seconds_left(const struct model_entry *entry);
 
-/* The same until all models that load are ready. */
+/* The same until all loading models are ready. */
 int table_retry_after_locked(const struct model_host *host);
 
-/* The entry of exactly this version; NULL: none. */
+/* The entry of exactly this version, or NULL. */
 struct model_entry *table_find_version_locked(struct model_host *host, const char *name,
                                               const char *version);
 
-/* The deployment that serves the version, with the caller as a user; NULL: none. */
+/* The deployment that serves the version, or NULL; counts the caller as a user. */
 struct deployment *table_use_version(struct model_host *host, const char *name,
                                      const char *version);
 
-/* The other sizes of the model of `base` that are compiled, with the caller as a user of each.
- * Returns how many. */
+/* The other compiled sizes of the model of `base`; counts the caller as a user of each. Returns
+ * their number. */
 size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES]);
 
-/* Walks through everything that may hold images, in the table or leaving it, with the caller as a
- * user: releases `before` (NULL: begin), and returns the next; NULL: there is none. What enters the
- * table meanwhile comes last. */
+/* Iterates over all deployments that may hold images, in the table or leaving it. Releases `before`
+ * (NULL: start) and returns the next, counting the caller as its user, or NULL at the end.
+ * Deployments that enter the table meanwhile come last. */
 struct deployment *table_use_next(struct model_host *host, struct deployment *before);
 
-/* The entry of a version, a new one if need be; NULL when out of memory. What was announced without
- * a version gets it now. */
+/* The entry of a version, created if needed; NULL when out of memory. An entry that was announced
+ * without a version gets this one. */
 struct model_entry *table_enter_locked(struct model_host *host, const char *name,
                                        const char *version);
 
-/* The entry of the version, or what was announced without one; NULL: none. Without a version, the
- * one that answers for the name. */
+/* The entry of the version, or one announced without a version; otherwise NULL. Without `version`,
+ * the one that answers for the name. */
 struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
                                                 const char *version);
 
-/* Takes a deployment (*at may be NULL) out of the table, and puts it on the list `retiring`. */
+/* Moves a deployment (*at may be NULL) from the table to the list `retiring`. */
 void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving);
 
-/* The same of all that an entry has, whose sizes it forgets. */
+/* The same for all deployments of an entry, whose sizes it forgets. */
 void table_empty_locked(struct model_host *host, struct model_entry *entry,
                         struct leaving *leaving);
 
 /* Ends them; returns when they have answered everything. */
 void table_retire(struct model_host *host, const struct leaving *leaving);
 
-/* Lets go of the table's, or a request's, hold on an entry. */
+/* Releases the table's or a request's hold on an entry. */
 void table_unref_entry(struct model_entry *entry);
 
-/* Whether a request can be answered: at once, or once a load is done that requests may ask for. */
+/* True if a request can be answered: at once, or after a load that requests can start. */
 bool table_can_answer(const struct model_entry *entry);
 
-/* Fills in `brief`, also from its deployment where it has one. */
+/* Fills in `brief`, also from its deployment if it has one. */
 void table_describe_locked(struct model_entry *entry, const struct model *model,
                            const struct deployment *deployment);
 
-/* A load has failed. `is_passing`: a later one may succeed, so requests may ask for it. */
+/* Records a failed load. `is_passing`: a later load may succeed, so requests can start one. */
 void table_fail_locked(struct model_host *host, struct model_entry *entry, const char *failure,
                        bool is_passing);
 
-/* The entries that a request needs; 0: what it names cannot answer, and submitting tells why. */
+/* The entries that a request needs. Returns 0 if the named model cannot answer; submitting then
+ * returns the reason. */
 size_t table_find_needed_locked(struct model_host *host, const struct predict_request *request,
                                 struct model_entry *ret[static PIPELINE_STAGES_MAX]);
 
-/* Whether requests for the entry have to wait; asks for its load where it is unloaded. */
+/* True if requests for the entry have to wait; requests its load if it is unloaded. */
 bool table_want_locked(struct model_host *host, struct model_entry *entry);
 
-/* Makes a request hold the entries that it needs; false: it has to wait for a load. */
+/* Makes a request hold the entries that it needs. Returns false if it has to wait for a load. */
 bool table_hold_locked(struct model_host *host, struct predict_request *request);
 
-/* Whether an admitted request would have to wait for a load, which then begins. */
+/* True if an admitted request would have to wait for a load, which then begins. */
 bool table_must_wait_locked(struct model_host *host, const struct predict_request *request);
 
-/* Lets requests go on that wait for nothing more: all their models are loaded, their time is over,
- * or what they wait for does not come, such as `failed` (NULL: none). Unlocks. Called after changes
- * of the table. */
+/* Wakes requests that need not wait any more: all their models are loaded, their time is over, or
+ * their model cannot come, such as `failed` (NULL: none). Unlocks. Call it after changes of the
+ * table. */
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed);
 
 /* ---- model_demand.c ---- */
 
-/* Ends the holds of a request. */
+/* Releases the holds of a request. */
 void table_let_go(struct predict_request *request);
 
-/* Takes a request off the list of those that wait; false: it is not there. */
+/* Removes a request from the list of waiting ones. Returns false if it is not there. */
 bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request);
 
 /* Unloads least recently used models that are idle until a load of this model is likely to fit.
  * From the thread that loads. */
 void table_make_room(struct model_host *host, const struct model *model);
 
-/* Unloads the least recently used idle model but the named one; false: all are busy. */
+/* Unloads the least recently used idle model except the named one. Returns false if all are
+ * busy. */
 bool table_unload_oldest(struct model_host *host, const char *name);
 
-/* "; in memory are a (120 MiB, busy), b (80 MiB)": those that are loaded, but for the named one; ""
- * if there are none. */
+/* Writes "; in memory are a (120 MiB, busy), b (80 MiB)": the loaded models except the named one;
+ * "" if there are none. */
 void table_name_loaded(struct model_host *host, const char *name, char *text, size_t size);
 
-/* What the host gives to each of its deployments; the caller adds the rest. */
+/* The host's options for each of its deployments; the caller adds the rest. */
 struct deployment_options table_deployment_options(const struct model_host *host,
                                                    struct model *model,
                                                    const struct precision_choice *choices,
@@ -228,22 +231,22 @@ struct deployment_options table_deployment_options(const struct model_host *host
 
 /* ---- model_sizes.c ---- */
 
-/* Numbers a deployment that is about to be put into the table. `generation`: that of its load. */
+/* Numbers a deployment before it enters the table. `generation` is that of its load. */
 void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 
 /* Compiles the sizes in use of the same version for `deployment`, which is not in the table yet, so
- * that no request for them is refused. Sizes that fail are left out, and none is compiled where
- * `deployment` completes a first one, whose sizes stay. ret: zeroed; on failure, too, the caller
- * ends what is in it. STATUS_CANCELLED. */
+ * that no request for them is refused. Sizes that fail are omitted. None is compiled if
+ * `deployment` completes one made for a quick start, whose sizes stay. ret: zeroed; the caller ends
+ * its deployments, even on failure. STATUS_CANCELLED. */
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
                               bool completes, const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES],
                               struct error *err) MUST_USE;
 
-/* Tells the budget how many loads will follow the one that begins now. */
+/* Sets in the budget how many loads will follow the current one. */
 void table_plan_memory(struct model_host *host);
 
-/* Whether `completes` says that what replaces the entry's deployment has the same weights and
- * precision, so that its sizes stay. */
+/* True if the new deployment has the same weights and precision as the entry's (`completes`), so
+ * that the entry's sizes stay. */
 bool table_keeps_sizes_locked(const struct model_entry *entry, bool completes);

@@ -1,16 +1,16 @@
-/* A request in parts: its photos are decoded first, then parts of them go through models as images
- * of further requests, one request after the other, and the answers are put together.
+/* A request in parts: its photos are decoded first, then parts of them are run as images of further
+ * requests, one request after the other, and the answers are merged.
  *
  *     whole, decode_only ─▶ part ─▶ part ─▶ … ─▶ whole has the answers
  *
- * A plan says which part comes next: slices.c cuts a photo into tiles for one detector, stages.c
- * cuts out its boxes for the next model. Parts have the whole's deadline, client and priority, and
- * are batched as any other request. One thread at a time. */
+ * A plan chooses the next part: slices.c cuts a photo into tiles for one detector, stages.c crops
+ * its boxes for the next model. Parts have the whole's deadline, client and priority, and are
+ * batched like other requests. One thread at a time. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"
 
-/* A request of crops. It lives until parts_done(): answers refer to its model. */
+/* A request of crops. It lives until parts_done(), because answers refer to its model. */
 struct request_part {
     struct predict_request request;
     struct image *crops; /* request.images[i].pixels is crops[i] */
@@ -18,24 +18,24 @@ struct request_part {
 };
 
 struct request_parts {
-    struct predict_request *whole; /* the caller's; NULL: the request is not in parts */
+    struct predict_request *whole; /* owned by the caller; NULL: the request is not in parts */
     struct request_part *last;     /* NULL: none yet */
 
-    /* The plan. Called when the whole has been decoded, and then whenever the last part is done.
-     * *ret: the next part, from parts_add(); NULL: there is none, the whole has its answers. A
-     * failure is that of the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
+    /* The plan. Called when the whole has been decoded, and then after each part is done. *ret is
+     * the next part, from parts_add(); NULL: there is none, and the whole has its answers. A
+     * failure fails the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
     enum status (*next)(struct request_parts *parts, struct request_part **ret,
                         int *ret_retry_after_s, struct error *err);
 };
 
-/* Makes `whole` the first request: one that only decodes its photos. */
+/* Makes `whole` the first request, which only decodes its photos. */
 void parts_begin(struct request_parts *parts, struct predict_request *whole);
 
-/* A part of `count` images without pixels, for `model` (borrowed), with the options and the
- * callback of the whole. NULL: out of memory. */
+/* Adds a part of `count` images without pixels, for `model` (borrowed), with the options and the
+ * callback of the whole. NULL when out of memory. */
 struct request_part *parts_add(struct request_parts *parts, const char *model, size_t count);
 
-/* The `width` x `height` pixels of a picture from (x, y) on, as a picture of their own. */
+/* The `width` x `height` pixels of an image from (x, y) on, as an image. */
 struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
                         uint32_t height);
 
@@ -45,5 +45,5 @@ struct image parts_photo(const struct predict_image *photo);
 /* Records that the model which answered `part` answers the whole request. */
 void parts_answered_by(struct request_parts *parts, const struct request_part *part);
 
-/* Frees the parts, not the whole; fine on zeroes. */
+/* Frees the parts, not the whole; accepts zeroes. */
 void parts_done(struct request_parts *parts);

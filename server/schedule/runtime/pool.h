@@ -1,14 +1,14 @@
-/* The pool: threads shared fairly by several sources of work.
+/* The pool: threads that several sources of work share fairly.
  *
- * A source (a model's scheduler) offers tickets, one for each task. A thread takes a ticket of the
- * source that has used the least time and calls run(state, source), which picks the task. So a
- * model with a thousand waiting images does not keep another's single image waiting, and models
- * with work get equal time, not equal numbers of images. A source that was idle starts at the level
- * of the others: time is not saved up. Offering never allocates and never blocks on work.
+ * A source (a model's scheduler) offers tickets, one per task. A thread takes a ticket of the
+ * source that has used the least time and calls run(state, source), which chooses the task. So a
+ * model with a thousand waiting images does not delay another's single image, and models with work
+ * get equal time, not equal numbers of images. A source that was idle starts at the level of the
+ * others, so it cannot save up time. Offering never allocates and never blocks on work.
  *
- * Long tasks (large pictures) could keep all threads busy. So at most `threads` of them run at a
- * time, whatever sources they come from, and one thread more, the spare one, works only while long
- * tasks are run. */
+ * Long tasks (large photos) could keep all threads busy. Therefore at most `threads` of them run at
+ * a time, from all sources together, and one more thread, the spare one, works only while long
+ * tasks run. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,27 +17,26 @@
 
 #include "engine/base/status.h"
 
-/* Embedded in what offers work; zeroed at first; private to pool.c, guarded by the pool's lock. */
+/* Embedded in a source of work; initially zero; private to pool.c, guarded by the pool's lock. */
 struct pool_source {
     struct pool_source *next;
     size_t tickets;
-    size_t blocked;   /* of the tickets: those that found nothing but long tasks, while no further
-                         one could begin */
-    int64_t used;     /* nanoseconds, on the pool's own scale; those of running tasks as expected */
-    int64_t expected; /* of a task, lately */
+    size_t blocked;   /* tickets that found only long tasks while no further one could begin */
+    int64_t used;     /* nanoseconds, relative to other sources; running tasks count as expected */
+    int64_t expected; /* recent duration of a task */
 };
 
 struct pool_options {
-    int threads; /* at least 1; one more is the spare */
-    /* Called for each thread when it starts, in pool_create's own time: the state that run gets;
-     * NULL makes pool_create fail. stop frees it. */
+    int threads; /* at least 1; the spare thread is one more */
+    /* Called for each thread at its start, within pool_create(). Returns the state for run(); NULL
+     * makes pool_create() fail. stop() frees it. */
     void *(*start)(void *context);
-    void (*begin)(void); /* called by each thread before its first task; NULL: nothing */
-    /* False: only long tasks wait, and pool_begin_long refused. The ticket stays, and run is called
-     * again once a long task has ended. */
+    void (*begin)(void); /* called by each thread before its first task; may be NULL */
+    /* Returns false if only long tasks wait and pool_begin_long() refused. The ticket stays, and
+     * run() is called again after a long task has ended. */
     bool (*run)(void *state, struct pool_source *source);
-    /* Called in each thread when it has had no work for a second; `is_last`: nor has any other. May
-     * be NULL. */
+    /* Called in each thread that has had no work for a second. `is_last`: no other thread has had
+     * work either. May be NULL. */
     void (*rest)(void *state, bool is_last);
     void (*stop)(void *state);
     void *context;
@@ -46,21 +45,21 @@ struct pool_options {
 
 struct pool;
 
-/* Errors: STATUS_NO_MEMORY (also when no thread can be started). */
+/* STATUS_NO_MEMORY, also when no thread can be started. */
 enum status pool_create(const struct pool_options *options, struct pool **ret,
                         struct error *err) MUST_USE;
 
-/* Adds `tickets` to the source's; run will return true that many times. Any thread. */
+/* Adds `tickets` to the source's; run() must return true that many times. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
 
-/* Called by run: whether the task that it begins may be a long one. If so, call pool_end_long when
- * the task has ended, or turns out not to be long. */
+/* Called by run(): true if it may begin a long task. Then call pool_end_long() when the task has
+ * ended, or turns out to be short. */
 bool pool_begin_long(struct pool *pool) MUST_USE;
 void pool_end_long(struct pool *pool);
 
-/* Drops the source's tickets and waits until no thread is at work for it: afterwards it may be
- * freed, if nobody offers for it any more. From any thread but the pool's own. */
+/* Drops the source's tickets and waits until no thread works for it. Afterwards it may be freed, if
+ * no thread offers for it any more. Not from the pool's own threads. */
 void pool_forget(struct pool *pool, struct pool_source *source);
 
-/* Threads finish their task and end; tickets left are dropped. NULL is fine. */
+/* Threads finish their task and end; remaining tickets are dropped. NULL is fine. */
 void pool_free(struct pool *pool);

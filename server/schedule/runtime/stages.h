@@ -1,5 +1,5 @@
 /* The plan of a pipeline.json (models/folder/pipeline_config.h): the first stage's model gets the
- * photos, each further one crops of the boxes that the one before found. */
+ * photos, each later one crops of the boxes from the stage before. */
 #pragma once
 
 #include "models/folder/pipeline_config.h"
@@ -12,7 +12,7 @@ struct staged_request {
     struct model_host *host;
     char name[128];
     struct pipeline_config *config; /* owned */
-    size_t max_images;              /* of a part, which may have fewer */
+    size_t max_images;              /* per part, which may have fewer */
     /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
@@ -20,27 +20,26 @@ struct staged_request {
     /* private */
     size_t stage;                /* the stage whose crops wait or are being predicted */
     struct task_options options; /* those of the later stages */
-    struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* what each stage's model is given */
+    struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* inputs of each stage's model */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
-    bool keep_aspect[PIPELINE_STAGES_MAX]; /* the resize of the stage's model keeps the aspect */
-    struct preprocess
-        body_preprocess[PIPELINE_STAGES_MAX]; /* of a stage's model; width 0 unless RESIZE_BODY */
-    size_t rooms[PIPELINE_STAGES_MAX];        /* images of a part that leave room in its queue */
+    bool keep_aspect[PIPELINE_STAGES_MAX]; /* does the model's resize keep the aspect ratio? */
+    struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* width 0 unless RESIZE_BODY */
+    size_t rooms[PIPELINE_STAGES_MAX]; /* size of a part that leaves room in the stage's queue */
 };
 
-/* *ret: the staged request if the model that `whole` names is a pipeline, else NULL. Then the
- * caller sets `max_images` and `take`, and submits `whole` and after it the parts. *ret must live
- * as long as the answers; the caller frees it with stages_free(). All options of the request are
- * for the first stage, those of masks and vectors and top_k for the others, too. STATUS_NOT_READY
- * with *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one whose queue
- * is full (parts are admitted with the whole), STATUS_CONFIG one without boxes for the next. */
+/* *ret is the staged request if the model of `whole` is a pipeline, else NULL. The caller then sets
+ * `max_images` and `take`, submits `whole` and after it the parts, and frees *ret with
+ * stages_free() after the answers. All options of the request apply to the first stage; those of
+ * masks and vectors and top_k apply to the others, too. STATUS_NOT_READY with *ret_retry_after_s
+ * names a stage that cannot answer now, STATUS_OVERLOADED one with a full queue (parts are admitted
+ * with the whole), STATUS_CONFIG one without boxes for the next. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
 
-/* Whether a pipeline can answer with the models that are served now. STATUS_CONFIG with the
- * sentence that its requests would get; stages whose model is not ready are passed over, and so is
- * a model that is no pipeline. STATUS_NO_MEMORY. */
+/* Checks whether a pipeline can answer with the currently served models. STATUS_CONFIG with the
+ * sentence for its requests. Skips stages whose model is not ready, and models that are not
+ * pipelines. STATUS_NO_MEMORY. */
 enum status stages_check(struct model_host *host, const char *name, const char *version,
                          struct error *err) MUST_USE;
 

@@ -1,17 +1,17 @@
-/* The decode workers' work: one image from bytes to a slot of its model's forming batch. The
- * functions are what a pool (pool.h) needs. */
+/* Decode workers: each task takes one image from bytes to a slot of its model's forming batch. The
+ * functions are those that a pool (pool.h) needs. */
 #pragma once
 
 #include "server/schedule/runtime/pool.h"
 
-/* What all workers use. */
+/* The state that all workers share. */
 struct worker_context {
     const struct model_host_options *options;
-    struct device_budgets *budget; /* large pictures ask it for memory */
-    size_t small_picture;          /* bytes; smaller ones do not */
+    struct device_budgets *budget; /* for the memory of large photos */
+    size_t small_picture;          /* bytes; smaller photos need no permission */
 };
 
-/* context: struct worker_context, outlives the pool. NULL when out of memory. */
+/* `context` is a struct worker_context that outlives the pool. Returns NULL when out of memory. */
 void *worker_start(void *context);
 bool worker_run(void *state, struct pool_source *source);
 void worker_rest(void *state, bool is_last);
