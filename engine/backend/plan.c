@@ -1,5 +1,4 @@
-/* Gives every value of a graph its place in one arena: how long each lives, which values share
- * bytes, and where each block of bytes goes. */
+/* Assigns every value of a graph a place in one arena: lifetimes, sharing of bytes, and offsets. */
 #include "engine/backend/plan.h"
 
 #include <stdlib.h>
@@ -10,8 +9,8 @@
 /* A block of the arena: one or more values that share bytes (views, in-place chains). */
 struct block {
     size_t bytes, offset;
-    size_t first, last; /* node positions, inclusive: from its producer to its last reader */
-    bool is_output;     /* it has an output, and lies after all blocks without one */
+    size_t first, last; /* node positions of its producer and its last reader */
+    bool is_output;     /* contains an output, and lies after all blocks without one */
 };
 
 struct planner {
@@ -20,8 +19,8 @@ struct planner {
     uint32_t *block_of; /* by value->index; NO_BLOCK for constants and inputs */
     struct block *blocks;
     size_t block_count;
-    size_t *last_read; /* by value->index: position of the last reader; node_count for outputs */
-    size_t *reads;     /* by value->index: by nodes, and as outputs */
+    size_t *last_read; /* by value->index: position of the last reader; for outputs node_count */
+    size_t *reads;     /* by value->index: number of readers, graph outputs included */
 };
 
 #define NO_BLOCK  UINT32_MAX
@@ -49,8 +48,8 @@ static bool claims(const struct planner *p, const struct node *node, struct kern
     return p->claim(node, ret) && kernel_fits_layout(ret, node);
 }
 
-/* Inputs of a Concat along the last dimension get the pitch of its rows where their producers can
- * write so; an offset that is no multiple of ROW_ALIGN would not suit vectors. */
+/* Gives inputs of a Concat along the last dimension the pitch of its rows, if their producers can
+ * write with a pitch. Offsets must be multiples of ROW_ALIGN, for vectors. */
 static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
 {
     const struct value *whole = node_output(concat, 0);
@@ -81,12 +80,12 @@ static void find_parts(struct planner *p, struct plan *plan, const struct node *
 static bool is_view(const struct node *node)
 {
     const struct op_info *info = op_find(node->op, node->opset);
-    /* Dropout with its mask makes a second output that has to be filled. */
+    /* A Dropout with a mask has a second output that must be written. */
     return info && info->traits & OP_VIEW && !node_output(node, 1);
 }
 
-/* The operand whose block output 0 may take over; NULL: none. The node must be its very last
- * also through every view of it, and it must be large enough. */
+/* The operand whose block output 0 may overwrite, or NULL. The node must be the last reader of all
+ * its views, and it must be large enough. */
 static const struct value *overwritten(const struct planner *p, const struct node *node, size_t n)
 {
     struct kernel_caps caps;
@@ -126,8 +125,8 @@ static enum status add_block(struct planner *p, const struct value *value, size_
     return STATUS_OK;
 }
 
-/* A base must live as long as its views: the last read of a view counts as a read of its base. Done
- * before blocks are made, so that no node takes over bytes that a view still needs. */
+/* A base must live as long as its views, so the last read of a view counts as a read of its base.
+ * Call this before blocks are made, so that no node overwrites bytes that a view still needs. */
 static void propagate_view_reads(struct planner *p)
 {
     const struct graph *graph = p->graph;
@@ -142,7 +141,7 @@ static void propagate_view_reads(struct planner *p)
     }
 }
 
-/* The only reader of a part of a Concat. */
+/* The only reader of an input of a Concat. */
 static const struct node *reader_of(const struct planner *p, const struct value *value)
 {
     return p->graph->nodes[p->last_read[value->index]];
@@ -158,7 +157,7 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
             if (!value)
                 continue;
             const struct value *base = node_input(node, 0);
-            /* An output of the graph must not lie in the caller's input: its view is copied. */
+            /* A graph output must not lie in the caller's input: copy such a view. */
             bool is_callers = base && plan->places[base->index].kind == PLACE_INPUT &&
                               p->last_read[value->index] == graph->node_count;
             if (o == 0 && is_view(node) && !is_callers) {
@@ -176,7 +175,8 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                 continue;
             }
             plan->places[value->index].kind = PLACE_ARENA;
-            if (p->block_of[value->index] != NO_BLOCK) /* its parts were there before it */
+            if (p->block_of[value->index] !=
+                NO_BLOCK) /* a Concat's inputs already have its block */
                 continue;
             const struct value *from = o == 0 ? overwritten(p, node, n) : NULL;
             if (from) {
@@ -222,7 +222,7 @@ static enum status place_blocks(struct planner *p, bool outputs_last, struct pla
     for (size_t b = 0; b < p->block_count; b++) {
         struct block *block = order[b];
         size_t offset = block->is_output ? plan->outputs_at : 0, end;
-        /* `placed` is sorted by offset: look through the gaps in ascending order. */
+        /* `placed` is sorted by offset: try the gaps in ascending order. */
         for (size_t i = 0; i < placed_count; i++) {
             const struct block *other = placed[i];
             if (other->last < block->first || block->last < other->first)

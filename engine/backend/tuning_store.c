@@ -22,7 +22,7 @@
 
 enum {
     ENTRIES_MOST = 8192,
-    FILE_MOST = 40 << 20, /* bytes: ENTRIES_MOST of the longest fit */
+    FILE_MOST = 40 << 20, /* bytes: enough for ENTRIES_MOST of maximal length */
     HASH_TEXT = 33,       /* 32 hexadecimal digits and a terminator */
     HEAD_MOST = 64,
 };
@@ -36,15 +36,15 @@ struct tuning {
     struct graph_hash key;
     enum tuning_kind kind;
     char *text;
-    uint64_t change; /* the table's change that set it; 0: read from the file */
+    uint64_t change; /* number of the table's change that set it; 0: read from the file */
 };
 
 static struct {
     pthread_mutex_t lock;
     struct tuning *entries;
     size_t count, capacity;
-    uint64_t changes; /* texts that this process has set */
-    uint64_t written; /* the last of them that is in the file */
+    uint64_t changes; /* number of texts that this process has set */
+    uint64_t written; /* number of the last change that is in the file */
     char *folder;     /* of tuning_save(); NULL: none */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -82,7 +82,7 @@ static void put_locked(enum tuning_kind kind, const struct graph_hash *key, cons
     struct tuning *t = find_locked(kind, key);
     if (t && (!strcmp(t->text, text) || (!is_measured && t->change > table.written)))
         return;
-    /* A full table reads nothing new: each old entry of the file would push out a later one. */
+    /* Do not add entries of the file to a full table: each would displace a newer one. */
     if (!t && !is_measured && table.count == ENTRIES_MOST)
         return;
     char *copy = strdup(text);
@@ -174,14 +174,15 @@ char *tuning_folder(const char *option)
         return NULL;
     if (option)
         n = asprintf(&folder, "%s", option);
-    else if (base && base[0] == '/') /* the XDG base directory specification: others are invalid */
+    else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* not made: it may be a mistake */
+    else if (home && home[0] == '/' &&
+             access(home, F_OK) == 0) /* not created: the path may be a mistake */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }
 
-/* malloc'ed; NULL: no memory. */
+/* malloc'ed; NULL when out of memory. */
 static char *path_in(const char *folder)
 {
     char machine[HASH_TEXT], *path;
@@ -191,7 +192,7 @@ static char *path_in(const char *folder)
 
 /* ---- reading ---- */
 
-/* Parsers: they advance *at past the parsed text; false: the text is something else. */
+/* Parsers: they advance *at past the parsed text. They return false if the text does not match. */
 
 static bool read_text(const char **at, const char *text)
 {
@@ -213,7 +214,7 @@ static bool read_hash(const char **at, struct graph_hash *ret)
     return true;
 }
 
-/* Parses one line, and adds it to the table unless it is only to be checked. */
+/* Parses one line, and adds it to the table if `adds`. */
 static bool read_entry_locked(const char **at, bool adds)
 {
     char text[TUNING_TEXT];
@@ -238,7 +239,7 @@ static bool read_entry_locked(const char **at, bool adds)
     return true;
 }
 
-/* The first line, for this CPU and build. */
+/* Writes the first line, for this CPU and build. */
 static void print_head(char ret[static HEAD_MOST])
 {
     char machine[HASH_TEXT];
@@ -248,7 +249,7 @@ static void print_head(char ret[static HEAD_MOST])
 
 #define LAST_LINE (sizeof "end \n" - 1 + HASH_TEXT - 1)
 
-/* "end …\n" for all bytes before it. */
+/* Writes "end …\n" for all bytes before it. */
 static void print_end(const char *bytes, size_t size, char ret[static LAST_LINE + 1])
 {
     struct graph_hash hash = {{0, 0}};
@@ -273,7 +274,7 @@ static bool add_file(const char *bytes, size_t size)
     size_t count = 0;
     bool good = true;
     pthread_mutex_lock(&table.lock);
-    for (; good && at < last; count++) /* no table that was written has more entries */
+    for (; good && at < last; count++) /* written tables have at most this many entries */
         good = count < ENTRIES_MOST && read_entry_locked(&at, false);
     good = good && at == last;
     for (at = first; good && at < last;)
@@ -328,8 +329,8 @@ bool tuning_make_folder(const char *folder)
     return made;
 }
 
-/* A descriptor that holds the lock until it is closed; -1: without a lock. Who holds it writes one
- * file; one that was stopped meanwhile is not waited for. */
+/* Returns a descriptor that holds the lock until it is closed; -1: without a lock. The holder only
+ * writes one file, so a holder that was stopped is not waited for. */
 static int lock_folder(const char *folder)
 {
     enum { TRIES = 500 };
@@ -347,7 +348,8 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* The file's bytes, malloc'ed; NULL: no memory. *ret_change: the newest change in it. */
+/* The file's contents, malloc'ed; NULL when out of memory. *ret_change is the newest change in
+ * it. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];
@@ -377,7 +379,7 @@ static char *print_file(size_t *ret_size, uint64_t *ret_change)
     return NULL;
 }
 
-/* Writes beside the path and renames; 0, or errno. */
+/* Writes a file beside `path` and renames it. Returns 0 or errno. */
 static int replace_file(const char *path, const char *bytes, size_t size)
 {
     char *beside;
@@ -469,7 +471,7 @@ enum status tuning_try_folder(const char *folder, struct error *err)
 {
     struct stat info;
     char *path = strdup(folder);
-    const char *at = path; /* the folder, or the nearest above it that is there */
+    const char *at = path; /* the folder, or its nearest existing parent */
     int cause = path ? 0 : ENOMEM;
     while (!cause && stat(at, &info) != 0) {
         char *slash = at == path ? strrchr(path, '/') : NULL;

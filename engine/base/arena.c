@@ -54,7 +54,7 @@ void *arena_alloc(struct arena *arena, size_t count, size_t size)
         if (!chunk)
             return NULL;
         chunk->size = room;
-        /* A big block is inserted after the head, so that the head's free room is still used. */
+        /* A big block is inserted after the head, so that the head's free space stays usable. */
         if (arena->head && bytes > CHUNK_BYTES) {
             chunk->next = arena->head->next;
             arena->head->next = chunk;

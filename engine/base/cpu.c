@@ -1,5 +1,5 @@
-/* Reads what the process may use of the host: cores from the affinity mask and the cgroup quota,
- * memory from /proc/meminfo and the cgroup; instruction sets: cpu_x86.c, cpu_arm.c. */
+/* Detects the host's resources for the process: cores from the affinity mask and the cgroup quota,
+ * memory from /proc/meminfo and the cgroup. cpu_x86.c and cpu_arm.c detect instruction sets. */
 #include "engine/base/cpu.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Reads a small file as a whole; false when it is not there. */
+/* Reads a whole small file. Returns false if it does not exist. */
 static bool read_text(const char *path, char *text, size_t size)
 {
     FILE *file = fopen(path, "re");
@@ -36,7 +36,7 @@ struct cgroup_reader {
     void *ret;
 };
 
-/* Reads the folders from `group` up to the root: a parent's limit binds its children too. */
+/* Reads the folders from `group` up to the root, because a parent's limit applies, too. */
 static void read_along(const char *root, const char *group,
                        void (*read)(const char *folder, void *ret), void *ret)
 {
@@ -64,7 +64,7 @@ static bool names_controller(const char *list, const char *name)
 }
 
 /* Lines are "hierarchy:controllers:path"; v2 is "0::path", v1 names its controllers. In a container
- * a group's own path may not be visible: the root is read in any case. */
+ * a group's own path may be invisible, so the root is always read. */
 static void read_cgroups(const char *root, const char *proc_cgroup,
                          const struct cgroup_reader *reader)
 {
@@ -98,7 +98,7 @@ static void keep_smaller(double quota, double *smallest)
         *smallest = quota;
 }
 
-/* cgroup v2's cpu.max: "150000 100000" or "max 100000". */
+/* Reads cgroup v2's cpu.max: "150000 100000" or "max 100000". */
 static void quota_v2(const char *folder, void *smallest)
 {
     char path[4352], text[64];
@@ -156,7 +156,8 @@ static uint64_t number_in(const char *folder, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-/* Pages of files, which the kernel takes back when memory is short, are counted as used. */
+/* Cached file pages count as used in the cgroup, but the kernel reclaims them when memory is
+ * short. */
 static uint64_t file_pages(const char *folder, const char *active, const char *inactive)
 {
     char path[4352], text[16384];
@@ -207,7 +208,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int affinity_cores(void)
 {
-    /* A host may have more CPUs than cpu_set_t's 1024: grow until the kernel accepts the size. */
+    /* A host may have more CPUs than cpu_set_t's 1024: enlarge the set until the kernel accepts
+     * it. */
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         size_t size = CPU_ALLOC_SIZE((size_t)cpus);
@@ -268,7 +270,7 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-/* ulimit -v limits the address space; the first number in /proc/self/statm is the part in use. */
+/* ulimit -v limits the address space; the first number in /proc/self/statm is the used part. */
 static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
     struct rlimit limit;
@@ -297,7 +299,7 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
-    struct sysinfo info; /* without /proc; it counts no caches as free */
+    struct sysinfo info; /* if /proc is missing; it does not count caches as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

@@ -17,7 +17,7 @@
 
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
-/* Reads up to `size` bytes; false with errno on failure. */
+/* Reads up to `size` bytes. Returns false with errno on failure. */
 static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
 {
     size_t done = 0;
@@ -35,7 +35,7 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
-/* STATUS_OK for a regular file that open() gave; otherwise closes it. errno as in file.h. */
+/* STATUS_OK if an opened file is a regular one; otherwise closes it. errno as in file.h. */
 static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
 {
     struct stat info;
@@ -86,7 +86,7 @@ static enum status read_opened(int fd, size_t size, uint8_t **ret, struct error 
     return STATUS_OK;
 }
 
-/* Reads what open() gave, and closes it. */
+/* Reads an opened file and closes it. */
 static enum status read_and_close(int fd, size_t limit, uint8_t **ret, size_t *ret_size,
                                   struct error *err)
 {
@@ -124,8 +124,8 @@ static bool path_of(int fd, char path[static PATH_MAX])
     return path[0] == '/';
 }
 
-/* For kernels without openat2: compares the path of what the name led to with the folder's, and
- * opens that very file. -1 with errno set. */
+/* For kernels without openat2: opens the file and compares its path with the folder's. Returns -1
+ * with errno set on failure. */
 static int open_and_compare(int folder, const char *name)
 {
     char top[PATH_MAX], path[PATH_MAX], link[32];
@@ -149,14 +149,14 @@ static int open_beneath(int folder, const char *name)
     const struct open_how how = {.flags = OPEN_FLAGS,
                                  .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
     int fd = (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
-    /* Older kernels lack openat2, and older container filters answer EPERM. */
+    /* Older kernels do not have openat2, and older container filters return EPERM. */
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN))
         fd = open_and_compare(folder, name);
     return fd;
 }
 
-/* In Hugging Face's cache the files of MODEL/snapshots/REVISION are links to MODEL/blobs. -1 if
- * the folder is no such revision, or the link leads out of MODEL. */
+/* In Hugging Face's cache the files of MODEL/snapshots/REVISION are links to MODEL/blobs. Returns
+ * -1 if the folder is not such a revision, or the link leads out of MODEL. */
 static int open_in_revision(int folder, const char *name)
 {
     char path[PATH_MAX], target[PATH_MAX];

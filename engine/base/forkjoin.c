@@ -1,14 +1,14 @@
 /* Runs parallel regions on teams of threads, which spin for a while before they sleep.
  *
- * Locks: none. Every word that is waited for is a futex: a member's `go` hands it the region, the
- * team's `left` hands the end of it back, `phase` counts barriers. A waiting thread says that it
- * sleeps in the word itself, so that nobody calls the kernel for one that spins.
+ * There are no locks. Every shared word that threads wait for is a futex: `go` starts a region in a
+ * member, `left` counts members that are still at work, and `phase` counts barriers. A thread marks
+ * the word before it sleeps, so that no system call is made for a spinning thread.
  *
- * How long to spin. Between the steps of a pass a wait is short, and a spin that sees its end has
- * saved a wake-up; that is nearly all of them where a team has its cores to itself. Where it has
- * not, the thread that is waited for may need this very core: then spins end in vain, one after the
- * other. Every waiting thread keeps a score of that for itself. Below a half it sleeps at once, but
- * for a spin now and then to see whether times are better. */
+ * How long to spin: between the steps of a pass waits are short, and a spin that sees the end of a
+ * wait saves a wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise
+ * the awaited thread may need this very core, and spins fail repeatedly. So every thread keeps a
+ * score of its recent spins. Below one half it sleeps at once, except for an occasional trial
+ * spin. */
 #include "engine/base/forkjoin.h"
 
 #include <errno.h>
@@ -31,12 +31,13 @@
 #define MOST        1024
 
 #define SPIN_NS    100000
-#define PAUSES     8   /* between two looks at the clock */
-#define SCORE_FULL 256 /* all spins of late were of use */
-#define SCORE_RATE 16  /* a spin counts one sixteenth */
-#define TRY_EVERY  16  /* waits, when spins are of no use */
+#define PAUSES     8   /* between reads of the clock */
+#define SCORE_FULL 256 /* all recent spins succeeded */
+#define SCORE_RATE 16  /* weight of a spin: one sixteenth */
+#define TRY_EVERY  16  /* waits between trial spins when spins fail */
 
-/* WORK is a call, BUSY one that the member has taken up; until then it can be taken back. */
+/* WORK is a region that the member has not started and that can be taken back; BUSY one that it has
+ * started. */
 enum { GO_IDLE, GO_WORK, GO_BUSY, GO_ASLEEP, GO_END };
 
 #define LEFT_ASLEEP 0x80000000u /* the first member sleeps on `left` */
@@ -55,23 +56,24 @@ struct member {
 };
 
 struct team {
-    alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, without the first */
+    alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except the first */
     alignas(CACHE_LINES) _Atomic uint32_t phase;
     _Atomic uint32_t arrived; /* at the barrier */
     void (*body)(void *context);
     void *context;
     int active; /* members of this region */
     struct patience patience;
-    struct member *members[MOST - 1]; /* without the first; the first `count` are there */
+    struct member *members[MOST - 1]; /* except the first; `count` of them exist */
     int count;
 };
 
-static _Thread_local struct team *own;    /* of this thread as a first member; NULL: none yet */
-static _Thread_local struct team *inside; /* whose region this thread is in; NULL: none */
+static _Thread_local struct team
+    *own; /* the team in which this thread is the first member; NULL: none yet */
+static _Thread_local struct team *inside; /* the team whose region this thread is in; NULL: none */
 static _Thread_local int own_number;
 static _Thread_local int wanted_threads; /* 0: all */
 
-static pthread_key_t team_key; /* ends a thread's team with it */
+static pthread_key_t team_key; /* frees a thread's team when the thread ends */
 static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -99,7 +101,7 @@ static bool is_worth_a_spin(struct patience *patience)
     return patience->score >= SCORE_FULL / 2 || ++patience->waits % TRY_EVERY == 0;
 }
 
-/* Spins while *word is `value`, for SPIN_NS; true when it changed. */
+/* Spins for SPIN_NS while *word is `value`. Returns true when it has changed. */
 static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t value)
 {
     const int64_t end = clock_now() + SPIN_NS;
@@ -116,7 +118,7 @@ static bool spin(struct patience *patience, _Atomic uint32_t *word, uint32_t val
     return false;
 }
 
-/* Returns what comes: GO_WORK or GO_END. */
+/* Waits; returns GO_WORK or GO_END. */
 static uint32_t wait_for_go(struct member *member)
 {
     uint32_t what;
@@ -150,7 +152,7 @@ static void *member_main(void *argument)
         inside = team;
         team->body(team->context);
         inside = NULL;
-        /* Before `left` says so: from then on the next region may come. */
+        /* Set this before `left`, because the next region may start as soon as `left` changes. */
         atomic_store(&member->go, GO_IDLE);
         if (atomic_fetch_sub(&team->left, 1) == (LEFT_ASLEEP | 1))
             futex_wake(&team->left, 1);
@@ -209,7 +211,7 @@ static bool add_member(struct team *team)
     return true;
 }
 
-/* This thread's team with `others` members besides it, or as many as there can be. */
+/* Extends this thread's team to `others` further members, or as many as possible. */
 static int gather(int others)
 {
     if (others <= 0 || inside)
@@ -242,7 +244,7 @@ static void wait_for_all(struct team *team)
     }
 }
 
-/* Members that have not begun never will: the others have done their part. */
+/* Members that have not started never start: the others have done their part. */
 static void take_back(struct team *team, int others)
 {
     uint32_t never_began = 0;

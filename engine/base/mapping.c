@@ -16,13 +16,14 @@
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
-/* The signal handler reads these: only atomics, never freed. begin 0: free; 1: being filled. */
+/* For the signal handler: only atomics, never freed. begin is 0 in a free guard, 1 while it is
+ * filled. */
 struct guard {
     _Atomic uintptr_t begin, end;
     atomic_bool torn;
 };
 
-/* A file as it was when it was mapped; one for all mappings of it, which may be thousands. */
+/* The state of a file when it was mapped; shared by all its mappings, which may be thousands. */
 struct source {
     int fd; /* its own */
     struct stat opened;
@@ -35,10 +36,10 @@ struct mapping {
     struct source *source;
     char *pages; /* page-aligned */
     size_t page_bytes;
-    size_t lead;                /* of pages: where the bytes begin */
-    size_t tail_at, tail_bytes; /* of pages: the bytes of the last one */
+    size_t lead;                /* offset of the bytes in `pages` */
+    size_t tail_at, tail_bytes; /* position and size of the last page's bytes in `pages` */
     bool settled;
-    char tail[]; /* as they were: a file that ends inside this page raises no signal */
+    char tail[]; /* a copy of the last page: a file that ends inside it raises no signal */
 };
 
 static struct guard guards[MOST_MAPPINGS];
@@ -57,13 +58,13 @@ static void pass_on(int number, siginfo_t *info, void *context)
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
         before.sa_handler(number);
     } else {
-        /* Returning runs into the same fault again, which now ends the process. */
+        /* Returning repeats the fault, which now ends the process. */
         struct sigaction otherwise = {.sa_handler = SIG_DFL};
         sigaction(number, &otherwise, NULL);
     }
 }
 
-/* Only mmap(), which is a bare system call on Linux, and atomics. */
+/* Uses only atomics and mmap(), a bare system call on Linux. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     int saved = errno;
@@ -101,7 +102,7 @@ static bool is_unchanged(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* NULL: no memory, or no descriptor. */
+/* Returns NULL without memory or a descriptor. */
 static struct source *take_source(int fd)
 {
     struct stat now;
@@ -239,7 +240,7 @@ static enum status torn(struct error *err)
     return error_set(err, STATUS_IO, MAPPING_CHANGED);
 }
 
-/* In blocks, so that little more than the bytes themselves is needed. */
+/* Copies in blocks, so that little more memory than the bytes themselves is needed. */
 static enum status replace_pages(const struct mapping *mapping, char *copy, struct error *err)
 {
     for (size_t at = 0; at < mapping->page_bytes; at += COPY_BYTES) {

@@ -1,5 +1,5 @@
-/* The words and HTTP numbers of statuses, and the sentences of errors: formatted, cleaned of
- * control characters, extended by advice and by what they are about. */
+/* The words and HTTP numbers of statuses, and error sentences: formats them, replaces control
+ * characters, adds advice and prefixes. */
 #include "engine/base/status.h"
 
 #include <stdio.h>
@@ -33,8 +33,8 @@ int status_http(enum status status)
 
 static const char mark[] = "…"; /* of a cut */
 
-/* Names from model files and headers reach these texts: no control character may pass into a
- * terminal, a log line or JSON, and a cut must not leave half a UTF-8 character. */
+/* Names from model files and headers occur in these texts. Control characters must not reach a
+ * terminal, a log line or JSON, and a cut must not split a UTF-8 character. */
 static void tidy(char *text, size_t size, int wanted)
 {
     size_t length;
@@ -54,7 +54,7 @@ enum status error_set(struct error *err, enum status status, const char *format,
 {
     if (!err)
         return status;
-    /* An argument may be the old message itself: format into a buffer first. */
+    /* An argument may be the old message itself, so format into a buffer first. */
     char text[sizeof err->message];
     va_list args;
     va_start(args, format);
@@ -67,7 +67,7 @@ enum status error_set(struct error *err, enum status status, const char *format,
     return status;
 }
 
-/* The first byte of a UTF-8 character at or after `at`. */
+/* The start of the first UTF-8 character at or after `at`. */
 static const char *character_at(const char *at)
 {
     while (((unsigned char)*at & 0xC0) == 0x80)
@@ -112,7 +112,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
     if (length <= room) {
         (void)error_set(err, err->status, "%s: %s", prefix, err->message);
     } else {
-        /* The end of the message is what to do, that of the prefix is where. */
+        /* Keep the message's end when advice is added, and its start when a prefix is added. */
         size_t cut = length - room + strlen(mark);
         const char *rest = cut < strlen(prefix) ? character_at(prefix + cut) : "";
         (void)error_set(err, err->status, "%s%s: %s", mark, rest, err->message);

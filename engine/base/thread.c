@@ -28,7 +28,7 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
         return false;
     *beginning = (struct thread_beginning){.run = run, .argument = argument};
     snprintf(beginning->name, sizeof beginning->name, "%.15s", name);
-    /* A new thread inherits the mask; so do the threads of the team that it makes. */
+    /* A new thread inherits the mask; so do the threads of its team. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */

@@ -18,8 +18,8 @@ void cpu_prefer_own_kernels(bool prefer)
     prefer_own_kernels = prefer;
 }
 
-/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all the members
- * they were made for: some wait for each other. */
+/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all members that
+ * they were compiled for: some wait for each other. */
 static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;
@@ -92,7 +92,7 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Values in the arena are not needed after a run, nor outputs after the next one. */
+/* Values in the arena are not needed after a run; outputs are not needed after the next run. */
 static void cpu_release_pages(struct backend *backend)
 {
     LOCK(&backend->arena->lock);

@@ -1,6 +1,6 @@
-/* Computes products whose shapes are known only at run time (after NonMaxSuppression, in the body
- * of a Loop) with the kernels of compiled programs. Each node and each set of shapes gets a program
- * of its own. It is kept for later runs with the same shapes.
+/* Runs products whose shapes are known only at run time (after NonMaxSuppression, in the body of a
+ * Loop) with the kernels of compiled programs. Each node and set of shapes gets its own program,
+ * which is kept for later runs with the same shapes.
  *
  *     node, shapes ──▶ kept? ──▶ program: [Transpose] product [Transpose] ──▶ out->data
  *                       └─ no ─▶ graph of one node ─ optimize_for_backend ─▶ cpu_compile
@@ -20,21 +20,22 @@
 
 enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
 
-/* A larger arena goes back to the system after each node, as malloc()'s blocks of this size do:
- * what one client's shapes made is not kept for the next. */
+/* A larger arena is returned to the system after each node, as malloc() does with blocks of this
+ * size: memory for one client's shapes is not kept for the next client. */
 #define KEPT_ARENA ((size_t)32 << 20)
 
-/* Below this the reference kernel is as quick as a look-up and two Transposes. */
+/* Below this the reference kernel is as fast as a look-up and two Transposes. */
 #define WORTH_FLOPS 1e6
 
 struct node_program {
     struct node_program *next; /* used longer ago */
     const struct node *node;
     struct shape in[MOST_OPERANDS], out;
-    struct tensor *constants[MOST_OPERANDS]; /* references: what the program was packed from */
-    size_t inputs[MOST_OPERANDS];            /* the node's input that is the program's input i */
-    struct program *program;                 /* NULL: not faster than the reference kernel */
-    bool in_place; /* the program may write right into the caller's tensor */
+    struct tensor
+        *constants[MOST_OPERANDS]; /* references to the constants that the program has packed */
+    size_t inputs[MOST_OPERANDS];  /* the node's input for the program's input i */
+    struct program *program;       /* NULL: not faster than the reference kernel */
+    bool in_place;                 /* the program can write directly into the caller's tensor */
 };
 
 static bool is_float(const struct tensor *tensor)
@@ -50,7 +51,7 @@ static double flops_of(const struct node_call *call)
     case OP_CONV:
         columns = w->rank > 0 ? (double)w->dims[0] : 0;
         break;
-    case OP_CONV_TRANSPOSE: /* each input element meets every weight of its group */
+    case OP_CONV_TRANSPOSE: /* each input element is multiplied by every weight of its group */
         return 2 * (double)shape_count(&call->in[0]->shape) * (double)shape_count(w) /
                (double)(w->rank > 0 && w->dims[0] > 0 ? w->dims[0] : 1);
     default:
@@ -63,7 +64,7 @@ static double flops_of(const struct node_call *call)
     return columns > 0 ? 2 * (double)shape_count(y) * (double)shape_count(w) / columns : 0;
 }
 
-/* Whether this is a large product for which the backend may have a fast kernel. */
+/* True for a large product for which the backend may have a fast kernel. */
 static bool is_candidate(const struct node_call *call)
 {
     const struct node *node = call->node;
@@ -181,8 +182,8 @@ static enum status compile_node(struct backend *backend, const struct node_call 
     return status;
 }
 
-/* Do the program's operands and the weights packed so far fit the budget? What does not is left to
- * the reference kernel, which needs neither. */
+/* True if the program's operands and the weights packed so far fit the budget. Otherwise the
+ * reference kernel runs the node, because it needs neither. */
 static bool fits_budget(const struct backend *backend, const struct program *program,
                         struct memory_budget *budget)
 {
@@ -196,7 +197,8 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* A new entry in front; without a program where none could be made, so that nobody tries again. */
+/* Adds an entry in front. Its program is NULL if none could be made, so that this is not tried
+ * again. */
 static enum status add(struct backend *backend, const struct node_call *call,
                        struct node_program **ret, struct error *err)
 {
@@ -223,7 +225,7 @@ static enum status add(struct backend *backend, const struct node_call *call,
     return STATUS_OK;
 }
 
-/* Finds the entry and brings it to the front; drops the last of too many. */
+/* Finds the entry and moves it to the front; drops the last entry if there are too many. */
 static struct node_program *find(struct backend *backend, const struct node_call *call)
 {
     size_t count = 0;

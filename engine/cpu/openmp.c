@@ -17,10 +17,10 @@ EXPORT int omp_get_thread_num(void);
 EXPORT int omp_in_parallel(void);
 EXPORT void omp_set_num_threads(int threads);
 
-/* `threads` 0: as many as omp_get_max_threads() says. */
+/* If `threads` is 0, uses omp_get_max_threads(). */
 void GOMP_parallel(void (*body)(void *context), void *context, unsigned threads, unsigned flags)
 {
-    (void)flags; /* the binding of threads to places */
+    (void)flags; /* binding of threads to places */
     forkjoin_run(threads ? (int)threads : forkjoin_threads(), body, context);
 }
 

@@ -1,5 +1,5 @@
-/* Multiply-adds that wait for nothing: enough independent accumulators to fill the latency of the
- * units, operands in registers. */
+/* Multiply-adds without dependences: enough independent accumulators to fill the latency of the
+ * units, with operands in registers. */
 #include "engine/backend/peak.h"
 
 #include "engine/base/clock.h"
@@ -17,10 +17,10 @@ static void run_stretch(void *context)
 {
     const struct stretch_of *of = context;
     float total = of->probe->run(of->count);
-    __asm__ volatile("" ::"m"(total)); /* a use: else the compiler may drop the loops */
+    __asm__ volatile("" ::"m"(total)); /* uses the result, so that the compiler keeps the loops */
 }
 
-/* Seconds of `count` rounds on all threads at once, from the first's start to the last's end. */
+/* Seconds of `count` rounds on all threads at once, from the first start to the last end. */
 static double stretch(const struct peak_probe *probe, int threads, long count)
 {
     struct stretch_of of = {probe, count};

@@ -11,7 +11,7 @@ enum { SUMS = 12 };
 /* Written out, as variables: an array of sums would live in memory. */
 #define EACH_SUM(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 
-/* A probe on registers of `type`: `step` makes the next sum of s, a and b. */
+/* A probe on registers of `type`: `step` computes the next sum from s, a and b. */
 #define PROBE(name, features, type, factor, set, step, first)                                      \
     __attribute__((target(features))) static float name(long count)                                \
     {                                                                                              \
@@ -68,7 +68,7 @@ PROBE(probe_avx2_pairs, "avx2", __m256i, __m256i, SET_256, PAIRS_256, INT_256)
 PROBE(probe_sse_pairs, "sse2", __m128i, __m128i, SET_128, PAIRS_128, INT_128)
 PROBE(probe_avx512_bf16, "avx512f,avx512bf16", __m512, __m512bh, set_bf16, BF16_512, FIRST_512)
 
-/* Tiles of zeros: their products take the same time as any. */
+/* Tiles of zeros: their products take as long as any others. */
 #define AMX_PROBE(name, features, multiply)                                                        \
     __attribute__((target(features))) static float name(long count)                                \
     {                                                                                              \

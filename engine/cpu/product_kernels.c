@@ -25,13 +25,13 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* Measuring all layers of a session takes at most this CPU time of the compiling thread. */
 #define BUDGET_MS 600.0
 
-/* Layers below this are too quick to tell their kernels apart. */
+/* Layers below this are too fast to measure differences between kernels. */
 #define WORTH_FLOPS 4e6
 
-/* Where memory is tight, packed weights may exceed the plain ones by an eighth and these bytes. */
+/* When memory is tight, packed weights may be larger than the originals by an eighth plus this. */
 #define SLACK_BYTES ((size_t)1 << 20)
 
-/* Another kernel replaces the rule's when it takes less than this share of its time. */
+/* Another kernel replaces the rule's choice if it takes less than this share of its time. */
 #define SWITCH_RATIO 0.92
 
 /* A kernel whose weights are packed already may be slower by this, the error of measurement. */
@@ -77,7 +77,7 @@ KERNEL_CLAIM(own_claim)
     return node->inputs[0]->dtype != DTYPE_F32 && !is_depthwise && general_kernel(node);
 }
 
-/* Makes a step for the autotuner only: no rule prefers these kernels. */
+/* Creates a step only for the autotuner: no rule prefers these kernels. */
 STEP_CREATE(lower_own)
 {
     struct lowering own = *lowering;
@@ -100,7 +100,7 @@ static void hash_ints(struct graph_hash *hash, const struct node *node, const ch
         graph_hash_bytes(hash, values, count * sizeof *values);
 }
 
-/* All batches of more than one image are the same layer. */
+/* All batches of more than one image count as the same layer. */
 static struct graph_hash key_of(const struct lowering *lowering)
 {
     const struct node *node = lowering->node;
@@ -147,14 +147,14 @@ static bool recall(const struct graph_hash *key, size_t *ret_kernel)
     return false;
 }
 
-/* Whether weights were packed into clearly more than they are, as Winograd's are. */
+/* True if packed weights are clearly larger than the originals, as Winograd's are. */
 static bool is_spacious(const struct lowering *lowering, size_t packed)
 {
     const struct tensor *weights = weights_of(lowering->node)->known;
     return weights && packed > weights->bytes + weights->bytes / 8 + SLACK_BYTES;
 }
 
-/* A kernel whose packed weights do not fit into memory leaves *ret NULL and sets *err. */
+/* If a kernel's packed weights do not fit into memory, leaves *ret NULL and sets *err. */
 static enum status create(size_t k, const struct lowering *lowering, struct step **ret,
                           struct error *err)
 {
@@ -182,7 +182,7 @@ static enum status create(size_t k, const struct lowering *lowering, struct step
 struct kernel_candidate {
     size_t kernel;
     struct step *step;
-    struct weight *newest; /* of the backend's weights, once the step was made */
+    struct weight *newest; /* newest weight of the backend after the step was created */
 };
 
 struct kernel_measurement {
@@ -192,7 +192,7 @@ struct kernel_measurement {
     struct weight *before; /* the newest weight before the first candidate */
     unsigned char *block;  /* operands, then scratch */
     size_t block_bytes;
-    int64_t begin; /* clock_thread(): waiting for other work on the machine costs nothing */
+    int64_t begin; /* clock_thread(): waiting for other work on the machine is not charged */
     int rule_runs; /* of the first candidate */
 };
 
@@ -201,8 +201,8 @@ static double spent_ms(const struct kernel_measurement *m)
     return clock_ms(m->lowering->backend->tuning_ns + clock_thread() - m->begin);
 }
 
-/* Gives the node's operands places in the block, or (block NULL) takes them back and only counts
- * the bytes. Constants have theirs. */
+/* Assigns addresses in the block to the node's operands. If `block` is NULL, it resets them and
+ * only counts the bytes. Constants have addresses. */
 static size_t place_operands(const struct kernel_measurement *m, unsigned char *block)
 {
     const struct node *node = m->lowering->node;
@@ -221,7 +221,7 @@ static size_t place_operands(const struct kernel_measurement *m, unsigned char *
 
 static enum status make_block(struct kernel_measurement *m, struct error *err)
 {
-    enum { SMALL = 0x3c }; /* floats of such bytes are 0.0115, which no sum makes infinite */
+    enum { SMALL = 0x3c }; /* as bytes of floats they give 0.0115, whose sums stay finite */
     size_t scratch = 0;
     for (size_t c = 0; c < m->count; c++)
         if (m->candidates[c].step->scratch > scratch)
@@ -237,9 +237,9 @@ static enum status make_block(struct kernel_measurement *m, struct error *err)
     return STATUS_OK;
 }
 
-/* The cost is the CPU time of the busiest member of the team in milliseconds, so that other work on
- * the machine does not count. Members that are done spin while each has a core, so on an idle
- * machine the cost is the time that the step takes. */
+/* The cost is the CPU time in milliseconds of the team's busiest member, so that other work on the
+ * machine does not count. Members that have finished spin if each has a core, so on an idle machine
+ * the cost is the duration of the step. */
 static enum status run_candidate(void *context, size_t c, struct autotune_run *ret,
                                  struct error *err)
 {
@@ -260,13 +260,13 @@ static enum status run_candidate(void *context, size_t c, struct autotune_run *r
     return STATUS_OK;
 }
 
-/* Were weights packed for this candidate alone? */
+/* True if weights were packed only for this candidate. */
 static bool packed_its_own(const struct kernel_measurement *m, size_t c)
 {
     return m->candidates[c].newest != (c ? m->candidates[c - 1].newest : m->before);
 }
 
-/* Of kernels as quick as `best`, one that shares its weights with other batch sizes. */
+/* Among kernels as fast as `best`, chooses one that shares its weights with other batch sizes. */
 static size_t prefer_shared_weights(const struct kernel_measurement *m, const double *costs,
                                     size_t best)
 {
@@ -276,7 +276,7 @@ static size_t prefer_shared_weights(const struct kernel_measurement *m, const do
     return best;
 }
 
-/* Frees every candidate but `chosen`, with the weights that were packed for it alone. */
+/* Frees every candidate except `chosen`, with the weights that were packed only for it. */
 static void drop_others(struct kernel_measurement *m, size_t chosen)
 {
     for (size_t c = m->count; c-- > 0;) {
@@ -288,7 +288,7 @@ static void drop_others(struct kernel_measurement *m, size_t chosen)
     }
 }
 
-/* Every kernel that fits becomes a candidate, the rule's first. */
+/* Makes every kernel that fits a candidate, the rule's first. */
 static enum status gather_candidates(struct kernel_measurement *m, size_t ruled, struct step *step,
                                      struct error *err)
 {
@@ -330,7 +330,7 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
     return STATUS_OK;
 }
 
-/* Replaces *ret, which is the step of the rule's kernel, by the quickest. */
+/* Replaces *ret, the step of the rule's kernel, by the fastest. */
 static enum status choose_by_measuring(const struct lowering *lowering,
                                        const struct graph_hash *key, size_t ruled,
                                        struct weight *before, struct step **ret, struct error *err)
@@ -349,7 +349,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     memory_free(lowering->backend->options.memory, m.block, m.block_bytes);
     *ret = m.candidates[chosen].step;
     (*ret)->tried = m.count > 1;
-    /* Nothing is kept where the budget ended after the warm-up: the next start measures again. */
+    /* Nothing is stored if the budget ended after the warm-up: the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
         tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel]->kernel.name);
     lowering->backend->tuning_ns += clock_thread() - m.begin;
@@ -383,7 +383,7 @@ STEP_CREATE(lower_product)
     for (k = 0; k < KERNELS && !*ret && status == STATUS_OK; k++)
         status = create(k, lowering, ret, &failure);
     if (status == STATUS_OK && !*ret)
-        status = failure.status; /* what would take it has no memory */
+        status = failure.status; /* the kernel that claimed it lacks memory */
     if (status != STATUS_OK) {
         *err = failure;
         return status;
@@ -393,7 +393,7 @@ STEP_CREATE(lower_product)
     return STATUS_OK;
 }
 
-/* Can what any of the kernels can. */
+/* Claims the abilities of all kernels together. */
 KERNEL_CLAIM(product_claim)
 {
     const struct value *bias = node_bias(node);

@@ -34,10 +34,10 @@ void graph_free(struct graph *graph)
             if (attr->kind == ATTR_TENSOR)
                 tensor_unref(attr->t);
             else if (attr->kind == ATTR_GRAPH)
-                graph_free(attr->g); /* depth is bounded by the importer */
+                graph_free(attr->g); /* the importer bounds the depth */
         }
     }
-    arena_free(graph->arena); /* the graph itself lies in it */
+    arena_free(graph->arena); /* contains the graph itself */
 }
 
 /* Makes room for one more pointer in an arena-backed array. */
@@ -187,15 +187,15 @@ static enum status clone_node(const struct node *from, struct graph *to, struct 
     for (size_t i = 0; i < from->attr_count; i++) {
         enum status status = STATUS_OK;
         bool ok = clone_attr(&from->attrs[i], &attrs[i], to, err, &status);
-        node->attr_count = i + 1; /* so that graph_free drops what was referenced */
+        node->attr_count = i + 1; /* so that graph_free() drops references */
         if (!ok)
             return status != STATUS_OK ? status : error_no_memory(err, "while copying a graph");
     }
     return STATUS_OK;
 }
 
-/* Values first (their indices carry over), then nodes. Recursion follows the nesting of bodies,
- * which the importer bounds. */
+/* Clones values first, which keep their indexes, then nodes. Recursion follows the nesting of
+ * bodies, which the importer bounds. */
 static enum status clone_into(const struct graph *from, struct graph *to, struct graph *outer,
                               struct error *err)
 {
@@ -247,7 +247,7 @@ enum status graph_clone(const struct graph *graph, struct graph **ret, struct er
 
 /* ---- topological order ---- */
 
-/* A node waits for its inputs and for what the bodies in its attributes capture. */
+/* A node depends on its inputs and on captures of the bodies in its attributes. */
 static size_t operand_count(const struct node *node)
 {
     return node->input_count + node->capture_count;
@@ -259,10 +259,10 @@ static struct value *operand(const struct node *node, size_t i)
 }
 
 struct sort {
-    size_t *waiting; /* per node: operands whose producer has not been placed */
-    size_t *first;   /* per value: start in readers[]; one more at the end */
+    size_t *waiting; /* by node: operands whose producer has not been placed */
+    size_t *first;   /* by value: start in readers[]; one more at the end */
     size_t *readers; /* node positions, grouped by value */
-    size_t *heap;    /* positions of nodes that are ready, smallest first: stable order */
+    size_t *heap;    /* positions of ready nodes, smallest first: stable order */
     struct node **order;
 };
 
@@ -311,7 +311,7 @@ static void sort_index(const struct graph *graph, struct sort *sort)
                 sort->readers[--sort->first[value->index + 1]] = n;
         }
     }
-    /* first[v + 1] has been counted down to the start of v's group; shift it into place. */
+    /* first[v + 1] is now the start of v's group: shift the array into place. */
     memmove(sort->first, sort->first + 1, graph->value_count * sizeof *sort->first);
 }
 
@@ -424,7 +424,7 @@ const float *node_floats(const struct node *node, const char *name, size_t *ret_
     return present ? attr->floats : NULL;
 }
 
-/* Overwrites the attribute of that name, or adds one at the end, in a copied list. */
+/* Overwrites the attribute of that name, or appends one, in a copied list. */
 static bool set_attr(struct graph *graph, struct node *node, const char *name, struct attr attr)
 {
     struct attr *attrs = arena_alloc(graph->arena, node->attr_count + 1, sizeof *attrs);

@@ -1,5 +1,5 @@
-/* Two multiply-and-fold lanes over 8-byte words: as quick as memory gives the weights, and 128 bits
- * that ordinary files do not share by chance. Not cryptographic: the key of a cache, no proof. */
+/* Two multiply-and-fold lanes over 8-byte words: as fast as memory can read the weights, with 128
+ * bits, enough to avoid accidental collisions. Not cryptographic: for cache keys only. */
 #include <string.h>
 
 #include "engine/graph/graph.h"
@@ -46,7 +46,7 @@ static void hash_tensor(struct graph_hash *hash, const struct tensor *tensor)
         mix_word(hash, (uint64_t)tensor->shape.dims[i]);
     graph_hash_bytes(hash, tensor->data, tensor->bytes);
     struct mapping *mapping = tensor_mapping(tensor);
-    if (mapping) /* read through: the system may have the pages again */
+    if (mapping) /* the pages were read and can be released */
         mapping_let_go(mapping);
 }
 
@@ -67,7 +67,7 @@ static void hash_attr(struct graph_hash *hash, const struct attr *attr)
     case ATTR_TENSOR:
         hash_tensor(hash, attr->t);
         break;
-    case ATTR_GRAPH: /* depth is bounded by the importer */
+    case ATTR_GRAPH: /* the importer bounds the depth */
         graph_hash(hash, attr->g);
         break;
     case ATTR_INTS:

@@ -1,5 +1,5 @@
-/* Operators by name: the table of names and domains that OP_LIST spells out. Graphs and
- * errors name operators without the table of what they do (engine/op/ops.c). */
+/* The names and domains of operators in OP_LIST. Graphs and errors name operators without the table
+ * of operators (engine/op/ops.c). */
 #include "engine/graph/op.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Decides which tensors are stored, in four passes over the nodes in order: kinds and answers; what
- * layers want; what can be stored between; whose producers run on integers then. */
+/* Decides which tensors are stored, in four passes over the nodes: kinds and answers; inputs of
+ * layers; tensors between them; producers that then run on integers. */
 #include "engine/quantize/quantize_plan.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static bool is_quantizable_layer(const struct node *node)
     }
 }
 
-/* Constants that leave the shape of what they meet as it is. */
+/* True if all inputs but one are constants that broadcast to its shape. */
 static bool has_one_activation(const struct node *node)
 {
     const struct value *activation = NULL;
@@ -56,7 +56,7 @@ static bool has_one_activation(const struct node *node)
     return activation != NULL;
 }
 
-/* Of one activation, a number for each number of it. */
+/* True if each result depends on one number of one activation. */
 static bool is_unary(const struct node *node)
 {
     return op_has(node->op, OP_UNARY | OP_BROADCAST) && !op_has(node->op, OP_PREDICATE) &&
@@ -135,13 +135,13 @@ static const struct value *root_of(const struct quantize_plan *plan, const struc
     return value;
 }
 
-/* Whether a Sum or Mul depends on one tensor alone, as x * sigmoid(x) does. */
+/* True if a Sum or Mul depends on one tensor only, as x * sigmoid(x) does. */
 static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
 {
     return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
 }
 
-/* Calls `test` for each activation that the node reads; true when it is for all. */
+/* Calls `test` for each activation that the node reads. Returns true if all calls do. */
 static bool all_inputs(const struct quantize_plan *plan, const struct node *node,
                        bool (*test)(const struct quantize_plan *, const struct value *))
 {
@@ -165,7 +165,7 @@ static bool can_store(const struct quantize_plan *plan, const struct value *valu
 
 /* ---- the passes ---- */
 
-/* Whether inputs of the node are part of the answer if its output is. */
+/* True if inputs of the node are part of the answer when its output is. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
     return !op_has(plan->graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
@@ -190,7 +190,7 @@ static void find_answers(struct quantize_plan *plan)
     }
 }
 
-/* Behind a Conv, its Relu or Clip. */
+/* The Relu or Clip after a Conv. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
@@ -257,8 +257,8 @@ static void find_storable(struct quantize_plan *plan, const bool *is_float)
     }
 }
 
-/* A Gemm stores its result where that becomes a stored tensor by elementwise operators alone: two
- * layers of a head with an activation between. */
+/* A Gemm stores its result if only elementwise operators lie between it and a stored tensor: two
+ * layers of a head with an activation between them. */
 static void want_gemm(struct quantize_plan *plan, const struct node *node, enum quantize_kind kind)
 {
     if (kind != QUANTIZE_UNARY && (kind != QUANTIZE_JOIN || !is_of_one(plan, node)))
@@ -268,7 +268,8 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* If a node's result is stored in 8 bits, its inputs are, too, provided all of them can be. */
+/* If a node's result is stored in 8 bits, its inputs are stored, too, provided that all of them can
+ * be. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

@@ -32,7 +32,7 @@ void range_done(struct number_range *range)
     *range = (struct number_range){0};
 }
 
-/* One number of each channel. */
+/* Adds one number per channel. */
 static void extend_all(struct number_range *range, const float *values)
 {
     float *lows = range->lows, *highs = range->highs;
@@ -115,8 +115,8 @@ struct limits {
     double low, high;
 };
 
-/* The sum of squared errors. A number within the limits adds step^2 / 12, one outside its squared
- * distance; numbers near zero add nothing. `bins` divide `whole` evenly. */
+/* The sum of squared errors: step^2 / 12 for a number within the limits, its squared distance for
+ * one outside; numbers near zero add nothing. `bins` divide `whole` evenly. */
 static double square_error(const uint64_t *bins, struct limits whole, struct limits limits)
 {
     const double step = (limits.high - limits.low) / STEPS, inside = step * step / 12;
@@ -131,7 +131,7 @@ static double square_error(const uint64_t *bins, struct limits whole, struct lim
     return sum;
 }
 
-/* Both limits are moved inwards in turn, twice each. */
+/* Moves both limits inwards in turn, twice each. */
 static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
     const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};
@@ -161,7 +161,7 @@ struct number_scale range_scale(const struct number_range *range, bool is_whole)
     struct limits limits = {(double)low, (double)high};
     if (range->bins && !is_whole)
         limits = search_limits(range->bins, limits);
-    limits.low = fmin(limits.low, 0); /* zero, which pads images, is stored exactly */
+    limits.low = fmin(limits.low, 0); /* zero, which pads images, must be exact */
     limits.high = fmax(limits.high, 0);
     double scale = (limits.high - limits.low) / STEPS;
     scale = scale > 1e-30 ? scale : 1; /* all numbers are zero */

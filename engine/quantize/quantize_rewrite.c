@@ -1,4 +1,4 @@
-/* Puts QuantizeLinear and DequantizeLinear around what a plan stores. */
+/* Inserts QuantizeLinear and DequantizeLinear for the tensors that a plan stores. */
 #include "engine/quantize/quantize_rewrite.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
 
-/* An int32 bias may take half of the range; the sums of the product need the rest. */
+/* An int32 bias may use half of the range; the sums of the product need the rest. */
 #define BIAS_MOST ((double)(INT32_MAX / 2))
 
 struct rewrite {
@@ -17,14 +17,14 @@ struct rewrite {
     const struct quantize_plan *plan;
     const struct number_scale *numbers;
     const struct quantize_weights *options;
-    struct value **stored;  /* by index: what DequantizeLinear makes of a stored tensor */
-    struct value **weights; /* by index: the same of weights that several layers share */
+    struct value **stored;  /* by index: output of the DequantizeLinear of a stored tensor */
+    struct value **weights; /* by index: the same for weights that several layers share */
 };
 
 /* A layer's weights, rounded. */
 struct stored_layer {
     struct tensor *weights, *scales; /* int8; float32, one per channel */
-    float *corrections; /* of the bias, by channel: minus the mean error from rounding */
+    float *corrections; /* by channel, for the bias: minus the mean error from rounding */
 };
 
 static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
@@ -39,7 +39,7 @@ static struct value *named_constant(struct rewrite *r, const struct value *of, c
     return value->name ? value : (edit_no_memory(&r->edit), NULL);
 }
 
-/* Appends a node after all others; graph_sort() puts it where it belongs. */
+/* Appends a node at the end; graph_sort() moves it. */
 static struct value *append_node(struct rewrite *r, enum op op, const struct value *of,
                                  const char *suffix, struct value *const inputs[3],
                                  enum dtype dtype, const struct shape *shape)
@@ -79,7 +79,7 @@ static bool store_activation(struct rewrite *r, struct value *value)
 
 /* ---- weights ---- */
 
-/* Which dimension of a layer's weights its channels are. */
+/* The dimension of a layer's weights that has its channels. */
 static int channel_axis(const struct node *layer)
 {
     return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
@@ -105,12 +105,12 @@ static struct channels channels_of(const struct node *layer, const struct tensor
     return c;
 }
 
-/* A bias is stored in units of both scales, as at most this many: ONNX Runtime 1.32 makes int32 of
- * float32 biases, and those that do not fit overflow. The rest up to BIAS_MOST is for methods that
- * give the input a smaller scale than its whole range has. */
+/* Limit for a bias in units of both scales: ONNX Runtime 1.32 converts float32 biases to int32, and
+ * larger ones overflow. The rest up to BIAS_MOST is for methods that give the input a smaller scale
+ * than its whole range. */
 #define BIAS_UNITS 0x1p24f
 
-/* A channel's greatest weight is stored as `most`, or as less where its bias is far greater. */
+/* The largest weight of a channel is stored as `most`, or as less if its bias is far larger. */
 static void choose_scales(const float *weights, struct channels c, const float *bias,
                           float input_scale, float most, float *scales)
 {
@@ -125,8 +125,8 @@ static void choose_scales(const float *weights, struct channels c, const float *
     }
 }
 
-/* Rounds the weights of channel m, `count` in a row; returns the sum of what each is changed by,
- * times the mean of the inputs that it multiplies: input i / positions of `means`, or 0 without. */
+/* Rounds the `count` weights of channel m. Returns the sum of each weight's change times the mean
+ * of its inputs: input i / positions of `means`, or 0 without. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {
@@ -149,7 +149,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
     const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
     const size_t groups = is_conv && each ? input->channels / each : 1;
     const size_t positions = is_conv && each ? c.inner / each : 1;
-    /* The border that pads an image is not counted. */
+    /* The padding of an image is not counted. */
     const bool has_means = input->summed > 0 && groups && each;
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
@@ -161,7 +161,8 @@ static void store_numbers(const struct node *layer, const struct number_range *i
         }
 }
 
-/* `input`: of the layer's activation. To be freed with drop_rounded(), also after a failure. */
+/* `input` has the statistics of the layer's activation. Free the result with drop_rounded(), even
+ * after a failure. */
 static enum status round_layer(const struct node *layer, const struct number_range *input,
                                float most, struct stored_layer *ret, struct error *err)
 {
@@ -228,7 +229,7 @@ static struct value *add_weights(struct rewrite *r, const struct node *layer,
         channel_axis(layer));
 }
 
-/* The bias in units of both scales; float32 where it does not fit. NULL: out of memory. */
+/* The bias in units of both scales; float32 if it does not fit. NULL when out of memory. */
 static struct value *add_bias(struct rewrite *r, struct value *bias,
                               const struct stored_layer *stored, double unit)
 {
@@ -278,7 +279,7 @@ static bool store_layer(struct rewrite *r, struct node *layer)
 
 /* ---- the graph ---- */
 
-/* Nodes of the clone are at the places that they have in the plan's graph. */
+/* Nodes of the clone have the same positions as in the plan's graph. */
 static bool rewrite_nodes(struct rewrite *r)
 {
     const struct quantize_plan *plan = r->plan;

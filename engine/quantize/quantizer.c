@@ -1,4 +1,4 @@
-/* Prepares a graph, observes it in float32, and makes quantized graphs of it. */
+/* Prepares a graph, observes it in float32, and makes quantized graphs from it. */
 #include "engine/quantize/quantizer.h"
 
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 #include "engine/quantize/quantize_smooth.h"
 
 struct quantizer {
-    struct graph *graph;         /* float32; nodes and values stay as they are */
-    struct shape *shapes;        /* of the values, by index, for one image; rank unknown: none */
-    bool *is_float;              /* by index: a float32 tensor */
+    struct graph *graph;         /* float32; nodes and values do not change */
+    struct shape *shapes;        /* by value index, for one image; rank unknown: none */
+    bool *is_float;              /* by value index: a float32 tensor */
     struct number_range *ranges; /* by index */
     struct quantizer_layer *layers;
     size_t *positions; /* of the layers' nodes */
@@ -41,7 +41,7 @@ static enum status keep_outputs(const struct graph *from, struct graph *graph, s
     for (size_t i = 0; i < graph->output_count && edit.status == STATUS_OK; i++) {
         const struct value *declared = from->outputs[i];
         struct value *value = graph->outputs[i];
-        /* Constants have the shape of their numbers, which passes take as known. */
+        /* Constants have the shape of their tensors, which passes take as known. */
         const struct tensor *constant = value->known;
         bool is_shared = constant || !value->producer;
         for (size_t k = 0; k < i; k++)
@@ -170,7 +170,7 @@ static enum status shapes_of_inputs(const struct quantizer *q,
     return STATUS_OK;
 }
 
-/* On a clone, because values fold that are constant for this size alone. */
+/* Uses a clone, because some values are constant only for this size. */
 static enum status infer_shapes(struct quantizer *q, const struct session_options *options,
                                 struct error *err)
 {
@@ -209,7 +209,7 @@ static void count_work(struct quantizer *q)
 
 /* ---- observing ---- */
 
-/* A part of the tensors to observe, which a session has as outputs. */
+/* Some of the tensors to observe; a session has them as outputs. */
 struct observed_part {
     const struct quantizer *q;
     size_t *indices;
@@ -243,7 +243,7 @@ static enum status run_images(const struct observed_part *part,
     return STATUS_OK;
 }
 
-/* Dimension of the channels of value v: 1 of images, the last of what products read. */
+/* The channel dimension of value v: 1 for images, the last for inputs of products. */
 static int channel_axis(const struct quantizer *q, size_t v)
 {
     const int rank = q->shapes[v].rank;
@@ -271,7 +271,7 @@ static enum status allocate_ranges(const struct quantizer *q, const bool *is_sto
     return STATUS_OK;
 }
 
-/* All images twice: for the ranges, then for histograms within them. */
+/* Runs all images twice: for the ranges, then for histograms within them. */
 static enum status observe_twice(const struct observed_part *part,
                                  const struct quantizer_images *images, struct error *err)
 {
@@ -361,8 +361,8 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
     return status;
 }
 
-/* The opset that the file declares: that of its newest node, and at least 13, which has a scale for
- * each channel. Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
+/* Sets the declared opset: that of the newest node, and at least 13, which supports a scale per
+ * channel. Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
 static void raise_opset(struct graph *graph)
 {
     graph->opset = graph->opset < 13 ? 13 : graph->opset;
@@ -415,8 +415,8 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
 
 /* ---- making ---- */
 
-/* A move stores its result as its input is stored, and an input that only a Concat reads is stored
- * as the Concat's result: the numbers are then copied. */
+/* Gives the result of a move the scale of its input, and an input that only a Concat reads the
+ * scale of the Concat's result: the numbers are then copied. */
 static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
     const struct graph *graph = plan->graph;

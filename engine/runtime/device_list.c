@@ -1,5 +1,5 @@
-/* Lists the devices of this machine, and finds those that a user names. Not in device.c, because it
- * asks the CUDA module, which lies above the tensors that device.c serves. */
+/* Lists the devices of this machine, and finds those that a user names. It is separate from
+ * device.c because it uses the CUDA module. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ static void ask_driver(struct device_info *gpu)
     gpu->free_is_known = true;
 }
 
-/* GPUs as the module sees them. Without a module, or where CUDA cannot be used, as the driver's
- * device files show them, with the reason. */
+/* Lists GPUs through the module. Without a module, or if CUDA cannot be used, it lists the driver's
+ * device files, with the reason. */
 static size_t list_gpus(struct device_info *ret, size_t max)
 {
     const char *why;
@@ -74,7 +74,7 @@ size_t device_list(struct device_info *ret, size_t max)
     return 1 + list_gpus(ret + 1, max - 1);
 }
 
-/* "cpu, cuda:0": the usable devices, for error texts. */
+/* Writes the usable devices ("cpu, cuda:0") for error texts. */
 static void usable_text(const struct device_info *devices, size_t count, char *text, size_t size)
 {
     size_t used = 0;
@@ -140,7 +140,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
                      word, reason, have);
 }
 
-/* Whether `auto` may take a GPU that looks usable: it will be opened in any case. */
+/* True if `auto` can use a GPU that looks usable; it opens the GPU as a test. */
 static bool can_be_opened(struct device_info *gpu)
 {
     const struct cuda_module *module = cuda_module(NULL);

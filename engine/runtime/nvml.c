@@ -1,4 +1,4 @@
-/* The few functions and types of nvml.h that are used, declared here: its header comes with the
+/* Declares the few functions and types of nvml.h that lensd uses: that header comes with the
  * toolkit, which building lensd does not need. Source: NVML API reference, versioned symbols. */
 #include "engine/runtime/nvml.h"
 
@@ -17,7 +17,7 @@ struct nvml_memory { /* nvmlMemory_t: bytes */
     unsigned long long total, free, used;
 };
 
-/* Each answers 0 (NVML_SUCCESS) or an error. */
+/* Each returns 0 (NVML_SUCCESS) or an error. */
 static struct {
     int (*init)(void);
     int (*count)(unsigned *ret);

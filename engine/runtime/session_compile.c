@@ -23,11 +23,11 @@ void compiled_done(struct session *session, struct compiled_size *c)
     free(c->tensors);
     free(c->tail_inputs);
     free(c->tail_outputs);
-    graph_free(c->graph); /* output_of lies in its arena */
+    graph_free(c->graph); /* its arena contains output_of */
     *c = (struct compiled_size){0};
 }
 
-/* Creates the tensors that will point at the program's output memory. Each run sets the address. */
+/* Creates the tensors for the program's outputs. Each run sets their addresses. */
 static enum status wrap_outputs(struct session *session, struct compiled_size *c, struct error *err)
 {
     struct graph *graph = c->graph;
@@ -52,7 +52,7 @@ static enum status wrap_outputs(struct session *session, struct compiled_size *c
     return STATUS_OK;
 }
 
-/* Programs hold references to the constants they read, so the graph can drop its own. */
+/* Programs hold references to their constants, so the graph can drop its own. */
 static void drop_constants(struct graph *graph)
 {
     for (size_t v = 0; v < graph->value_count; v++) {
@@ -61,7 +61,7 @@ static void drop_constants(struct graph *graph)
     }
 }
 
-/* Does an input have an element for each image of the batch? */
+/* True if an input has an element for each image of the batch. */
 static bool follows_batch(const struct session *session, size_t i)
 {
     const struct shape *shape = &session->base->inputs[i]->shape;
@@ -125,8 +125,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i)
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* OK when the first dimension of every output is the batch size and was 1 for one image. A
- * dimension that happens to be as large does not count. */
+/* OK if the first dimension of every output is the batch size, and 1 for one image. So a dimension
+ * that has the same size by chance does not count. */
 static enum status outputs_follow_batch(const struct session *session, const struct graph *graph,
                                         int size, struct error *err)
 {
@@ -145,7 +145,7 @@ static enum status outputs_follow_batch(const struct session *session, const str
     return STATUS_OK;
 }
 
-/* The tail always computes in float32: coordinates of boxes need it. */
+/* The tail always computes in float32: box coordinates need it. */
 static enum status open_tail_backend(struct session *session, struct error *err)
 {
     struct backend_options options = {.device = session->options.device,
@@ -160,8 +160,8 @@ static enum status open_tail_backend(struct session *session, struct error *err)
     return session->ops->open(&options, &session->tail_backend, err);
 }
 
-/* Images run together only where that is proven to change no answer. Shapes that the file fixes can
- * mix the images of some sizes only, so each size is looked at. */
+/* Images run together only if it is proven that this does not change answers. Shapes that the file
+ * fixes can mix images only for some sizes, so each size is checked. */
 static enum status check_rows(struct session *session, const struct graph *graph, int size,
                               struct error *err)
 {
@@ -236,7 +236,7 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     return STATUS_OK;
 }
 
-/* Makes the image input [N, H, W, C] float32 whatever the file declares: a Transpose (which the
+/* Makes the image input [N, H, W, C] float32 whatever the file declares, by a Transpose (which the
  * layout pass removes) and a Cast after a new input. */
 enum status session_feed_channels_last(struct session *session, struct error *err)
 {
@@ -267,7 +267,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
                          "while creating a session", err));
     }
     session->image_is_integer = !dtype_is_float(dtype);
-    /* float16 is computed in float32 where that can be: the Cast is then dropped */
+    /* float16 is computed in float32 if possible: the Cast is then dropped */
     if (dtype != DTYPE_F32) {
         current = edit_insert_cast(&edit, at, "input type", current, dtype);
         TRY(check_memory(current, "while creating a session", err));
@@ -281,7 +281,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
  */
 enum status session_choose_threads(struct session *session, struct error *err)
 {
-    static const double small = 8e6; /* as node_work() counts it */
+    static const double small = 8e6; /* in units of node_work() */
     double work = 0;
     if (session->options.threads > 0)
         return STATUS_OK;

@@ -15,7 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
 
-/* The description for one image, also where the file fixes a larger batch. */
+/* Describes a tensor for one image, even if the file fixes a larger batch. */
 static struct session_tensor described(const struct compiled_size *c, const char *name,
                                        const struct value *value)
 {
@@ -41,7 +41,7 @@ static enum status describe(struct session *session, const struct graph *graph, 
         char *copy = arena_copy_text(c->graph->arena, name, strlen(name));
         TRY(check_memory(copy, "while creating a session", err));
         session->outputs[i] = described(c, copy, compiled_output(c, i));
-        /* graph_validate() finds this only if the file fixes all shapes. */
+        /* graph_validate() detects this only if the file fixes all shapes. */
         const enum dtype declared = graph->outputs[i]->dtype, made = session->outputs[i].dtype;
         if (declared != DTYPE_NONE && made != DTYPE_NONE &&
             dtype_is_float(declared) != dtype_is_float(made))
@@ -187,7 +187,7 @@ static void describe_weights(struct session *session)
         session->info.parameter_bytes += session->ops->weight_bytes(session->tail_backend);
 }
 
-/* Fills info.batches but for L(b). */
+/* Fills info.batches except L(b). */
 static void describe_batches(struct session *session)
 {
     session->info.activation_bytes = 0;
@@ -209,7 +209,7 @@ static enum status finish(struct session *session, struct error *err)
     progress(session, PHASE_MEASURE, PROGRESS_ROWS);
     TRY(session_measure(session, err));
     describe_weights(session);
-    if (session->compiled_count > 1) /* sizes that are never used should hold no memory */
+    if (session->compiled_count > 1) /* unused sizes should not hold memory */
         session_release_pages(session);
     return STATUS_OK;
 }
@@ -220,8 +220,8 @@ void session_release_pages(struct session *session)
         session->ops->release_pages(session->backend);
 }
 
-/* Takes the planned memory from the device. Memory that was free when it was planned may be gone;
- * then the largest size is dropped, and so on, unless the user asked for it. */
+/* Allocates the planned memory on the device. If it is no longer free, the largest size is dropped,
+ * and so on, unless the user requires it. */
 static enum status reserve(struct session *session, struct error *err)
 {
     session->compiling.is_over = true;
@@ -286,12 +286,13 @@ static enum status build(struct session *session, const struct graph *graph, str
     if (!session->options.trial)
         TRY(finish(session, err));
     progress(session, PHASE_MEASURE, 1);
-    session->options.on_progress = NULL; /* its context is the caller's, too */
+    session->options.on_progress = NULL; /* its context belongs to the caller, too */
     session->options.pixels = NULL;      /* the caller's */
     return STATUS_OK;
 }
 
-/* The table of all backends. NULL with an error when the device's backend is not available. */
+/* Finds the device's backend in the table of all backends. NULL with an error if it is not
+ * available. */
 static const struct backend_ops *backend_find(struct device_id device, struct error *err)
 {
     const char *reason;
@@ -360,9 +361,8 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
                      "is not; make one with lensd quantize, or leave it at auto");
 }
 
-/* A run's share of the machine's memory. A client's values may choose the shapes of data-dependent
- * parts, and models, bodies and pictures have their shares, too: one request must leave room for
- * those of others. */
+/* A run's share of the machine's memory. Clients' values can determine the shapes of data-dependent
+ * parts, and models, bodies and photos need memory, too: one request must leave room for others. */
 #define RUN_SHARE 8
 
 static void session_limit_runs(struct session *session, const struct session_options *options)

@@ -1,20 +1,20 @@
-/* Chooses the data type of the image input. Where the first operators only round the image to
- * bfloat16, the input takes rounded numbers, and the caller writes them (session_info.image_dtype):
+/* Chooses the data type of the image input. If the first operators only round the image to
+ * bfloat16, the input becomes bfloat16, and the caller writes rounded numbers
+ * (session_info.image_dtype):
  *
- *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv …
- */
+ *     image float32 → Cast → bfloat16 → Conv …            ─▶     image bfloat16 → Conv … */
 #include "engine/passes/edit.h"
 #include "engine/runtime/session_internal.h"
 
-/* Whether `node` only rounds the image to bfloat16. */
+/* True if `node` only rounds the image to bfloat16. */
 static bool only_rounds(const struct node *node, const struct value *image)
 {
     return node->op == OP_CAST && node->inputs[0] == image && node->outputs[0] &&
            node->outputs[0]->dtype == DTYPE_BF16 && node->epilogue.activation == ACTIVATION_NONE;
 }
 
-/* Follows the image through Reshapes that are its only readers (the layout pass leaves them behind)
- * and returns the last result. */
+/* Follows the image through Reshapes that are its only readers (the layout pass leaves them) and
+ * returns the last result. */
 static struct value *follow_views(const struct edit *edit, struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -28,7 +28,7 @@ static struct value *follow_views(const struct edit *edit, struct value *image)
     return value;
 }
 
-/* Whether all readers of `image` only round it. */
+/* True if all readers of `image` only round it. */
 static bool all_readers_round(const struct edit *edit, const struct value *image)
 {
     const struct graph *graph = edit->graph;
@@ -43,7 +43,7 @@ static bool all_readers_round(const struct edit *edit, const struct value *image
 static void remove_casts(struct edit *edit, struct value *last)
 {
     struct graph *graph = edit->graph;
-    /* backwards: readers of what is replaced have been passed */
+    /* backwards: readers of replaced values have already been visited */
     for (size_t n = graph->node_count; n-- > 0;) {
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE || node->input_count < 1 || node->inputs[0] != last)

@@ -8,11 +8,11 @@
 #include "engine/base/size.h"
 #include "engine/runtime/session_internal.h"
 
-/* Rounds after the warm-up, and the milliseconds after which no further round begins. A first run
- * that takes as long is the only one of a slow model: the scheduler learns from requests. */
+/* Rounds after the warm-up, and the time in milliseconds after which no further round starts. For a
+ * slow model the warm-up is the only run: the scheduler learns from requests. */
 #define ROUNDS    4
 #define BUDGET_MS 50
-#define ALONE_MS  5 /* with one size there is nothing to choose from */
+#define ALONE_MS  5 /* with one size there is no choice to make */
 
 struct feed {
     void **buffers;
@@ -26,8 +26,8 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Fills `data` with a fixed sequence of small numbers; `pixels`: with numbers from 0 to 255.
- * Integers that are no pixels stay 0, since they may be indices. */
+/* Fills `data` with a fixed sequence of small numbers; `pixels`: with numbers from 0 to 255. Other
+ * integers stay 0, because they may be indices. */
 static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
 {
     uint32_t state = 12345;
@@ -47,9 +47,8 @@ static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels
     }
 }
 
-/* Allocates and fills inputs for compiled size `c`. The images differ, and their values are
- * ordinary, so that a pass takes the same paths as with a request. Free with feed_done(), also on
- * failure. */
+/* Allocates and fills inputs for compiled size `c`. The images differ and have ordinary values, so
+ * that a pass runs as for a request. Free with feed_done(), even on failure. */
 static enum status feed_init(const struct session *session, const struct compiled_size *c,
                              struct feed *feed, struct error *err)
 {
@@ -78,7 +77,7 @@ struct session_measurement {
     struct feed feed;
     const struct tensor **outputs;
     int runs, most;      /* so far; of all rounds */
-    double wall_per_cpu; /* the least time by the clock of any run, as a multiple of its CPU time */
+    double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
 /* Runs compiled size `i` once. */
@@ -91,7 +90,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
     const double before = session_cpu_ms(session);
     const int64_t start = clock_now();
-    /* Send images as the server does: as bytes where the session accepts them. */
+    /* Send images as the server does: as bytes if the session accepts them. */
     const enum status status =
         compiled_run(session, &session->compiled[i], (const void *const *)m->feed.buffers,
                      session->all_pixels, m->outputs, err);
@@ -99,7 +98,7 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     if (options->on_progress)
         options->on_progress(options->progress_context, PHASE_MEASURE,
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
-    /* Made-up contents may be wrong for an input that holds axes, indices or sizes. That says
+    /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. That says
      * nothing about the model: this size cannot be measured. */
     const bool is_only_image = session->input_count == 1 && options->image_input == 0;
     if (!is_only_image &&
@@ -113,8 +112,8 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
 }
 
 /* How many sizes to measure if the smallest takes `first_ms`. On a CPU a batch of a slow model
- * takes about as long as its images run one by one. The scheduler estimates the other sizes and
- * learns from the passes of requests. */
+ * takes about as long as its images one by one. The scheduler estimates the other sizes and learns
+ * from requests. */
 static size_t count_to_measure(const struct session *session, double first_ms)
 {
     const int smallest = session->compiled[0].size;
@@ -126,7 +125,7 @@ static size_t count_to_measure(const struct session *session, double first_ms)
     return count;
 }
 
-/* Fills in L(b) from options.known; false if a size is not there. */
+/* Fills in L(b) from options.known. Returns false if a size is missing. */
 static bool recall_times(struct session *session)
 {
     size_t found = 0;

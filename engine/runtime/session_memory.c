@@ -1,6 +1,6 @@
-/* The memory limit of a session. Packed weights, the arena of the largest batch and the caller's
- * input batches are known from plans before any memory is taken. So a model that does not fit is
- * refused, or compiled for smaller batches, before anything is reserved. */
+/* The memory limit of a session. Plans give the sizes of packed weights, the arena of the largest
+ * batch and the caller's input batches before any memory is allocated. So a model that does not fit
+ * is refused, or compiled for smaller batches, before memory is reserved. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -53,7 +53,7 @@ static size_t wanted_bytes(const struct session *session, const struct compiled_
                input_bytes(session, c));
 }
 
-/* The caller frees its graph after the load, so what it holds counts until then. */
+/* The caller frees its graph after the load, so its constants count until then. */
 static size_t held_bytes(const struct graph *graph)
 {
     size_t bytes = 0;
@@ -70,7 +70,7 @@ void session_begin_memory(struct session *session)
     uint64_t total, available;
     const size_t limit = session->options.memory_limit, held = held_bytes(session->base);
     cpu_memory(&total, &available);
-    /* Free memory is what is left beside the constants. */
+    /* Free memory does not include the constants. */
     available = add(available ? (size_t)available : 1, held);
     session->memory.limit = limit && limit < available ? limit : (size_t)available;
     session->memory.used = held;
@@ -78,8 +78,8 @@ void session_begin_memory(struct session *session)
     session->base->budget = &session->memory;
 }
 
-/* Bytes of the constants that nodes read, each counted once; `packed`: only of those that are
- * packed. Tables of Gather are read as they are. */
+/* Bytes of the constants that nodes read, each counted once; `packed`: only those that are packed.
+ * Tables of Gather are read in place. */
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
                                   struct error *err)
 {
@@ -104,14 +104,14 @@ static enum status constant_bytes(const struct graph *graph, bool packed, size_t
 enum status session_check_weights(const struct session *session, struct error *err)
 {
     const struct session_options *options = &session->options;
-    /* Packed for a lower precision they may take a quarter. */
+    /* For a lower precision packed weights may be a quarter as large. */
     const size_t share = options->precision <= PRECISION_TF32 ? 1 : 4;
     size_t limit = options->memory_limit, bytes = 0, packed = 0;
     TRY(constant_bytes(session->base, false, &bytes, err));
     TRY(constant_bytes(session->base, true, &packed, err));
     bytes /= share;
-    /* On a CPU the peak of a load is while weights are packed: those that were folded are then in
-     * memory twice, and those of a mapped file can be read again. */
+    /* On a CPU the load needs most memory while weights are packed: folded constants then exist
+     * twice, and those of a mapped file can be read again. */
     packed = add(packed / share, atomic_load(&session->memory.used));
     if (options->device.kind == DEVICE_CPU && (!limit || bytes <= limit)) {
         bytes = packed;

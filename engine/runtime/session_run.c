@@ -23,7 +23,7 @@ static enum status run_tail(struct session *session, struct compiled_size *c, st
     return STATUS_OK;
 }
 
-/* Sets outputs[] from c->static_data, where the static part has left its results, and the tail. */
+/* Sets outputs[] from c->static_data, the results of the static part, and from the tail. */
 static enum status wrap(struct session *session, struct compiled_size *c, int batch,
                         const struct tensor **outputs, struct error *err)
 {
@@ -33,7 +33,7 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
         struct tensor *tensor = c->tensors[i];
         if (c->output_of[i] >= 0) {
             tensor->data = (void *)(uintptr_t)c->static_data[c->output_of[i]];
-            /* A batch of one is whole: its first dimension may be anything, also 0. */
+            /* A batch of one is whole: its first dimension may be anything, even 0. */
             if (session->info.batched && c->size > 1 && tensor->shape.rank > 0) {
                 size_t each = tensor->bytes / (size_t)tensor->shape.dims[0];
                 tensor->shape.dims[0] = batch;
@@ -45,7 +45,7 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
     return STATUS_OK;
 }
 
-/* True when the image input can be fed with bytes: float32 with as many channels as the pixels. */
+/* True if the image input can be bytes: float32 with as many channels as the pixels. */
 static bool can_take_pixels(const struct session *session)
 {
     const struct session_options *options = &session->options;
@@ -87,7 +87,7 @@ static int under_way(const struct session *session)
     return (int)(session->submitted - session->collected);
 }
 
-/* A tail reads whole batches: all rows of all outputs come back to it. */
+/* A tail reads whole batches, so it needs all rows of all outputs. */
 static struct run_request request_of(struct session *session, const struct compiled_size *c,
                                      const struct session_request *run)
 {

@@ -1,8 +1,8 @@
-/* Makes a session independent of the files that its weights were mapped from.
+/* Makes a session independent of the files from which its weights were mapped.
  *
- * Compiling packs most constants into other layouts; their mapped pages are given back. Constants
- * that programs read in place are copied to memory of the process. If a file has changed meanwhile,
- * packed weights may be those of two files, or zeros, and the session is refused. */
+ * Compiling packs most constants into other layouts; their mapped pages are released. Constants
+ * that programs read in place are copied to process memory. If a file has changed meanwhile, packed
+ * weights may be a mix of two files, or zeros, and the session is refused. */
 #include "engine/runtime/session_internal.h"
 #include "engine/tensor/tensor_file.h"
 

@@ -1,4 +1,4 @@
-/* Names of devices, and what the CPU offers to a forward pass. */
+/* Names of devices, and the CPU's abilities for forward passes. */
 #include "engine/tensor/device.h"
 
 #include <stdio.h>

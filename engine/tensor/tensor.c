@@ -10,7 +10,7 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 
-/* By dtype; zeros for what lensd does not have. */
+/* By dtype; zeros for unsupported ones. */
 static const struct {
     size_t size;
     const char *name, *oip_name;
@@ -125,7 +125,7 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT])
     return text;
 }
 
-/* Smaller blocks are not worth a mapping. */
+/* Smaller blocks are not mapped. */
 #define MAPPED_BYTES ((size_t)256 << 10)
 
 static bool is_mapped(const struct memory_budget *budget, size_t bytes)
@@ -139,7 +139,7 @@ static bool fits(size_t used, size_t bytes, size_t limit)
     return !limit || (size_add(used, bytes, &sum) && sum <= limit);
 }
 
-/* `full`: the budget, or a whole above it, that has no room. */
+/* `full` is the budget, or a whole above it, that has no room. */
 static enum status refuse(const struct memory_budget *budget, const struct memory_budget *full,
                           size_t bytes, struct error *err)
 {
@@ -250,7 +250,7 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
     return STATUS_OK;
 }
 
-/* `bytes` of base's from `offset` on. */
+/* A view of `bytes` bytes of base's from `offset` on. */
 static enum status view_bytes(struct tensor *base, size_t offset, const struct shape *shape,
                               size_t bytes, struct tensor **ret, struct error *err)
 {
@@ -328,7 +328,8 @@ void tensor_unref(struct tensor *tensor)
 {
     if (!tensor)
         return;
-    /* acq_rel: the thread that drops the last reference must see every other holder's writes. */
+    /* acq_rel: the thread that drops the last reference must see the writes of all other
+     * holders. */
     int before = atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before > 1)
@@ -426,8 +427,8 @@ uint16_t float_to_half(float value)
     if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return sign | 0x7c00;
     if (magnitude < 0x38800000) {
-        /* subnormal result: adding 0.5 puts the 10 bits at the end of the mantissa, rounded to
-         * nearest even by the addition itself */
+        /* subnormal result: adding 0.5 moves the 10 bits to the end of the mantissa; the addition
+         * itself rounds to nearest even */
         uint32_t rounded = float_bits(float_from_bits(magnitude) + 0.5f) - float_bits(0.5f);
         return (uint16_t)(sign | rounded);
     }

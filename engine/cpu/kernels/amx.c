@@ -17,7 +17,7 @@ bool amx_allowed(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* The rows for which this thread's tile registers are configured; 0: they are not configured. */
+/* Number of rows for which this thread's tile registers are configured; 0: not configured. */
 static _Thread_local size_t configured;
 
 /* Tile registers 0 … 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
@@ -57,7 +57,7 @@ static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two
         _tile_stored(3, c + down + ROWS, apart);
 }
 
-/* apart: bytes from row to row. two: more than 16 rows; right: more than 16 columns. */
+/* apart: bytes between starts of rows. two: more than 16 rows; right: more than 16 columns. */
 #define AMX_PRODUCT(name, multiply)                                                                \
     static void name##_pair(const struct tile *t, size_t j, long apart, const bool two,            \
                             const bool right)                                                      \

@@ -1,10 +1,10 @@
-/* What attention needs besides products, compiled once per instruction set. */
+/* The operations of attention except products, compiled once per instruction set. */
 #include <math.h>
 
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
-/* ---- rows that become columns of a panel ---- */
+/* ---- packing rows as columns of a panel ---- */
 
 #if defined __AVX512F__
 
@@ -20,7 +20,7 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
         b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
         b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
     }
-    /* a[4 q + c]: of rows 4 q … 4 q + 3 column c of each 128-bit lane */
+    /* a[4 q + c]: column c of each 128-bit lane, from rows 4 q … 4 q + 3 */
 #pragma GCC unroll 4
     for (int q = 0; q < 16; q += 4) {
         const __m512d low = _mm512_castps_pd(b[q]), high = _mm512_castps_pd(b[q + 1]);
@@ -59,7 +59,7 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
 
 #else
 
-/* In registers of four columns: VEC rows are one or two groups of four. */
+/* With registers of four columns, VEC rows are one or two groups of four. */
 ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
 {
     for (size_t r = 0; r < VEC; r += 4)
@@ -146,7 +146,7 @@ static void add_biases(float *s, size_t n, const float *const *biases, size_t co
     }
 }
 
-/* A NaN does not win: the register's maximum answers its second operand then. */
+/* NaN is ignored: the register's maximum then returns its second operand. */
 static float greatest(const float *s, size_t n, float start)
 {
     if (n < VEC) {
@@ -194,7 +194,7 @@ float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size
     for (; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
         vec_store_n(s + i, vec_exp(vec_sub(vec_load_n(s + i, width), m)), width);
-        sum = vec_add(sum, vec_load_n(s + i, width)); /* with zeros behind the last */
+        sum = vec_add(sum, vec_load_n(s + i, width)); /* with zeros after the last */
     }
     return sum_lanes(vec_add(sum, second));
 }

@@ -1,34 +1,34 @@
 /* Depthwise convolutions, compiled once per instruction set.
  *
- * A block is as many channels as a register holds. One or two rows of PIXELS results of a block
- * stay in registers: each source number is loaded once a row of taps and meets all the results it
- * belongs to, of both rows. What follows the sum is applied before the one store. Blocks are the
- * innermost loop, so that the image is walked through in the order in which it lies in memory. The
- * last block of a channel count that is no multiple overlaps the one before and writes the same
- * numbers again. Taps that fall on padding are left out. */
+ * A block is one register of channels. One or two rows of PIXELS results of a block stay in
+ * registers: each source number is loaded once per row of taps, and multiplied for all results of
+ * both rows that need it. The epilogue is applied before the only store. The innermost loop runs
+ * over blocks, so that the image is read in memory order. If the channel count is not a multiple of
+ * the block, the last block overlaps the one before and writes the same numbers again. Taps in the
+ * padding are skipped. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
 #define ROWS   DEPTHWISE_ROWS
-#define PIXELS 7 /* images are multiples of 7 */
+#define PIXELS 7 /* image sides are often multiples of 7 */
 
 #define ENDING_ENUM(name, ...) ENDING_##name,
 enum ending { ENDING_CLAMP, VEC_PRODUCT_ACTIVATIONS(ENDING_ENUM, ) ENDING_OTHER, ENDING_ANY };
 
-/* Where a tile of results lies: elements of the image and of the result. */
+/* A tile of results: offsets in the image and in the result, in elements. */
 struct depthwise_tile {
-    const void *x; /* the image; at: the first tap of its first result, be it inside or not */
+    const void *x; /* the image; at: the first tap of its first result, inside or not */
     void *y;
     ptrdiff_t x_at;
     size_t y_at;
     size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
-    size_t top, bottom, left, right; /* source rows and columns that exist, counted from x */
+    size_t top, bottom, left, right; /* existing source rows and columns, relative to x */
     size_t first, last;              /* blocks */
-    float *sums;                     /* += each block's results, or NULL */
+    float *sums;                     /* each block's results are added here; may be NULL */
 };
 
-/* Adds one source row to the sums of the result rows that are `wanted`: both, or one of them.
- * weights[r] are the taps that the source row meets in result row r. */
+/* Adds one source row to the sums of the `wanted` result rows, both or one of them. weights[r] are
+ * the taps that multiply the source row for result row r. */
 ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, size_t step,
                            size_t left, size_t right, const float *const weights[ROWS],
                            const int from, const int to, const int taps, const int stride,
@@ -54,7 +54,7 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, s
     }
 }
 
-/* All source rows of one block. The second result row reads stride_y rows further down. */
+/* Adds all source rows of one block. The second result row starts stride_y rows further down. */
 ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_tile *t, ptrdiff_t at,
                             const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,
                             const int stride, const bool bf16)
@@ -85,7 +85,7 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_ti
     }
 }
 
-/* The activation, and the store. */
+/* Applies the activation and stores. */
 ALWAYS_INLINE void end_as(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                           vec sum[ROWS][PIXELS], float *sums, const int rows,
                           const enum ending ending, const bool bf16)
@@ -142,8 +142,8 @@ static enum ending ending_of(const struct depthwise *d)
     }
 }
 
-/* ENDING_ANY asks once a block, which takes a twentieth more time than a function for each ending,
- * and a quarter of the code. */
+/* ENDING_ANY branches once per block. It takes a twentieth more time than a function for each
+ * ending, but a quarter of the code. */
 ALWAYS_INLINE void end_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                              vec sum[ROWS][PIXELS], float *sums, const int rows,
                              const enum ending ending, const bool bf16)
@@ -197,7 +197,7 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *
     {                                                                                              \
         depthwise_run_tile(d, t, ending, rows, taps, stride, bf16);                                \
     }
-#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending, bfloat16, last rows of both */
+#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending, bfloat16, remaining rows of both */
 #if defined __AVX512BF16__
 #define TILES(taps, stride)                                                                        \
     TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
@@ -253,7 +253,7 @@ static tile_fn choose(const struct depthwise *d, bool whole)
     return all[d->kernel_width / 2 - 1][d->stride_x - 1][kind];
 }
 
-/* Of `count` taps from position `at` (before 0: padding) on, those inside [0, size). */
+/* Finds the taps inside [0, size) among `count` taps from position `at` on (negative: padding). */
 static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, size_t *ret_end)
 {
     const ptrdiff_t inside = (ptrdiff_t)size - at;

@@ -1,20 +1,20 @@
-/* Depthwise convolutions of 8-bit integers, compiled once per instruction set. Where the CPU has a
- * dot product (DOT), an instruction adds four products of bytes to each 32-bit sum; elsewhere it
- * adds two products of 16-bit integers.
+/* Depthwise convolutions of 8-bit integers, compiled once per instruction set. If the CPU has a dot
+ * product (DOT), an instruction adds four products of bytes to each 32-bit sum; otherwise it adds
+ * two products of 16-bit integers.
  *
- * The four bytes are taps of a column: bytes of four rows of the image ("a quad") are interleaved,
- * so that each 32 bits hold one channel of one column, and meet the filter's column moved to where
- * a result row has it:
+ * The four bytes are the taps of a column: bytes from four rows of the image ("a quad") are
+ * interleaved, so that each 32 bits hold one channel of one column. They are multiplied by the
+ * filter's column, shifted to the position of a result row:
  *
  *     image rows   0 1 2 3          result row 0:  w0 w1 w2 0
  *                  └─ a quad ─┘     result row 1:  0  w0 w1 w2
  *
- * One interleaving serves all columns of the filter and as many result rows as the quads reach.
- * For pairs the order is 0 2 1 3: the even bytes are the first two rows, the odd ones the others.
- * A block is as many channels as a register holds sums. Interleaved columns of a segment of a row
- * stay in the first-level cache. Padding is the zero point, so that it adds nothing once the zero
- * point times the filter's sum is taken away, which `bias` does. The last block of a channel count
- * that is no multiple overlaps the one before and writes the same numbers again. */
+ * One interleaving serves all columns of the filter and as many result rows as the quads cover. For
+ * pairs the order is 0 2 1 3: the even bytes are the first two rows, the odd ones the others. A
+ * block has as many channels as a register has sums. Interleaved columns of a segment of a row stay
+ * in the first-level cache. Padding is the zero point; `bias` subtracts the zero point times the
+ * filter's sum, so padding adds nothing. If the channel count is not a multiple of the block, the
+ * last block overlaps the one before and writes the same numbers again. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -77,7 +77,8 @@ ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_
 
 #endif
 
-/* Columns from … from + count - 1 (they may lie outside) of the quads that begin at row `top`. */
+/* Fills columns from … from + count - 1 (they may lie outside) of the quads that start at row
+ * `top`. */
 static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdiff_t top,
                          ptrdiff_t from, size_t count, struct columns *to)
 {
@@ -109,12 +110,13 @@ static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdi
     }
 }
 
-/* Sums as stored bytes: times the scale, rounded half to even, plus the zero point, saturated. */
+/* Converts sums to stored bytes: times the scale, rounded half to even, plus the zero point,
+ * saturated. */
 ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, const ints *sum, size_t block,
                               uint8_t *y, size_t some_rows, size_t count, const int rows,
                               const int pixels)
 {
-    const vec far = vec_set(1e6f); /* as an integer, with room for the zero point */
+    const vec far = vec_set(1e6f); /* representable as an integer, with room for the zero point */
     const vec scale = vec_load(d->scales + block * LANES);
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -141,7 +143,7 @@ struct tile_kind {
 #define load_of_dot            load_dot
 #define load_of_pairs          load_words
 
-/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad, of which each sum takes
+/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad, of which each sum needs
  * one product. weights: [quad][part][row][column of taps][lane][rows of a part]. */
 #define TILES(kind, attribute, parts)                                                              \
     ALWAYS_INLINE attribute void kind##_tile(                                                      \
@@ -195,7 +197,7 @@ TILES(pairs, , 2)
 TILES(dot, DOT, 1)
 #endif
 
-/* Result rows first … first + some_rows - 1, which are no more than d->rows. */
+/* Computes result rows first … first + some_rows - 1, at most d->rows. */
 static void depthwise_8bit_run_band(const struct depthwise_8bit *d, const struct tile_kind *tile,
                                     const uint8_t *x, uint8_t *y, size_t first, size_t some_rows)
 {

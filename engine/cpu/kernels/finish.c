@@ -42,7 +42,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_finish *f, vec v, uint8_t *y, si
         memcpy(y, bytes, width);
 }
 
-/* `to` and is_int are constants where this is inlined. */
+/* Callers pass constants for `to` and is_int. */
 ALWAYS_INLINE void finish_rows(const struct tile_finish *f, const int32_t *sums, size_t rows,
                                unsigned char *y, const enum dtype to, const bool is_int)
 {
@@ -59,7 +59,7 @@ ALWAYS_INLINE void finish_rows(const struct tile_finish *f, const int32_t *sums,
                 v = vec_add(v, vec_load_n(whole, c.width));
             else if (f->residual && to == DTYPE_BF16)
                 v = vec_add(v, vec_widen_n(half, c.width));
-            if (f->clamp) /* in this order NaN stays NaN */
+            if (f->clamp) /* this order keeps NaN */
                 v = vec_min(high, vec_max(low, v));
             if (to == DTYPE_F32)
                 vec_store_n(whole, v, c.width);
@@ -89,7 +89,7 @@ static void finish_to(const struct tile_finish *f, const int32_t *sums, size_t r
         FINISH(DTYPE_U8);
 }
 
-/* Overwrites the sums with activated results, for an activation that is no clamp. */
+/* Overwrites the sums with activated results, if the activation is not a clamp. */
 static void activate_sums(const struct tile_finish *f, int32_t *sums, size_t rows,
                           const unsigned char *y)
 {

@@ -1,7 +1,7 @@
-/* The product of matrices that own convolutions are made of, compiled once per instruction set.
+/* The matrix product behind lensd's own convolutions, compiled once per instruction set.
  *
- * A block of ROWS x 2 registers of the result stays in registers while k goes by: each step loads
- * two registers of packed weights and broadcasts one number of each row. */
+ * A block of ROWS x 2 registers of the result stays in registers for all k: each step loads two
+ * registers of packed weights and broadcasts one number of each row. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
@@ -16,7 +16,7 @@ enum { STEPS = 16, AHEAD = 512, LINE = 64 / sizeof(float) };
 
 struct fetch {
     const float *from;
-    size_t lines; /* every STEPS steps, which read COLUMNS lines */
+    size_t lines; /* per STEPS steps, which read COLUMNS lines */
 };
 
 ALWAYS_INLINE void finish(const struct gemm *g, vec sum, float *c, const float *bias, size_t width)
@@ -24,12 +24,12 @@ ALWAYS_INLINE void finish(const struct gemm *g, vec sum, float *c, const float *
     vec v = bias ? vec_add(sum, vec_load_n(bias, width)) : sum;
     if (g->accumulate)
         v = vec_add(v, vec_load_n(c, width));
-    if (g->clamp) /* in this order NaN stays NaN */
+    if (g->clamp) /* this order keeps NaN */
         v = vec_min(vec_set(g->high), vec_max(vec_set(g->low), v));
     vec_store_n(c, v, width);
 }
 
-/* rows and registers are constants where this is inlined, so that sums are registers. */
+/* Callers pass constants for rows and registers, so that sums are registers. */
 ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, float *c,
                          const float *bias, size_t width, struct fetch fetch, const int rows,
                          const int registers)
@@ -43,7 +43,7 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
         for (int i = 0; i < registers; i++)
             sum[r][i] = vec_zero();
     for (; b < end; a += g->run_step) {
-        /* fewer than the general registers: the other rows are index times 1, 2 or 4 from these */
+        /* saves general registers: the other rows are 1, 2 or 4 times the index from these */
         const float *base[3] = {a, a + 5 * lda, a + 10 * lda};
         for (size_t left = run, some; left > 0; left -= some) {
             some = fetch.lines ? smaller(left, STEPS) : left;
@@ -106,7 +106,7 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
         }                                                                                          \
         break;
 
-/* The activation that is no clamp, while the block is in the first-level cache. */
+/* Applies an activation that is not a clamp while the block is in the first-level cache. */
 static void activate_block(const struct gemm *g, float *c, size_t rows, size_t width)
 {
     const vec slope = vec_set(g->row.alpha * MINUS_LOG2E), zero = vec_zero();
@@ -120,7 +120,7 @@ static void activate_block(const struct gemm *g, float *c, size_t rows, size_t w
     }
 }
 
-/* rows <= ROWS of the result, width <= COLUMNS columns. */
+/* Computes rows <= ROWS of the result and width <= COLUMNS columns. */
 static void run_block(const struct gemm *g, const float *a, const float *b, float *c,
                       const float *bias, size_t rows, size_t width, struct fetch fetch)
 {
@@ -148,14 +148,14 @@ static void run_block(const struct gemm *g, const float *a, const float *b, floa
         activate_block(g, c, rows, width);
 }
 
-/* Few weights: they stay in the cache after the first block. */
+/* True for few weights: they stay in the cache after the first block. */
 static bool is_near(const struct gemm *g)
 {
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* Blocks that share a panel of weights: so many that the panel, once fetched, is used often, and so
- * few that their rows stay in the second-level cache, which is 1 MB or more on servers. */
+/* Number of blocks that share a panel of weights: many, so that a fetched panel is used often, but
+ * with rows that fit in the second-level cache, which is 1 MB or more on servers. */
 static size_t blocks_at_once(const struct gemm *g, size_t depth, size_t blocks)
 {
     enum { ROWS_NEAR = 704 * 1024 };
@@ -166,11 +166,11 @@ static size_t blocks_at_once(const struct gemm *g, size_t depth, size_t blocks)
     return (blocks + groups - 1) / groups;
 }
 
-/* `count` blocks from `first` on, all columns, `depth` numbers of k from `from` on. */
+/* Computes `count` blocks from `first` on: all columns, `depth` numbers of k from `from` on. */
 static void run_blocks(const struct gemm *g, size_t m, size_t first, size_t count, size_t from,
                        size_t depth)
 {
-    /* blocks of nearly equal height: 49 rows are 13 + 12 + 12 + 12 and not 14 + 14 + 14 + 7 */
+    /* blocks of similar height: 49 rows are 13 + 12 + 12 + 12, not 14 + 14 + 14 + 7 */
     const size_t blocks = (m + ROWS - 1) / ROWS, lines = (COLUMNS + count - 1) / count;
     const bool begins = from == 0, ends = from + depth == g->k;
     struct gemm part = *g;
@@ -197,7 +197,7 @@ static void run_blocks(const struct gemm *g, size_t m, size_t first, size_t coun
 
 void SIMD_NAMED(gemm)(const struct gemm *g, size_t m)
 {
-    /* a part of k at a time, so that the blocks are many */
+    /* a part of k at a time, so that there are many blocks */
     enum { DEPTH = 768 };
     const size_t blocks = (m + ROWS - 1) / ROWS;
     const size_t parts = g->run || g->k <= DEPTH ? 1 : (g->k + DEPTH - 1) / DEPTH;

@@ -51,7 +51,7 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
     }
 }
 
-/* A register of a row at a time, whose scales stay in registers while the rows go by. */
+/* Processes one register of a row at a time; its scales stay in registers for all rows. */
 ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
                              size_t n, bool bf16)
 {
@@ -124,7 +124,7 @@ static void widen_f16(const uint16_t *x, float *y, size_t n)
     }
 }
 
-/* Adding 0.5 leaves the ten bits of a subnormal result at the end of a float, rounded. */
+/* After adding 0.5, the last ten bits of the float are those of a subnormal result, rounded. */
 static void narrow_f16(const float *x, uint16_t *y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -4,10 +4,10 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_math.h"
 
-/* Four partial results, because one register would wait for itself. */
+/* Four partial results, because additions to a single register would wait for each other. */
 #define WIDE 4
 
-/* The lanes of `v` brought together by `join` (two floats into one). */
+/* Combines the lanes of `v` by `join` (two floats into one). */
 #define REDUCE(v, join)                                                                            \
     do {                                                                                           \
         float lanes[VEC];                                                                          \
@@ -49,7 +49,8 @@ float SIMD_NAMED(sum_row)(const float *x, size_t n)
     return result;
 }
 
-/* The squares of the differences from `mean`, and the differences: what it is wrong by. */
+/* Sums the squares of the differences from `mean`, and the differences, which are the error of
+ * `mean`. */
 static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
 {
     const vec m = vec_set(mean);
@@ -107,8 +108,8 @@ void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
     }
 }
 
-/* The mean is rounded. Where it is much greater than the deviation its error would show, so the
- * mean of the differences is subtracted as well. */
+/* The mean is rounded. If it is much larger than the deviation its error matters, so the mean of
+ * the differences is subtracted, too. */
 void SIMD_NAMED(norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
                           bool is_rms, float *y, size_t n)
 {

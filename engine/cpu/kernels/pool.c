@@ -1,5 +1,5 @@
 /* Maximum and sum over rows of channels, compiled once per instruction set. Four registers of
- * channels stay where they are while the rows go by. */
+ * channels stay in place for all rows. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
@@ -78,8 +78,8 @@ void SIMD_NAMED(accumulate_bf16)(const uint16_t *x, float *y, size_t n)
     }
 }
 
-/* Rows in groups, so that a group comes from the first-level cache whatever the row's length; each
- * has a sum of its own, which rounds less. */
+/* Sums rows in groups, so that a group stays in the first-level cache for any row length. Separate
+ * sums per group round less. */
 void SIMD_NAMED(sum_rows)(const float *x, size_t rows, float *y, size_t n)
 {
     enum { GROUP = 8 };

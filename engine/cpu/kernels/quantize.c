@@ -5,7 +5,7 @@
 
 #include "engine/base/cpu.h"
 
-/* VEC integers as floats, and floats that are whole numbers of the type's range as integers. */
+/* Loads VEC integers as floats, or stores floats that are integers in the type's range. */
 ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 {
 #if defined __AVX512F__
@@ -44,7 +44,7 @@ ALWAYS_INLINE void store_8bit(void *p, vec v)
 #endif
 }
 
-/* Rounded half to even and clamped; NaN gives the lowest. */
+/* Rounds half to even and clamps; NaN gives the lowest. */
 ALWAYS_INLINE vec rounded(vec x, vec low, vec high)
 {
     const vec magic = vec_set(12582912.0f);
@@ -57,7 +57,7 @@ void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed,
     const vec low = vec_set(first), high = vec_set(first + 255), offset = vec_set((float)zero);
     uint8_t *to = y;
     FOR_REGISTERS(i, rest, n) {
-        /* a division, as the operator is defined: a reciprocal would move numbers at ties */
+        /* divides, as the operator requires: a reciprocal would change ties */
         float real[VEC], whole[VEC];
         vec_store(real, vec_load_n(x + i, rest));
         for (size_t k = 0; k < VEC; k++)
@@ -127,7 +127,7 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
-/* n <= VEC numbers of either type as floats. */
+/* Loads n <= VEC numbers of either type as floats. */
 ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
 {
     if (dtype == DTYPE_F32)
@@ -139,7 +139,7 @@ ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype
     return load_8bit(n < VEC ? bytes : from, dtype == DTYPE_I8);
 }
 
-/* A register of each row: n <= VEC numbers from i on. */
+/* Processes one register of each row: n <= VEC numbers from i on. */
 ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, const void *x,
                                 enum dtype from, void *y, enum dtype to, size_t rows)
 {
@@ -194,7 +194,7 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
     FOR_REGISTERS(i, rest, n) {
-        /* where x is NaN, the second operand is the answer; lanes beyond repeat the last number */
+        /* NaN selects the second operand; lanes beyond n repeat the last number */
         const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
         least = vec_min(v, least);
         most = vec_max(v, most);
@@ -284,8 +284,8 @@ lookup_wide(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t ro
 
 #if defined __AVX2__
 
-/* Sixteen tables of 16: an index that is not of the table's sixteen numbers is made to have its
- * highest bit set, for which a shuffle answers 0. */
+/* Sixteen tables of 16: an index outside a table gets its highest bit set, for which a shuffle
+ * returns 0. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const __m256i above = _mm256_set1_epi8(0x70);

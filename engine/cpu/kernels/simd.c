@@ -1,4 +1,4 @@
-/* Picks the widest variant of the row kernels that this CPU runs. */
+/* Selects the widest variant of the row kernels that this CPU supports. */
 #include "engine/cpu/kernels/simd.h"
 
 #include <pthread.h>
@@ -41,7 +41,7 @@ void simd_use(const struct simd_kernels *kernels)
     chosen = kernels;
 }
 
-/* Sorted from the plainest to the widest. */
+/* Sorted from the simplest to the widest. */
 const struct simd_kernels *simd_at(size_t i)
 {
     const struct cpu_features *cpu = cpu_features();

@@ -2,9 +2,9 @@
  * tile of sums stays in registers while k advances. Compiled once per instruction set.
  *
  * A panel of weights stores a few consecutive numbers of a column side by side, as many as an
- * instruction multiplies and adds: two 8-bit integers, which are widened to 16 bits (every
- * instruction set has that, and it is exact); four for VNNI and NEON's dot product; eight for i8mm,
- * which multiplies 2 x 8 by 8 x 2 bytes; or two of bfloat16. */
+ * instruction multiplies and adds. Two 8-bit integers are widened to 16 bits (exact, and available
+ * in every instruction set). VNNI and NEON's dot product take four. i8mm, which multiplies 2 x 8 by
+ * 8 x 2 bytes, takes eight. bfloat16 takes two. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
@@ -41,7 +41,7 @@
 #define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
 #define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
 
-/* X for each register of a panel, or for the first half of them, which few columns need. */
+/* X for each register of a panel, or for the first half, which is enough for few columns. */
 #if TILE_REGISTERS == 4
 #define EACH_REGISTER(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
 #define EACH_OF_FEW(X, r)   X(r, 0) X(r, 1)

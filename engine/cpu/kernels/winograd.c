@@ -4,12 +4,12 @@
  *     Y = A' [ (G g G') * (B' d B) ] A
  *
  * (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015) at the points 0,
- * ±sqrt(1/2), ±sqrt(2) and infinity: the greater is the reciprocal of the smaller, so rounding
- * costs about a decimal digit less than with the paper's 0, ±1, ±2. All lanes are channels. */
+ * ±sqrt(1/2), ±sqrt(2) and infinity. These are reciprocals of each other, so rounding costs about a
+ * decimal digit less than with the paper's 0, ±1, ±2. All lanes are channels. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
-#define P 0.70710678118654752f /* the smaller point, half the greater */
+#define P 0.70710678118654752f /* the smaller point, half the larger */
 #define Q 1.41421356237309505f
 
 /* B' of one column or row of six. */
@@ -28,7 +28,7 @@ ALWAYS_INLINE void source_six(const vec d[6], vec t[6])
     t[5] = vec_add(vec_fma(d[3], k, d[1]), d[5]);
 }
 
-/* n numbers of a pixel, element `at` of x. */
+/* Loads n numbers of a pixel from element `at` of x. */
 ALWAYS_INLINE vec load_pixel(const void *x, ptrdiff_t at, size_t n, bool bf16)
 {
     return bf16 ? vec_widen_n((const uint16_t *)x + at, n) : vec_load_n((const float *)x + at, n);

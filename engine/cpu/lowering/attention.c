@@ -1,13 +1,13 @@
-/* Attention (engine/op/attention.h): row blocks of a matrix against all of its keys, so that the
+/* Attention (engine/op/attention.h): multiplies row blocks of a matrix by all its keys, so that the
  * scores never leave the second-level cache.
  *
  * The work is matrices (images x heads) times blocks of rows. A thread takes a range of blocks and
- * packs the keys and values of each matrix that it reaches. A block's scores come from the product
- * of matrices (kernels/gemm.c); their exponentials are multiplied with the values, and divided by
- * their sums as the rows are written to their places. Where there are many keys, scores are made in
- * portions, and earlier results are scaled down by as much as the greatest score has grown
- * (Milakov and Gimelshein, "Online normalizer calculation for softmax"). bfloat16 is widened when
- * it is packed and narrowed when it is written. */
+ * packs the keys and values of each matrix that it reaches. The matrix product (kernels/gemm.c)
+ * computes a block's scores; their exponentials are multiplied by the values, and divided by their
+ * sums when the rows are written to their places. With many keys, scores are computed in portions,
+ * and earlier results are rescaled when the highest score grows (Milakov and Gimelshein, "Online
+ * normalizer calculation for softmax"). bfloat16 is widened when it is packed and narrowed when it
+ * is written. */
 #include "engine/op/attention.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@
 /* The offsets of rows and columns of an operand's matrix. */
 struct attention_layout {
     struct access_map walk;
-    size_t *rows;    /* elements from the matrix's first, one entry a row */
-    size_t *columns; /* the same of columns; NULL: one after the other */
+    size_t *rows;    /* by row: elements from the matrix's first */
+    size_t *columns; /* the same by column; NULL: contiguous */
     enum dtype dtype;
     uint32_t value;
     const unsigned char *data; /* of this run */
@@ -35,24 +35,24 @@ struct attention_step {
     const struct simd_kernels *simd;
     struct attention_layout q, k, v, y, bias[ATTENTION_BIASES];
     size_t blocks;  /* of rows, a matrix */
-    size_t portion; /* keys whose scores are made at a time … */
-    size_t stride;  /* … and what lies between rows of them: not a multiple of 4096 bytes */
+    size_t portion; /* keys per portion of scores … */
+    size_t stride;  /* … and the distance of its rows: not a multiple of 4096 bytes */
     size_t most;    /* rows of the largest block */
     size_t thread_bytes;
-    struct epilogue epilogue; /* how the result is stored */
+    struct epilogue epilogue; /* of the stored result */
 };
 
 /* A thread's scratch memory. */
 struct attention_scratch {
-    float *keys, *values;     /* packed, portion after portion */
-    float *fetched;           /* rows that had to be brought together */
+    float *keys, *values;     /* packed, portion by portion */
+    float *fetched;           /* rows that are not contiguous in memory */
     const float **row_of;     /* one entry a key */
     float *q, *scores, *sums; /* of a block; sums: the result before division */
     float *bias[ATTENTION_BIASES];
-    float *greatest, *total; /* one entry a row of the block */
+    float *greatest, *total; /* by row of the block */
 };
 
-/* Lays out the scratch from `base` on, or (base NULL) only returns its size. */
+/* Assigns the scratch memory from `base` on, or only returns its size if base is NULL. */
 static size_t attention_lay_out(const struct attention_step *s, unsigned char *base,
                                 struct attention_scratch *ret)
 {
@@ -87,7 +87,8 @@ static size_t matrix_base(const struct attention_layout *l, size_t matrix)
     return (size_t)(l->walk.offset + access_map_at(&l->walk.group[0], (int64_t)matrix));
 }
 
-/* A row of `count` elements as contiguous floats: in place where it lies so, else in `to`. */
+/* A row of `count` elements as contiguous floats: in place if it is contiguous, otherwise in
+ * `to`. */
 static const float *row(const struct attention_step *s, const struct attention_layout *l,
                         size_t base, size_t r, size_t count, float *to)
 {
@@ -131,7 +132,8 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
     }
 }
 
-/* exp of a block's scores for keys first … first + count - 1; sums of earlier portions shrink. */
+/* Computes exp of a block's scores for keys first … first + count - 1; rescales sums of earlier
+ * portions. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
                   size_t first, size_t count, const struct attention_scratch *t)
 {
@@ -260,7 +262,7 @@ STEP_RUN(attention_run)
     for (size_t b = 0; b < s->a.bias_count; b++)
         s->bias[b].data = program->data[s->bias[b].value];
     const size_t items = (size_t)s->a.batch * s->blocks;
-    /* blocks of a matrix share what is packed of it */
+    /* blocks of a matrix share its packed keys and values */
     const size_t threads = (size_t)program->backend->options.threads;
     const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
     parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,
@@ -309,8 +311,8 @@ static bool layout_init(struct attention_layout *l, const struct access_map *wal
     return l->rows && (even || l->columns);
 }
 
-/* Blocks of about two of the product's, so that their scores stay near; all of the keys at once
- * unless their scores would not. */
+/* Chooses blocks of about two of the product's, so that their scores stay in the cache, and all
+ * keys at once unless their scores would not fit. */
 static void attention_divide(struct attention_step *s)
 {
     enum { ALL_AT_ONCE = 1024, PORTION = 512 };

@@ -1,7 +1,7 @@
-/* Joins and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift. QLinearConcat has
- * a table for each part with another scale. A ScaleShift may read the parts of an image
- * (pass_joins), which is then never written as a whole; its parts and result are bfloat16, or any
- * of float32 and 8-bit integers. */
+/* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
+ * QLinearConcat has a table for each part with another scale. A ScaleShift may read the parts of an
+ * image (pass_joins()), which is then never written as a whole. Its parts and result are bfloat16,
+ * or any of float32 and 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@
 #include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
-#define ROWS  16   /* made at a time: they stay in the cache, and a part is worth a call */
+#define ROWS  16   /* per step: they stay in the cache, and a part is worth a call */
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {
     uint32_t value;
     enum dtype dtype;
-    size_t run, first;    /* elements of a row, and where they lie in the whole's */
-    const uint8_t *table; /* 256 numbers; NULL: elements stay as they are */
+    size_t run, first;    /* elements of a row, and their position in the whole's row */
+    const uint8_t *table; /* 256 numbers; NULL: elements do not change */
     unsigned char *data;  /* of this run */
 };
 
@@ -31,16 +31,16 @@ struct concat_step {
     enum dtype dtype; /* of the whole, which is [rows, row] */
     size_t rows, row, count;
     struct concat_part *parts;
-    uint8_t (*tables)[256]; /* QLinearConcat: one for each part */
+    uint8_t (*tables)[256]; /* QLinearConcat: one per part */
     bool splits, scales;
-    struct epilogue activation; /* ScaleShift: what low and high do not do */
+    struct epilogue activation; /* ScaleShift: activation in addition to low and high */
     float low, high;
     /* of this run */
     unsigned char *data;
     const float *scale, *shift;
 };
 
-/* Scales rows of a bfloat16 image whose activation is no clamp, and rounds once, at the end. */
+/* Scales rows of a bfloat16 image whose activation is not a clamp, and rounds once, at the end. */
 static void scale_wide(const struct concat_step *s, const struct scale_rows *r, const uint16_t *x,
                        uint16_t *y, size_t rows, size_t n)
 {
@@ -221,7 +221,7 @@ STEP_CREATE(lower_concat)
     return STATUS_OK;
 }
 
-/* True if these kernels run the node. Split may leave its first part out. */
+/* True if these kernels run the node. The first output of Split may be unused. */
 KERNEL_CLAIM(concat_claim)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -242,7 +242,7 @@ KERNEL_CLAIM(quantized_concat_claim)
     return true;
 }
 
-/* True if a part of one type can become the other. */
+/* True if a part of one type can be converted to the other. */
 static bool joins_types(enum dtype part, enum dtype whole)
 {
     return part == whole ||

@@ -1,4 +1,4 @@
-/* Conv through oneDNN: channels-last activations, weights packed as the primitive likes. */
+/* Conv through oneDNN: channels-last activations, weights in the primitive's preferred layout. */
 #include "engine/cpu/lowering/product.h"
 #include "engine/op/families.h"
 #include "engine/op/geometry.h"
@@ -24,7 +24,7 @@ static struct strided_layout image_layout(const struct value *value)
     return layout;
 }
 
-/* ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped where group > 1. */
+/* ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped if group > 1. */
 static struct strided_layout weights_layout(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};
@@ -43,7 +43,7 @@ static struct strided_layout vector_layout(const struct tensor *vector, int64_t 
         .dtype = vector->dtype, .rank = 1, .dims = {count}, .strides = {1}};
 }
 
-/* Whether some window along axis `a` has no tap inside the image. */
+/* True if a window along axis `a` has no tap inside the image. */
 static bool reaches_beyond(const struct window *w, int a)
 {
     for (int64_t o = 0; o < w->out[a]; o++) {
@@ -131,7 +131,7 @@ static struct strided_layout transposed_weights(const struct tensor *weights, in
     return layout;
 }
 
-/* oneDNN takes at most one stride of output_padding, and explicit pads only. */
+/* oneDNN supports output_padding below one stride, and explicit pads only. */
 KERNEL_CLAIM(deconv_claim)
 {
     const struct value *bias = node_bias(node);
@@ -175,7 +175,7 @@ STEP_CREATE(lower_deconv)
         desc.stride[a] = w->stride[a];
         desc.dilation[a] = w->dilation[a];
         desc.pad_begin[a] = w->pad_begin[a];
-        /* what output_padding adds is less padding at the end; it may go below 0 */
+        /* output_padding reduces the padding at the end, which may become negative */
         desc.pad_end[a] = (w->in[a] - 1) * w->stride[a] + (w->kernel[a] - 1) * w->dilation[a] + 1 -
                           w->pad_begin[a] - w->out[a];
     }

@@ -1,5 +1,5 @@
-/* Steps that only move bytes: Transpose and strided copies, Identity, and Casts between float32 and
- * 16 bits. Views (Reshape …) need no step at all. */
+/* Steps that only copy bytes: Transpose and strided copies, Identity, and Casts between float32 and
+ * 16 bits. Views (Reshape …) need no step. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-/* ---- Transpose: a walk over the output with the input's steps ---- */
+/* ---- Transpose: iterates over the output with the input's strides ---- */
 
 struct transpose_step {
     struct step step;
     size_t size; /* of an element */
     int rank;
     size_t dims[ACCESS_MAP_PARTS],
-        steps[ACCESS_MAP_PARTS]; /* of the output; steps in x, elements */
+        steps[ACCESS_MAP_PARTS]; /* of the output; steps in x, in elements */
     size_t offset;               /* in x, elements */
     size_t outer;                /* product of all but the two innermost dims */
 };
@@ -28,7 +28,8 @@ struct transpose_step {
                 ((const type *)(const void *)x)[i * row_step + j * column_step];                   \
     break
 
-/* rows x columns of y from x with the given steps, tile by tile so that both stay in the cache. */
+/* Copies rows x columns of y from x with the given steps, tile by tile so that both stay in the
+ * cache. */
 static void transpose_plane(const unsigned char *x, unsigned char *y, size_t size, size_t rows,
                             size_t columns, size_t row_step, size_t column_step)
 {
@@ -79,7 +80,7 @@ STEP_RUN(transpose_run)
     return STATUS_OK;
 }
 
-/* The walk over x that a Transpose or Move is. */
+/* The access map of x that a Transpose or strided copy represents. */
 static enum status read_walk(const struct node *node, struct access_map *ret, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape;

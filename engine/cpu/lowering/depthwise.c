@@ -1,5 +1,5 @@
-/* Depthwise convolutions (a filter of its own for each channel) of 3, 5 or 7 columns and stride 1
- * or 2, by lensd's own kernel, in half to two thirds of oneDNN's time on Zen 4. */
+/* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and stride 1 or 2, by
+ * lensd's own kernel, in half to two thirds of oneDNN's time on Zen 4. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -19,19 +19,19 @@ struct depthwise_step {
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
-    float *partial; /* [thread][block][channel]: of the bands that a call makes */
+    float *partial; /* [thread][block][channel]: of the bands of one call */
     size_t threads;
 };
 
-#define LONGEST_SUM 2048 /* pixels; the kernel adds them up a dozen at a time */
+#define LONGEST_SUM 2048 /* pixels; the kernel adds up a dozen at a time */
 
-/* Numbers that the sums of one image take on one thread. */
+/* Number of sums per image and thread. */
 static size_t sums_of(const struct depthwise_step *s)
 {
     return s->blocks * s->simd->depthwise_channels;
 }
 
-/* One call of the kernel: some bands of one image and group. */
+/* Makes one call of the kernel: some bands of one image and group. */
 static void depthwise_band(const struct depthwise_step *s, size_t image, size_t group, size_t first,
                            size_t rows)
 {
@@ -67,7 +67,7 @@ static void depthwise_bands(void *context, size_t begin, size_t end)
     }
 }
 
-/* The threads' sums over the number of pixels. The last block overlaps the one before. */
+/* Divides the threads' sums by the number of pixels. The last block overlaps the one before. */
 static void finish_mean(const struct depthwise_step *s, size_t pixels, void *mean)
 {
     const size_t lanes = s->simd->depthwise_channels, channels = s->kernel.channels;
@@ -103,7 +103,7 @@ STEP_RUN(depthwise_run)
     const size_t bands = s->images * s->groups * s->bands;
     const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
                         d->kernel_width * (s->blocks / s->groups);
-    if (s->sums) /* added up by thread, and the same in every pass */
+    if (s->sums) /* added up by thread, so that every pass gives the same result */
         parallel_even(threads, bands, cost, depthwise_bands, s);
     else
         parallel_for(threads, bands, cost, depthwise_bands, s);
@@ -128,8 +128,8 @@ static bool depthwise_pack(const void *context, const struct tensor *constant, f
     return true;
 }
 
-/* Groups whose weights take no more than half of the first-level cache; at least one for each
- * thread where there are few rows. */
+/* Chooses groups whose weights take at most half of the first-level cache, at least one per thread
+ * if there are few rows. */
 static void depthwise_divide(struct depthwise_step *s, size_t threads)
 {
     enum { NEAR = 16 * 1024 / sizeof(float) };

@@ -1,4 +1,4 @@
-/* OP_DYNAMIC_ROUND: the range of all numbers, then each rounded to one of 256 between its ends. */
+/* OP_DYNAMIC_ROUND: finds the range of all numbers, then rounds each to one of 256 values in it. */
 #include <math.h>
 
 #include "engine/base/size.h"
@@ -48,7 +48,7 @@ static void round_pieces(void *context, size_t begin, size_t end)
     }
 }
 
-/* The scale for the range, which includes 0, and where 0 lies in it. */
+/* Computes the scale for the range, which includes 0, and the zero point. */
 static void set_terms(struct round_step *s, int threads)
 {
     float min = 0, max = 0;

@@ -9,7 +9,7 @@
 
 #define PIECE 1024 /* floats widened at a time */
 
-#define ROWS 16 /* of an image that meet one vector: they stay in the cache */
+#define ROWS 16 /* rows of an image that use one vector: they stay in the cache */
 
 enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_ROWS };
 
@@ -17,10 +17,10 @@ struct elementwise_step {
     struct step step;
     enum elementwise_kind kind;
     enum binary_kind binary;
-    struct epilogue activation; /* the unary itself, or what follows the others */
+    struct epilogue activation; /* the unary operator itself, or the activation after others */
     uint32_t a, b, y;           /* values */
     enum dtype dtype;
-    int rank; /* of the collapsed loop nest; the innermost has steps 0 or 1 */
+    int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
     size_t rows, row; /* rows of `row` elements */
     const struct simd_kernels *simd;
@@ -38,7 +38,7 @@ static const float *load(const struct elementwise_step *s, const void *data, siz
     return piece;
 }
 
-/* n elements of y from at on; operands at their own offsets. */
+/* Computes n elements of y from y_at on; operands have their own offsets. */
 static void elementwise_piece(const struct elementwise_step *s, size_t y_at, size_t a_at,
                               size_t b_at, int a_step, int b_step, size_t n)
 {
@@ -89,7 +89,7 @@ static void elementwise_rows(void *context, size_t begin, size_t end)
         elementwise_row(s, row, 0, s->row);
 }
 
-/* Rows times or plus one vector: squeeze-and-excite's gates, biases. */
+/* Multiplies or adds one vector to rows: gates of squeeze-and-excite, biases. */
 static void elementwise_vector(void *context, size_t begin, size_t end)
 {
     static const float ones[PIECE] = {[0 ... PIECE - 1] = 1}, zeros[PIECE];
@@ -127,7 +127,7 @@ static void elementwise_vector(void *context, size_t begin, size_t end)
     }
 }
 
-/* One long row is split by columns, in whole pieces. */
+/* One long row is split by columns, into whole pieces. */
 static void elementwise_columns(void *context, size_t begin, size_t end)
 {
     const struct elementwise_step *s = context;
@@ -152,7 +152,7 @@ STEP_RUN(elementwise_run)
     return STATUS_OK;
 }
 
-/* Joins neighbouring dimensions that every operand walks through without a jump. */
+/* Merges neighbouring dimensions that are contiguous for every operand. */
 static void collapse(struct elementwise_step *s, const struct shape *y, const struct shape *a,
                      const struct shape *b)
 {
@@ -194,7 +194,7 @@ static void collapse(struct elementwise_step *s, const struct shape *y, const st
         s->rows *= s->dims[d];
 }
 
-/* A contiguous operand, each of whose rows meets the same vector as the row before. */
+/* True for a contiguous operand of which each row is combined with the same vector. */
 static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, const size_t *vector)
 {
     const int last = s->rank - 1;
@@ -226,7 +226,7 @@ static void elementwise_choose_rows(struct elementwise_step *s)
     }
 }
 
-/* 1 more than the kind; 0: another operator. */
+/* The kind plus 1; 0: another operator. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + BINARY_ADD, [OP_SUM] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB,
     [OP_MUL] = 1 + BINARY_MUL, [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX,

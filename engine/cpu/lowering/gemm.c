@@ -1,10 +1,10 @@
-/* Convolutions and fully connected layers as a product of matrices, by lensd's own kernel
+/* Convolutions and fully connected layers as a matrix product, by lensd's own kernel
  * (kernels/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
  *
- * A pointwise convolution reads its source in place, and so do pixels whose window lies within the
- * image where the weights are few: a row of taps is one run of numbers. Otherwise the rows of a
- * piece, small enough for the second-level cache, are gathered first, tap after tap. With a gate, a
- * number for each image and channel that the source is multiplied by, they are copied. */
+ * A pointwise convolution reads its source in place. So do pixels whose window lies inside the
+ * image, if there are few weights: a row of taps is one run of numbers. Otherwise the rows of a
+ * piece that fits in the second-level cache are gathered first, tap by tap. With a gate, a factor
+ * per image and channel of the source, rows are copied. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
@@ -21,13 +21,13 @@ struct dense_step {
     struct finish finish;
     const float *weights;   /* packed panels */
     size_t rows, k, n;      /* rows: output pixels of all images */
-    bool gathers, in_place; /* in_place: windows within the image are not gathered */
+    bool gathers, in_place; /* in_place: windows inside the image are not gathered */
     struct window window;   /* of a convolution that gathers */
     size_t channels;
     bool gated;
     size_t images;                    /* of a convolution */
-    size_t row_pieces, column_pieces; /* the work is cut into row_pieces x column_pieces */
-    size_t thread_bytes; /* scratch of a thread: the gathered or gated rows of a piece */
+    size_t row_pieces, column_pieces; /* the work is divided into row_pieces x column_pieces */
+    size_t thread_bytes; /* scratch per thread: the gathered or gated rows of a piece */
     /* of this run */
     const float *x_data;
     float *y_data;
@@ -36,7 +36,7 @@ struct dense_step {
 
 /* ---- running ---- */
 
-/* Short runs are common (three colours, three taps) and not worth a call. */
+/* Copies inline: short runs are common (three colours, three taps) and not worth a call. */
 static void copy_run(const float *from, size_t count, float *to)
 {
     if (count > 32) {
@@ -47,7 +47,7 @@ static void copy_run(const float *from, size_t count, float *to)
         to[i] = from[i];
 }
 
-/* The taps of one output pixel, in the order of the packed weights: y, x, channel. */
+/* Gathers the taps of one output pixel, in the order of the packed weights: y, x, channel. */
 static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
 {
     const struct window *w = &s->window;
@@ -59,7 +59,7 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
     for (int64_t ky = 0; ky < w->kernel[0]; ky++) {
         const int64_t row = y0 + ky * w->dilation[0];
         const bool row_inside = row >= 0 && row < w->in[0];
-        /* a whole row of taps lies in one piece */
+        /* a whole row of taps is contiguous */
         if (row_inside && w->dilation[1] == 1 && x0 >= 0 && x0 + w->kernel[1] <= w->in[1]) {
             const size_t count = (size_t)w->kernel[1] * s->channels;
             copy_run(x + (size_t)(row * w->in[1] + x0) * s->channels, count, to);
@@ -76,7 +76,7 @@ static void gather_pixel(const struct dense_step *s, size_t pixel, float *to)
     }
 }
 
-/* Results first … first + rows - 1, whose taps are gathered. */
+/* Computes results first … first + rows - 1 from gathered taps. */
 static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
                            float *gathered)
 {
@@ -89,8 +89,8 @@ static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t fi
     g->c += rows * g->ldc;
 }
 
-/* Of `count` results from `at` on in one direction: how many lie before those whose taps are all
- * inside, and how many those are. */
+/* Divides `count` results from `at` on along one axis: how many come before those whose taps are
+ * all inside, and how many of the latter there are. */
 static void divide_run(const struct window *w, int axis, int64_t at, int64_t count,
                        int64_t *ret_before, int64_t *ret_inside)
 {
@@ -105,7 +105,7 @@ static void divide_run(const struct window *w, int axis, int64_t at, int64_t cou
     *ret_inside = inside < 0 ? 0 : inside < left ? inside : left;
 }
 
-/* `count` results of one row of the image: those at its edges are gathered. */
+/* Computes `count` results of one row of the image; those at its edges are gathered. */
 static void dense_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
                       float *gathered)
 {
@@ -134,7 +134,7 @@ static void dense_row(const struct dense_step *s, struct gemm *g, size_t first, 
         dense_gathered(s, g, first + done, count - done, gathered);
 }
 
-/* Results first … first + rows - 1 of a convolution that is not pointwise. */
+/* Computes results first … first + rows - 1 of a convolution that is not pointwise. */
 static void dense_windows(const struct dense_step *s, struct gemm *g, size_t first, size_t rows,
                           float *gathered)
 {
@@ -150,7 +150,7 @@ static void dense_windows(const struct dense_step *s, struct gemm *g, size_t fir
     }
 }
 
-/* Rows first … first + rows - 1 of the source, times their image's gate. */
+/* Multiplies rows first … first + rows - 1 of the source by their image's gate. */
 static void gate_rows(const struct dense_step *s, size_t first, size_t rows, float *to)
 {
     const size_t each = s->rows / s->images;
@@ -214,10 +214,10 @@ STEP_RUN(dense_run)
 
 /* ---- compile ---- */
 
-/* Threads share the rows or the columns. Each reads all of the other operand, so that is the
- * smaller one, unless rows are copied first: then columns are shared only where the rows would not
- * fill every thread's block. A piece's source and result stay in the second-level cache, or where
- * the weights do not, as many rows as the weights should be read for (kernels/gemm.c). Each thread
+/* Threads share the rows or the columns. Each thread reads all of the other operand, so that should
+ * be the smaller one. If rows are copied first, columns are shared only if there are too few rows
+ * for every thread. A piece's source and result stay in the second-level cache; if the weights do
+ * not, a piece has as many rows as the weights should be read for (kernels/gemm.c). Each thread
  * gets several pieces of columns, so that idle threads can take some. */
 static void dense_divide(struct dense_step *s, size_t threads)
 {
@@ -286,7 +286,7 @@ static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
            s->k * sizeof(float) % 4096 != 0;
 }
 
-/* A node that was found to fit becomes a step. */
+/* Creates the step of a node that the kernel fits. */
 static enum status dense_build(const struct lowering *lowering, const struct dense_step *proto,
                                weights_pack pack, const char *layout, const struct value *bias,
                                struct step **ret, struct error *err)
@@ -313,7 +313,7 @@ static enum status dense_build(const struct lowering *lowering, const struct den
     return STATUS_OK;
 }
 
-/* Is the source read in place? */
+/* True if the source is read in place. */
 static bool is_pointwise(const struct window *w)
 {
     bool pointwise = true;

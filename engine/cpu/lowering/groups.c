@@ -1,10 +1,10 @@
 /* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
  *
- * Each image is read three times, split by pixels over the threads: for the sums of each channel,
- * which give the groups' means; for the squares of the differences from them, which give the
- * variances; and for the results, (x - mean) * factor + shift for each channel. The mean is
- * rounded. Where it is much greater than the deviation its error would show, so the mean of the
- * differences is subtracted as well. */
+ * Each image is read three times, with the pixels divided among the threads: for the sums of each
+ * channel, which give the groups' means; for the squared differences, which give the variances; and
+ * for the results, (x - mean) * factor + shift per channel. The mean is rounded. If it is much
+ * larger than the deviation its error matters, so the mean of the differences is subtracted,
+ * too. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -56,7 +56,7 @@ static void write_piece(void *context, size_t begin, size_t end)
                          last - first, s->y_data + first * s->channels, s->channels);
 }
 
-/* to[c] = the sum of a group's partial sums over its size, for each of its channels. */
+/* Averages a group's partial sums; to[c] is the result for each of its channels. */
 static void join(const struct groups_step *s, const float *partial, float *to)
 {
     const size_t per = s->per;
@@ -130,8 +130,8 @@ STEP_RUN(lrn_run)
 
 /* ---- compile ---- */
 
-/* Asked before and after the layout pass, so the shape of x does not tell which dimension the
- * channels are; the parameters do. */
+/* Called before and after the layout pass, so the shape of x does not tell which dimension has the
+ * channels; the parameters do. */
 KERNEL_CLAIM(groups_claim)
 {
     enum { WIDEST = 1024 };
@@ -184,7 +184,7 @@ STEP_CREATE(lower_groups)
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    /* short enough for sums in float32, which are added up in double; for each thread some */
+    /* short enough for sums in float32, which are added up in double; several per thread */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     if (s->pieces < (size_t)lowering->backend->options.threads)
         s->pieces = (size_t)lowering->backend->options.threads;

@@ -101,8 +101,8 @@ STEP_CREATE(lower_onednn_matmul)
 const struct cpu_kernel cpu_onednn_matmul = {{"dnnl_matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},
                                              lower_onednn_matmul};
 
-/* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n] (QGemm
- * may have them transposed), one scale an output column, int32 bias. */
+/* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n]
+ * (QGemm's may be transposed), one scale per output column, int32 bias. */
 STEP_CREATE(lower_qmatmul)
 {
     const struct node *node = lowering->node;

@@ -15,7 +15,7 @@ struct norm_step {
     uint32_t x, y, scale, bias;
     bool has_scale, has_bias;
     size_t bytes_per_thread;  /* of scratch: one float32 row */
-    struct epilogue epilogue; /* how the result is stored */
+    struct epilogue epilogue; /* of the stored result */
     bool is_signed;
     const void *x_data;
     void *y_data;
@@ -72,7 +72,7 @@ STEP_RUN(norm_run)
     return STATUS_OK;
 }
 
-/* A mean over the last dimension alone. */
+/* True for a mean over only the last dimension. */
 static bool is_row_mean(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);

@@ -13,16 +13,16 @@
 struct pool_step {
     struct step step;
     const struct simd_kernels *simd;
-    struct window window; /* padded to 2 spatial dimensions in front */
+    struct window window; /* extended to two spatial dimensions */
     bool is_max, count_include_pad, global;
     size_t images, channels;
-    size_t pieces; /* of an image, for a global mean in float32; 0 otherwise */
+    size_t pieces; /* per image, for a global mean in float32; otherwise 0 */
     enum dtype dtype;
     float *partial;
 };
 
-/* Returns how many taps of the window at `start` lie inside the image. *ret_first is the first of
- * them; *ret_counted is how many taps the divisor counts. */
+/* Returns the number of taps of the window at `start` inside the image. *ret_first is the first of
+ * them; *ret_counted is the number of taps in the divisor. */
 static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
                         int64_t *ret_counted)
 {
@@ -32,7 +32,7 @@ static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t
     const int64_t last = beyond < kernel ? beyond : kernel;
     const int64_t padded = (in + w->pad_end[axis] - start + dilation - 1) / dilation;
     *ret_first = first;
-    /* the overhang of ceil_mode never counts */
+    /* positions that ceil_mode adds never count */
     *ret_counted = padded < 0 ? 0 : padded < kernel ? padded : kernel;
     return last > first ? (size_t)(last - first) : 0;
 }
@@ -61,7 +61,7 @@ static void reduce_taps(const struct pool_step *s, const void *const *taps, size
                         float factor, void *y, size_t n)
 {
     bool wide = s->dtype == DTYPE_F32;
-    if (s->is_max && !count) { /* a window wholly in the padding: its maximum is -inf */
+    if (s->is_max && !count) { /* a window entirely in the padding: its maximum is -inf */
         for (size_t c = 0; c < n; c++)
             if (wide)
                 ((float *)y)[c] = -INFINITY;
@@ -101,14 +101,14 @@ static void pool_rows(void *context, size_t begin, size_t end)
                        ox);
 }
 
-/* Sums of so many pixels, and so many of those sums, are added up in float32. */
+/* Maximum number of pixels per partial sum, and of partial sums, that are added in float32. */
 #define LONGEST_SUM 512
 #define FEW_PIECES  16
 
-/* Channels of a block: the threads share the images' blocks of a global pool. */
+/* Channels per block of a global pool: threads share the images' blocks. */
 #define BLOCK 64
 
-/* All pixels of up to BLOCK channels: their maximum. */
+/* Reduces all pixels of up to BLOCK channels to their maximum. */
 static void global_block(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
                          float *result)
 {
@@ -117,7 +117,7 @@ static void global_block(const struct pool_step *s, const unsigned char *x, size
     for (size_t p = 0; p < pixels;) {
         size_t count = 0;
         if (p)
-            taps[count++] = result; /* what the earlier pixels came to */
+            taps[count++] = result; /* maximum of the earlier pixels */
         while (count < MOST_TAPS && p < pixels)
             taps[count++] = pixel + p++ * s->channels;
         s->simd->pool_max(taps, count, result, n);
@@ -174,7 +174,7 @@ static void pool_global(void *context, size_t begin, size_t end)
     }
 }
 
-/* Mean of whole images in float32: each image's pixels in `pieces`, one partial sum each. */
+/* Sums whole images in float32: one partial sum for each of an image's `pieces`. */
 static void sum_pieces(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;

@@ -1,6 +1,6 @@
-/* 8-bit integers through oneDNN: QLinearConv, and what matmul.c needs of QLinearMatMul and QGemm.
- * One scale and zero point a tensor (weights: one scale an output channel, zero point 0); anything
- * else is left to the reference kernels. */
+/* 8-bit integers through oneDNN: QLinearConv, and parts of QLinearMatMul and QGemm for matmul.c.
+ * Each tensor has one scale and zero point (weights: one scale per output channel, zero point 0).
+ * The reference kernels run everything else. */
 
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/product.h"
@@ -17,11 +17,11 @@ static bool makes_result(const struct node *node, size_t result)
     return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && is_8bit(y->dtype));
 }
 
-/* Constants, zero points and scales of a product with `channels` output channels, the result's
- * scale and zero point being inputs `result` and `result + 1`. What each channel's sum is
- * multiplied by is x_scale * w_scale / y_scale, rounded as the reference kernel does, so that
- * numbers between two steps fall alike; without y_scale where the result is float32, or an
- * activation comes before it. *ret_scales is the caller's to free once the primitive is made. */
+/* Reads constants, zero points and scales of a product with `channels` output channels; the
+ * result's scale and zero point are inputs `result` and `result + 1`. Each channel's factor is
+ * x_scale * w_scale / y_scale, rounded as in the reference kernel, so that ties agree. There is no
+ * y_scale if the result is float32, or an activation comes before it. The caller frees *ret_scales
+ * after creating the primitive. */
 static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
                                  size_t channels, struct product_desc *ret, float **ret_scales,
                                  struct error *err)
@@ -52,7 +52,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
 
 /* ---- QLinearConv ---- */
 
-/* Adds what a product of 8-bit integers with a float32 epilogue can do. */
+/* Adds the abilities of a product of 8-bit integers with a float32 epilogue. */
 static void add_caps(const struct node *node, struct kernel_caps *ret)
 {
     ret->can |= KERNEL_FLOAT_EPILOGUE;

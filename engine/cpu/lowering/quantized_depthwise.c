@@ -1,5 +1,5 @@
-/* Depthwise QLinearConv of 3x3, 5x5 or 7x7 taps and stride 1 or 2 by lensd's own kernel: with
- * VNNI two to three times as fast as oneDNN 2.6 on Zen 4. */
+/* Depthwise QLinearConv of 3x3, 5x5 or 7x7 taps and stride 1 or 2 by lensd's own kernel: with VNNI
+ * two to three times as fast as oneDNN 2.6 on Zen 4. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"
@@ -51,7 +51,7 @@ static void qdepthwise_free(struct step *base)
     free(s->scales);
 }
 
-/* Quads of rows that a band reads, and as many result rows as they reach. */
+/* Chooses the quads of rows per band, and the number of result rows that they cover. */
 static void qdepthwise_choose_rows(struct depthwise_8bit *d)
 {
     d->quads = (d->taps + 3) / 4;
@@ -71,7 +71,7 @@ static bool qdepthwise_pack(const void *context, const struct tensor *constant, 
     return true;
 }
 
-/* Scales, and the bias less what the zero point adds to each sum. */
+/* Computes scales, and the bias minus the zero point's part of each sum. */
 static enum status fill_channels(struct qdepthwise_step *s, const struct node *node,
                                  const struct scale_zero *from, const struct scale_zero *to,
                                  struct error *err)
@@ -105,7 +105,7 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t channels = x->shape.dims[3];
-    /* without VNNI a pass is as quick with oneDNN's kernels, where these are right */
+    /* without VNNI oneDNN's kernels are as fast, if they are correct */
     const bool is_ours = !onednn_pairs_saturate() ||
                          !onednn_sums_fit(node->inputs[3]->known, node->inputs[0]->dtype);
     return is_ours && node_int(node, "group", 1) == channels && y->shape.dims[3] == channels &&

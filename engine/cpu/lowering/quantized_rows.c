@@ -1,6 +1,7 @@
-/* lensd's own rows of 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
+/* lensd's own row kernels on 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
  * QLinearAdd, QLinearMul, and channels-last MaxPool, QLinearAveragePool and
- * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels do the rest. */
+ * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels run other
+ * cases. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
@@ -31,8 +32,8 @@ struct row_step {
     struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
     uint8_t table[256];            /* Lookup */
-    bool by_channel;      /* Add, Mul: b has a number for each channel, of each image or of all */
-    size_t count;         /* elements, of the elementwise kinds */
+    bool by_channel;      /* Add, Mul: b has one number per channel, for each image or for all */
+    size_t count;         /* elements, for the elementwise kinds */
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
@@ -42,7 +43,7 @@ struct row_step {
 
 enum { PIECE = 4096, MOST_TAPS = 256 };
 
-/* n elements of x and y from x_at on, of b from b_at on. */
+/* Computes n elements of y from x_at on; b starts at b_at. */
 static void qrows_binary(const struct row_step *s, size_t x_at, size_t b_at, size_t n)
 {
     const unsigned char *x = s->step.x + x_at, *b = s->b_data + b_at;
@@ -93,11 +94,11 @@ static void max_of(const struct row_step *s, const void *const *taps, size_t cou
 {
     if (count)
         s->simd->pool_max_8bit(taps, count, s->is_signed, y, s->channels);
-    else /* wholly in the padding: the lowest number */
+    else /* entirely in the padding: the lowest number */
         memset(y, s->is_signed ? 0x80 : 0, s->channels);
 }
 
-/* The padding counts as the number 0, which is stored as the zero point. */
+/* Padding counts as the number 0, which is stored as the zero point. */
 static void mean_of(const struct row_step *s, const void *const *taps, size_t count,
                     int64_t divisor, unsigned char *y)
 {
@@ -107,7 +108,7 @@ static void mean_of(const struct row_step *s, const void *const *taps, size_t co
     s->simd->pool_mean_8bit(taps, count, factor, fixed, s->is_signed, y, s->channels);
 }
 
-/* Rows of pixels of a pool's result. */
+/* Computes rows of pixels of a pool's result. */
 static void qrows_pool_rows(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
@@ -177,7 +178,7 @@ STEP_RUN(qrows_run)
     return STATUS_OK;
 }
 
-/* Whether b is [N, 1 …, C] for the image x: one number per channel. */
+/* True if b is [N, 1 …, C] for the image x: one number per channel. */
 static bool is_gate(const struct shape *x, const struct shape *b)
 {
     if (x->rank < 3 || b->rank != x->rank || b->dims[0] != x->dims[0] ||
@@ -189,7 +190,7 @@ static bool is_gate(const struct shape *x, const struct shape *b)
     return true;
 }
 
-/* Is b one number for each channel of x? */
+/* True if b has one number for each channel of x. */
 static bool is_row(const struct shape *x, const struct shape *b)
 {
     return x->rank && b->rank && shape_count(b) == (size_t)b->dims[b->rank - 1] &&
@@ -208,7 +209,7 @@ static void prepare_binary(struct row_step *s)
     }
 }
 
-/* An Add or Mul of one known number is a table. */
+/* Turns an Add or Mul with a constant scalar into a table. */
 static void become_table(struct row_step *s, const struct tensor *number)
 {
     uint8_t all[256], same[256];
@@ -249,7 +250,7 @@ static bool classify_binary(const struct node *node, struct row_step *ret)
     return ret->by_channel;
 }
 
-/* The gate or the known number may be the first operand: the same with the operands swapped. */
+/* If the first operand is the gate or the constant scalar, swaps the operands. */
 static bool classify_swapped(const struct node *node, struct row_step *ret)
 {
     const struct value *b = node_input(node, 3), *y = node->outputs[0];
@@ -274,7 +275,7 @@ static bool small_window(const struct node *node)
     return count == 2 && kernel[0] <= 16 && kernel[1] <= 16;
 }
 
-/* These set the kind and parameters; false when the kernels do not fit. */
+/* These set the kind and parameters. They return false if the kernels do not fit. */
 
 static bool read_quantize(const struct node *node, struct row_step *ret)
 {

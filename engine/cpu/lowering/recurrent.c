@@ -1,10 +1,10 @@
-/* Runs OP_RECURRENCE (engine/op/recurrent.h), which an LSTM, GRU or RNN computes step by step. The
- * product of all steps with W comes before it, as a MatMul.
+/* Runs OP_RECURRENCE (engine/op/recurrent.h), the step-by-step part of an LSTM, GRU or RNN. A
+ * MatMul before it computes the product of all steps with W.
  *
- * Each step adds the states times R to the gates. The work is cut into units: by direction, then by
- * image and, if those are too few for the threads, also by hidden numbers. Units of whole rows of
- * hidden numbers run through all steps by themselves. The others wait for each other after each
- * step, because the next one reads all of the state. */
+ * Each step adds the states times R to the gates. The work is divided into units: by direction,
+ * then by image and, if those are too few for the threads, also by hidden numbers. Units with whole
+ * rows of hidden numbers run through all steps independently. Other units wait for each other after
+ * each step, because the next step reads the whole state. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -15,7 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/op/recurrent.h"
 
-/* An epilogue's activation for a recurrent function; NONE: the reference kernel runs the node. */
+/* The epilogue's activation for a recurrent function; NONE: the reference kernel runs the node. */
 static const enum activation activations[] = {
     [FUNCTION_SIGMOID] = ACTIVATION_SIGMOID,
     [FUNCTION_TANH] = ACTIVATION_TANH,
@@ -23,7 +23,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* as all that are not named */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* like all functions that are not listed */
 };
 
 struct recurrent_step {
@@ -31,13 +31,13 @@ struct recurrent_step {
     const struct simd_kernels *simd;
     struct recurrent shape;
     size_t gates;
-    size_t row_parts, column_parts; /* the units of a direction */
+    size_t row_parts, column_parts; /* units per direction */
     const float *weights;           /* [direction][gate] panels */
-    size_t packed;                  /* floats of one gate's panels */
+    size_t packed;                  /* floats per gate's panels */
     float *bias;                    /* [direction][width] */
     float *product_bias;            /* [direction][hidden] of GRU's resets_product; or NULL */
     float *peepholes;               /* [direction][3 * hidden], or NULL */
-    int64_t in[RECURRENT_OPERANDS]; /* of the values; -1: left out */
+    int64_t in[RECURRENT_OPERANDS]; /* indexes of values; -1: omitted */
     int64_t out[3];
     /* of this run */
     const float *x;
@@ -147,7 +147,8 @@ static void unit_multiply(const struct recurrent_step *s, const struct recurrent
     s->simd->gemm(&g, u->last - u->first);
 }
 
-/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL if it has ended. */
+/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL if its sequence has
+ * ended. */
 static const float *unit_source(const struct recurrent_step *s, const struct recurrent_unit *u,
                                 size_t step, size_t n, size_t *ret_t)
 {
@@ -176,7 +177,7 @@ static void unit_load(const struct recurrent_step *s, const struct recurrent_uni
     }
 }
 
-/* Computes GRU's gates z and r, and the state times r, which the third gate's product reads. */
+/* Computes GRU's gates z and r, and the state times r, for the third gate's product. */
 static void unit_reset(const struct recurrent_step *s, const struct recurrent_unit *u,
                        const float *before)
 {
@@ -245,7 +246,7 @@ static void recurrent_units(void *context, size_t begin, size_t end)
     }
 }
 
-/* Copies the states of operand `from`, or zeros, to `to` as [direction][image][hidden]. */
+/* Copies the initial states of operand `from`, or zeros, to `to` as [direction][image][hidden]. */
 static void begin_state(const struct recurrent_step *s, const float *from, float *to)
 {
     const struct recurrent *r = &s->shape;
@@ -366,7 +367,7 @@ static bool add_biases(struct recurrent_step *s, const struct value *bias)
     return true;
 }
 
-/* Chooses the units. In short steps, threads would wait for each other longer than they compute.
+/* Chooses the units. In short steps, threads would wait longer for each other than they compute.
  * GRU multiplies the whole row by its reset gate before the last product. */
 static void divide_units(struct recurrent_step *s, size_t threads)
 {

@@ -8,8 +8,8 @@
 struct generic_step {
     struct step step;
     struct bound_kernel bound;
-    bool residual_in_y; /* the plan put the result over the residual: it is copied to the scratch
-                           first */
+    bool residual_in_y; /* the result overwrites the residual, which is first copied to the scratch
+                           memory */
     size_t y_count;
 };
 
@@ -18,7 +18,7 @@ static void generic_free(struct step *base)
     bound_kernel_free(&((struct generic_step *)base)->bound);
 }
 
-/* y = activation(y + bias + residual) where no kernel has an epilogue of its own. */
+/* Computes y = activation(y + bias + residual) after kernels without an epilogue. */
 static void apply_epilogue(const struct generic_step *s, struct program *program)
 {
     const struct epilogue *e = &s->bound.epilogue;

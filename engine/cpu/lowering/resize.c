@@ -1,6 +1,6 @@
-/* Resize of channels-last images: float32 and bfloat16 in every mode but cropping, 8-bit integers
- * in nearest mode only. Rows of the image are blended into one row, then the pixels of that row
- * into the pixels of the result. */
+/* Resize of channels-last images: float32 and bfloat16 in every mode except cropping, 8-bit
+ * integers only in nearest mode. Rows of the image are blended into one row, then the pixels of
+ * that row into the pixels of the result. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -11,10 +11,10 @@
 
 #include "engine/base/size.h"
 
-/* Taps of each position along an axis; those with weight 0 are left out, so that an infinity beside
- * an exact position does not count. */
+/* Taps of each position along an axis. Taps with weight 0 are omitted, so that an infinity beside
+ * an exact position does not matter. */
 struct axis_taps {
-    size_t *first; /* [out + 1], into the others */
+    size_t *first; /* [out + 1], indexes into the other arrays */
     size_t *index;
     float *weight;
     size_t most; /* of one position */
@@ -37,7 +37,7 @@ static void copy_row(const struct resize_step *s, const unsigned char *from, uns
         memcpy(to + i * pixel, from + s->columns.index[i] * pixel, pixel);
 }
 
-/* A thread's scratch: the blended row, a row of the result, rows widened, pointers. */
+/* A thread's scratch: the blended row, a row of the result, widened rows, pointers. */
 struct resize_scratch {
     float *row, *result, *wide;
     const float **taps;
@@ -163,7 +163,7 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
     return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 
-/* An image of numbers of 8 bits, to nearest. */
+/* An 8-bit image, resized to nearest. */
 static bool is_stored_image(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -179,7 +179,7 @@ KERNEL_CLAIM(resize_claim)
     ret->narrow = NARROW_SAME;
     if (!is_stored_image(node) && !claim_reads_image(node))
         return false;
-    /* the layout pass has asked before it changed the shapes */
+    /* the layout pass calls this before it changes the shapes */
     return node->channels_last ||
            (resize_is_spatial(node, &plan) && plan.coordinate != RESIZE_TF_HALF_PIXEL_FOR_NN);
 }

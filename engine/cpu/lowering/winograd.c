@@ -1,16 +1,16 @@
-/* 3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): a quarter of the multiplications where
- * the image is a multiple of 4 pixels (kernels/winograd.c has the formula).
+/* 3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): a quarter of the multiplications if the
+ * image's sides are multiples of 4 (kernels/winograd.c has the formula).
  *
  * Tiles of 6x6 source pixels are transformed (36 points, each a matrix tiles x channels),
- * multiplied point by point with the transformed weights, and transformed back. Two ways to share
- * the work:
+ * multiplied point by point with the transformed weights, and transformed back. The work is divided
+ * in one of two ways:
  *
- *   - by tiles: each thread takes blocks of tiles through all three stages; what lies between stays
+ *   - by tiles: each thread takes blocks of tiles through all three stages; intermediate data stays
  *     in its second-level cache. For few channels.
  *   - by points: the three stages one after the other over a round of tiles, so that each weight is
- *     fetched once per round and not once per block. For many channels.
+ *     fetched once per round, not once per block. For many channels.
  *
- * Images may be bfloat16; the arithmetic is float32 all the same, with the weights as they are. */
+ * Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
@@ -30,11 +30,11 @@ struct winograd_step {
     size_t packed;        /* floats of one of them */
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
-    size_t tile_rows, tile_columns, tiles; /* of an image; of all images */
+    size_t tile_rows, tile_columns, tiles; /* per image; in all images */
     bool bf16;                             /* the images */
     bool by_points;
-    size_t block;        /* tiles of a block, or of a round */
-    size_t thread_bytes; /* by tiles: scratch of a thread */
+    size_t block;        /* tiles per block, or per round */
+    size_t thread_bytes; /* by tiles: scratch per thread */
     /* of this run */
     float *v, *m;        /* by points: POINTS x block x channels */
     size_t first, count; /* by points: tiles of this round */
@@ -145,7 +145,7 @@ static void round_sources(void *context, size_t begin, size_t end)
         winograd_source_tile(s, s->first + i, s->v, s->count, i);
 }
 
-/* Items are halves of points, so that few threads and many are busy alike. */
+/* Items are halves of points, to balance the load for both few and many threads. */
 static void round_products(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
@@ -196,7 +196,7 @@ STEP_RUN(winograd_run)
 static void coefficients(size_t point, double ret[9])
 {
     const double p = 0.70710678118654752440, q = 1.41421356237309504880;
-    /* rows of G: 1, a, a * a over the product of the differences to the other points */
+    /* rows of G: 1, a, a * a divided by the product of the differences from the other points */
     const double rows[6][3] = {
         {1, 0, 0},
         {1 / -1.5, p / -1.5, 0.5 / -1.5},
@@ -222,7 +222,7 @@ struct winograd_packing {
     _Atomic bool failed; /* out of memory */
 };
 
-/* One point of the block that begins with filter `from`. */
+/* Transforms one point of the block that starts with filter `from`. */
 static void transform_block(const struct winograd_packing *packing, const double by[9], size_t from,
                             float *to)
 {
@@ -279,16 +279,16 @@ static bool winograd_pack(const void *context, const struct tensor *constant, fl
     return !packing.failed;
 }
 
-/* Whether the transformed weights, four times as large as the filters, stay within bounds. */
+/* True if the transformed weights, four times as large as the filters, are within limits. */
 static bool is_small(const struct winograd_step *s)
 {
     enum { MOST_WEIGHT_BYTES = 16 << 20 };
     return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
 }
 
-/* Whether it is quicker than a direct convolution, which in bfloat16 has twice the rate.
- * Costs are counted in multiply-adds: TRANSFORM for a tile's channel, FETCH for a weight from the
- * third-level cache. Measured on Zen 4. */
+/* True if it is faster than a direct convolution, whose rate doubles in bfloat16. Costs are counted
+ * in multiply-adds: TRANSFORM per channel of a tile, FETCH per weight from the third-level cache.
+ * Measured on Zen 4. */
 static bool winograd_pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };
@@ -299,7 +299,7 @@ static bool winograd_pays(const struct winograd_step *s)
     return in >= 16 && out >= 16 && here < 0.8 * direct / (s->bf16 ? BF16_RATE : 1);
 }
 
-/* How a run is cut into pieces. */
+/* Divides the work of a run into pieces. */
 static void winograd_divide(struct winograd_step *s, size_t threads)
 {
     enum { NEAR = 448 * 1024, FEW = 12 };
@@ -326,14 +326,14 @@ static bool winograd_fits(const struct node *node, const struct window *w, bool 
     if (bf16 && !epilogue_range(&node->epilogue, &low, &high))
         return false;
     if (bf16 && cpu_features()->amx_bf16)
-        return false; /* AMX is quicker than anything in float32 */
+        return false; /* AMX is faster than anything in float32 */
     for (int a = 0; fits && a < 2; a++)
         fits = w->kernel[a] == 3 && w->stride[a] == 1 && w->dilation[a] == 1 &&
                w->pad_begin[a] >= 0 && w->pad_begin[a] <= 2 && w->pad_end[a] <= 2;
     return fits;
 }
 
-/* Sets sizes and tiles; false if the kernel does not fit the node. */
+/* Sets sizes and tiles. Returns false if the kernel does not fit the node. */
 static bool measure_up(const struct node *node, struct winograd_step *ret)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];

@@ -1,4 +1,4 @@
-/* Products through oneDNN: its engine, layouts and primitives behind onednn.h. */
+/* Products through oneDNN: its engine, layouts and primitives, for onednn.h. */
 #include "engine/cpu/program/onednn_version.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ struct onednn {
     dnnl_stream_t stream;
 };
 
-/* STATUS_OK from dnnl_success, else "oneDNN: what failed". */
+/* Returns STATUS_OK for dnnl_success, otherwise the error "oneDNN: what failed". */
 static enum status onednn_check(dnnl_status_t status, const char *what, struct error *err)
 {
     switch (status) {
@@ -61,7 +61,7 @@ void onednn_close(struct onednn *onednn)
     free(onednn);
 }
 
-/* One thread at a time: another one would read the 0 as the capacity and restore that. */
+/* One thread at a time: another one would read 0 as the capacity and restore that. */
 void onednn_drop_unused(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -84,8 +84,8 @@ bool onednn_pairs_saturate(void)
     return !allowed || (!cpu_features()->avx512_vnni && !cpu_features()->avx_vnni);
 }
 
-/* Whether oneDNN's sums cannot saturate. Where it adds pairs of u8 x i8 products in 16 bits,
- * 255 * (a + b) must fit; for i8 x i8 it halves the weights, so they never count as fitting. */
+/* True if oneDNN's sums cannot saturate. If it adds pairs of u8 x i8 products in 16 bits, 255 * (a
+ * + b) must fit. For i8 x i8 it halves the weights, so they never count as fitting. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src)
 {
     enum { MOST = 64 };
@@ -130,7 +130,7 @@ static enum status layout_of(const struct strided_layout *layout, enum dtype dty
                         err);
 }
 
-/* The same dims, in a layout that oneDNN may choose. */
+/* The same dims, in a layout that oneDNN chooses. */
 static enum status layout_free_of(const struct strided_layout *layout, enum dtype dtype,
                                   struct packed_layout *ret, struct error *err)
 {
@@ -230,7 +230,7 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 /* ---- attributes ---- */
 
-/* oneDNN's own names; HardSigmoid is made of two. */
+/* oneDNN's names; HardSigmoid is made of two. */
 static const dnnl_alg_kind_t eltwise_kinds[] = {[ACTIVATION_RELU] = dnnl_eltwise_relu,
                                                 [ACTIVATION_LEAKY_RELU] = dnnl_eltwise_relu,
                                                 [ACTIVATION_CLIP] = dnnl_eltwise_clip,
@@ -301,12 +301,12 @@ struct onednn_product {
     int arg_count;
     dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
     struct quantized_args quantized;
-    struct own_product *own; /* computes it instead; only weights.own is set besides */
+    struct own_product *own; /* computes it instead; only weights.own is set then */
 };
 
-/* Whether this implementation is correct for `desc`. If a window lies wholly in the padding and the
- * result is added to dst, oneDNN's "brgconv" convolutions (2.6.3) access memory out of bounds, and
- * its "brdgmm" convolutions (3.7.2) mix the numbers of different images. */
+/* True if this implementation is correct for `desc`. If a window lies entirely in the padding and
+ * the result is added to dst, oneDNN's "brgconv" convolutions (2.6.3) access memory out of bounds,
+ * and its "brdgmm" convolutions (3.7.2) mix the numbers of different images. */
 static bool is_sound(const struct product_desc *desc, const_dnnl_primitive_desc_t implementation)
 {
     const char *name = NULL;
@@ -335,8 +335,8 @@ static enum status layouts_init(struct product_layouts *ret, const struct produc
                : layout_of(&desc->weights, desc->weights.dtype, &ret->weights, err);
 }
 
-/* Skips an implementation that claims support and then fails to generate its code, as some do for
- * grouped and dilated convolutions. *ret stays NULL when none is left. */
+/* Skips implementations that claim support but fail to generate their code, as some do for grouped
+ * and dilated convolutions. *ret stays NULL when none is left. */
 static enum status pick(const struct onednn *onednn, const struct product_desc *desc,
                         const struct product_layouts *layouts, const_dnnl_primitive_attr_t attr,
                         dnnl_primitive_t *ret, struct error *err)

@@ -1,7 +1,7 @@
 /* The reserve: blocks that are freed, one at a time, when an allocation of oneDNN fails.
  *
- * oneDNN's posix_memalign() and mmap() are found here before they are found in libc, because the
- * program comes first in the dynamic linker's order. */
+ * oneDNN finds posix_memalign() and mmap() here instead of in libc, because the program comes first
+ * in the dynamic linker's order. */
 #include "engine/cpu/program/onednn_reserve.h"
 
 #include <dlfcn.h>
@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A code buffer of oneDNN has 256 KiB, and a convolution has dozens of them. Nothing writes to the
- * blocks, so they use address space but no memory. */
+/* A code buffer of oneDNN has 256 KiB, and a convolution has dozens of them. The blocks are never
+ * written, so they use address space but no memory. */
 #define BLOCK_BYTES ((size_t)512 << 10)
 #define BLOCKS      32
 
@@ -24,7 +24,7 @@
 static void *_Atomic blocks[BLOCKS];
 static atomic_bool is_short = true; /* some block is missing */
 
-/* Frees a block; false when there is none left. */
+/* Frees a block. Returns false when there is none left. */
 static bool give_block(void)
 {
     const int before = errno;
@@ -38,7 +38,7 @@ static bool give_block(void)
     return block != NULL;
 }
 
-/* std::new_handler: operator new tries again when it returns. */
+/* std::new_handler: operator new retries when it returns. */
 static void on_new_failed(void)
 {
     static const char text[] = "lensd: out of memory inside oneDNN, with the reserve used up; give "
@@ -46,12 +46,12 @@ static void on_new_failed(void)
     struct pollfd reader = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (give_block())
         return;
-    if (poll(&reader, 1, 1000) != 0) /* a reader that stalls must not keep the process */
+    if (poll(&reader, 1, 1000) != 0) /* a reader that stalls must not block the process */
         (void)!write(STDERR_FILENO, text, sizeof text - 1);
     quick_exit(EXIT_FAILURE); /* flushes the log */
 }
 
-/* libstdc++ comes with oneDNN; its headers are C++. */
+/* libstdc++ comes with oneDNN, but its headers are C++. */
 static void set_handler(void)
 {
     typedef void (*handler)(void);
@@ -88,7 +88,7 @@ enum status onednn_reserve_fill(struct error *err)
 #ifndef __has_feature
 #define __has_feature(name) 0
 #endif
-/* Sanitizers have functions of their own in these places. */
+/* Sanitizers define these functions themselves. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&                             \
     !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer) &&                       \
     !__has_feature(memory_sanitizer)
@@ -114,7 +114,7 @@ int reserved_memalign(void **ret, size_t alignment, size_t size)
     return 0;
 }
 
-/* lensd itself calls libc's, which has the name mmap64 where off_t has 64 bits. */
+/* lensd itself calls libc's function, called mmap64 if off_t has 64 bits. */
 void *reserved_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
 {
     void *block = mmap(address, size, protection, flags, fd, offset);

@@ -36,7 +36,7 @@ int64_t own_offset_at(const struct strided_layout *layout, int first, int last, 
     return offset;
 }
 
-/* Returns the element with which row p of the matrix begins. *ret_step: from column to column. */
+/* Returns the element at which row p of the matrix starts. *ret_step is the distance of columns. */
 static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
                            size_t p, int64_t *ret_step)
 {

@@ -1,16 +1,16 @@
 /* Computes the products declared in onednn.h with lensd's own kernels.
  *
- * A product consists of parts: an image and a group of a convolution, a batch of a matrix product.
- * Each part is a product of matrices, rows x k times k x n. A row of a convolution is a window of
- * taps x channels, which is gathered into a thread's scratch memory; the window of a transposed
- * convolution is the input pixels that contribute to an output pixel, with zeros where a tap has
- * none. Along each axis, tap k of result o lies at
+ * A product consists of parts: an image and a group of a convolution, or a batch of a matrix
+ * product. Each part is a matrix product, rows x k times k x n. A row of a convolution is a window
+ * of taps x channels, which is gathered into a thread's scratch memory. The window of a transposed
+ * convolution has the input pixels that contribute to an output pixel, with zeros for taps without
+ * one. Along each axis, tap k of result o lies at
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * Rows of bfloat16 are widened, and their results narrowed, where the CPU has no instructions for
- * their products. Narrow rows (bfloat16 and 8-bit integers) are read where they lie, tap by tap, if
- * the CPU's instructions take them as they are, and gathered otherwise (kernels/tile.c). */
+ * If the CPU has no instructions for products of bfloat16, its rows are widened and results
+ * narrowed. Narrow rows (bfloat16 and 8-bit integers) are read in place, tap by tap, if the CPU's
+ * instructions support their format; otherwise they are gathered (kernels/tile.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +28,8 @@ enum { AXES = 3 };
 struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
-    int64_t stride;                 /* elements of the source from one position to the next */
-    int64_t inside_from, inside_to; /* results whose taps all lie inside; none with a divisor */
+    int64_t stride;                 /* in source elements between neighbouring positions */
+    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
 };
 
 struct own_product {
@@ -41,22 +41,22 @@ struct own_product {
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
     size_t rows, channels;
     int64_t channel_step;
-    size_t ldc;    /* elements of dst from row to row */
+    size_t ldc;    /* elements of dst between the starts of rows */
     size_t taps;   /* of a window */
-    bool in_place; /* rows are read where they lie: floats one run, narrow rows tap by tap */
+    bool in_place; /* rows are read in place: floats as one run, narrow rows tap by tap */
     bool is_even;  /* … and are equally far apart */
     int threads;
     size_t row_bytes; /* of a gathered row */
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for weights that are an activation */
-    size_t result_at;    /* in a thread's scratch, behind the gathered rows: sums, or floats … */
+    size_t result_at;    /* in a thread's scratch, after the gathered rows: sums, or floats … */
     size_t taps_at;      /* … and where taps lie */
     size_t thread_bytes;
-    struct gemm finish;               /* what follows the sum of floats … */
+    struct gemm finish;               /* epilogue of float sums … */
     struct tile_finish narrow_finish; /* … and of narrow rows */
     unsigned char *outside;           /* a tap in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
-    size_t taps_together;             /* neighbours that are one run, where a window lies inside */
+    size_t taps_together; /* neighbours that form one run, for a window inside the image */
     /* set by own_product_bind() */
     const unsigned char *bound;
     const float *bias;
@@ -73,7 +73,7 @@ struct product_call {
     const struct own_product *product;
     const unsigned char *src, *weights;
     unsigned char *dst, *scratch;
-    size_t packed_bytes; /* of one matrix of `weights` */
+    size_t packed_bytes; /* per matrix of `weights` */
 };
 
 /* ---- running: rows ---- */
@@ -91,7 +91,7 @@ static void copy_short(const unsigned char *from, size_t bytes, unsigned char *t
     memcpy(to + bytes - STEP, from + bytes - STEP, STEP);
 }
 
-/* Copies `count` numbers, `step` elements apart, in the form of the product's operands. */
+/* Copies `count` numbers, `step` elements apart, converted to the product's operand type. */
 static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
 {
     const int64_t step = p->channel_step;
@@ -135,7 +135,7 @@ static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t 
     return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
 }
 
-/* Along an axis: do all taps of result o lie inside? */
+/* True if along an axis all taps of result o are inside. */
 static bool is_inside(const struct product_axis *axis, int64_t o)
 {
     return o >= axis->inside_from && o < axis->inside_to;
@@ -197,7 +197,8 @@ static bool locate_taps(const struct own_product *p, const unsigned char *src,
     return false;
 }
 
-/* Copies the window of a result in the operands' form. Neighbouring taps are often one run. */
+/* Copies the window of a result, converted to the operand type. Neighbouring taps often form one
+ * run. */
 static void gather_row(const struct own_product *p, const unsigned char *src,
                        struct product_position at, const unsigned char **taps, unsigned char *to)
 {
@@ -211,7 +212,7 @@ static void gather_row(const struct own_product *p, const unsigned char *src,
 
 /* ---- running: parts ---- */
 
-/* Finds the offsets of part i, in elements, and the matrix of weights that it reads. */
+/* Finds the offsets of part i, in elements, and its matrix of weights. */
 static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src, int64_t *ret_dst,
                         size_t *ret_matrix)
 {
@@ -272,7 +273,7 @@ static void run_floats(const struct product_call *call, const struct product_blo
         p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
 }
 
-/* Fills b->taps with where the rows of the block begin: [tile][tap][row of the tile]. */
+/* Fills b->taps with the starts of the block's rows: [tile][tap][row of the tile]. */
 static void locate_rows(const struct own_product *p, const struct product_block *b)
 {
     const size_t most = p->simd->tile_rows, taps = p->in_place ? p->taps : 1;
@@ -289,7 +290,7 @@ static void locate_rows(const struct own_product *p, const struct product_block 
     }
 }
 
-/* How much of k is multiplied at a time: taps, and bytes of each of their runs. */
+/* The part of k that is multiplied at a time: taps, and bytes of each of their runs. */
 struct product_depth {
     size_t taps, run;
 };
@@ -302,7 +303,7 @@ static struct product_depth depth_of(const struct own_product *p, size_t run)
     return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
-/* Multiplies all rows of the block by a panel, for one stretch of k after another. */
+/* Multiplies all rows of the block by a panel, one stretch of k after another. */
 static void multiply_panel(const struct own_product *p, const struct product_block *b,
                            struct tile t)
 {
@@ -479,7 +480,8 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Finds the results whose windows lie inside, and the offsets of taps. False: out of memory. */
+/* Finds the results whose windows are inside, and the offsets of taps. Returns false when out of
+ * memory. */
 static bool describe_taps(struct own_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
@@ -504,7 +506,7 @@ static bool describe_taps(struct own_product *p)
     return p->tap_offsets;
 }
 
-/* Whether every row is one run of the source, and all rows are equally far apart. */
+/* True if every row is one run of the source, and all rows are equally far apart. */
 static bool rows_are_even(const struct own_product *p)
 {
     bool in_place = p->channel_step == 1;
@@ -518,7 +520,7 @@ static bool rows_are_even(const struct own_product *p)
     return in_place;
 }
 
-/* Do the kernels take rows as they lie in the source? */
+/* True if the kernels can read rows in place. */
 static bool reads_in_place(const struct own_product *p)
 {
     const struct own_layout *w = &p->weights;
@@ -556,7 +558,7 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
 }
 
 /* Divides rows of floats into chunks whose source and result fit in the second-level cache, at
- * least one for each thread. Where there are too few rows for that, it divides columns, too. */
+ * least one per thread. If there are too few rows, it divides columns, too. */
 static void divide_work(struct own_product *p)
 {
     enum { NEAR = 192 * 1024 };
@@ -582,7 +584,7 @@ static void divide_work(struct own_product *p)
 
 /* Divides narrow rows into chunks whose source fits in the first-level cache or, if the weights are
  * large, in the second-level cache, so that the weights are read less often. There are EACH chunks
- * for each thread, of columns if there are fewer rows. */
+ * per thread, of columns if there are fewer rows. */
 static void divide_tiles(struct own_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };

@@ -1,4 +1,4 @@
-/* How parallel.h splits a loop: shares of members, cut into chunks that others may take. */
+/* Splits a loop (parallel.h): shares of members, cut into chunks that others may take. */
 #include "engine/cpu/program/parallel.h"
 
 #include <stdalign.h>
@@ -8,8 +8,8 @@
 
 enum {
     PARALLEL_CHUNKS = 6,   /* of a share */
-    PARALLEL_WORTH = 8192, /* waking the other threads costs a few microseconds */
-    PARALLEL_CHUNK = 4096, /* and the next chunk up to a tenth of one */
+    PARALLEL_WORTH = 8192, /* waking the other threads takes a few microseconds */
+    PARALLEL_CHUNK = 4096, /* and taking a chunk up to a tenth of one */
 };
 
 _Thread_local bool parallel_is_even;

@@ -77,7 +77,7 @@ void program_free(struct program *program)
         *link = program->next;
     for (size_t i = 0; i < program->step_count; i++)
         step_free(program->steps[i]);
-    if (is_newest) /* no other program reads what was packed for it */
+    if (is_newest) /* no other program reads the weights that were packed for it */
         weights_free_since(program->backend, program->backend->weights, program->weights_before);
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
@@ -112,8 +112,8 @@ static size_t largest_arena(const struct backend *backend)
     return bytes;
 }
 
-/* Sets the addresses of the program's values. There is no arena if no value lies in it: for a graph
- * of constants, or one without nodes. */
+/* Sets the addresses of the program's values. There is no arena if no value needs it: for a graph
+ * of constants, or without nodes. */
 static void place(struct program *program)
 {
     const struct plan *plan = &program->plan;
@@ -230,7 +230,7 @@ enum status program_profile(struct program *program, const void *const *inputs,
 
 /* ---- weights ---- */
 
-/* Whether a later program in the list holds this constant, too. */
+/* True if a later program in the list holds this constant, too. */
 static bool is_held_elsewhere(const struct program *program, const struct tensor *constant)
 {
     for (const struct program *p = program->next; p; p = p->next)

@@ -1,5 +1,5 @@
-/* Sizes arenas to the needs of their users. A page takes memory once a run touches it, until
- * session_release_pages(); huge pages save the first pass thousands of page faults. */
+/* Sizes arenas for their users. A run allocates a page on first use, until session_release_pages();
+ * huge pages save the first pass thousands of page faults. */
 #include <sys/mman.h>
 
 #include "engine/base/thread.h"
@@ -24,7 +24,8 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes)
     return true;
 }
 
-/* Makes the arena as large as its users want, and at least `bytes`. False: out of memory. */
+/* Makes the arena as large as its users need, and at least `bytes`. Returns false when out of
+ * memory. */
 static bool fit_locked(struct shared_arena *arena, size_t bytes)
 {
     for (const struct backend *user = arena->users; user; user = user->next_user)

@@ -1,9 +1,9 @@
 /* Packed weights: each constant is reordered once into the layout that its primitive prefers.
  *
  * Programs for several batch sizes come from clones of one graph, which share constants, and oneDNN
- * mostly wants one layout for all sizes; so most weights exist once. Constants that were made
- * separately for each clone (a folded Reshape) are recognised by their contents. So are equal
- * weights of other sessions: each size of a model has a session of its own. */
+ * usually prefers one layout for all sizes, so most weights exist once. Constants that each clone
+ * creates separately (a folded Reshape) are recognised by their contents. So are equal weights of
+ * other sessions: each size of a model has its own session. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,13 +22,13 @@ struct packed_block {
 
 enum {
     BLOCK_LISTS = 256,
-    LEAST_BLOCK = 4096, /* bytes; smaller ones are not shared */
+    LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
     MOST_COMPARED =
-        8 /* with one hash, which skips bytes: a file may have many weights that differ there */
+        8 /* per hash, which skips bytes: a file may have many weights that only differ there */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
-    *blocks[BLOCK_LISTS]; /* by hash; blocks_lock guards them and their blocks */
+    *blocks[BLOCK_LISTS]; /* by hash; blocks_lock guards the lists and their blocks */
 
 struct weight {
     struct weight *next;
@@ -52,8 +52,8 @@ void strided_layout_row_major(struct strided_layout *layout)
     }
 }
 
-/* FNV-1a over at most 256 words of 8 bytes, evenly spread: compared bytes decide, so that a large
- * constant that has no equal need not be read a second time. */
+/* FNV-1a over at most 256 words of 8 bytes, evenly spread. The bytes are compared afterwards, so a
+ * large unique constant is not read twice. */
 static uint64_t hash_bytes(const void *data, size_t size)
 {
     const unsigned char *p = data;
@@ -69,7 +69,7 @@ static uint64_t hash_bytes(const void *data, size_t size)
     return hash;
 }
 
-/* Also compares shapes: the same numbers as [K, N] and as [N, K] are packed in different orders. */
+/* Also compares shapes: equal numbers as [K, N] and as [N, K] are packed in different orders. */
 static bool same_contents(const struct tensor *a, const struct tensor *b)
 {
     return shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
@@ -94,8 +94,8 @@ static bool is_packed_alike(const struct weight *a, const struct weight *b)
            packed_layouts_equal(a->wanted, b->wanted);
 }
 
-/* The weight that holds `constant`, or another one of the same contents, packed as `wanted` says;
- * NULL: there is none, and wanted->hash is set. */
+/* The weight that holds `constant`, or another one with the same contents, in the layout `wanted`.
+ * NULL if there is none; wanted->hash is then set. */
 static struct weight *weight_find(struct backend *backend, const struct tensor *constant,
                                   struct weight *wanted)
 {
@@ -114,7 +114,7 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
     return NULL;
 }
 
-/* Memory of its own for a weight of weight->bytes. */
+/* Allocates weight->bytes for a weight. */
 static enum status weight_alloc(struct backend *backend, struct weight *weight, struct error *err)
 {
     TRY(memory_alloc(backend->options.memory, weight->bytes, &weight->data, err));
@@ -122,7 +122,8 @@ static enum status weight_alloc(struct backend *backend, struct weight *weight, 
     return STATUS_OK;
 }
 
-/* Replaces the weight's bytes by equal ones of another session, or offers them to others. */
+/* Replaces the weight's bytes by equal ones of another session, or offers them to other
+ * sessions. */
 static void block_take(struct backend *backend, struct weight *weight)
 {
     struct memory_budget *memory = backend->options.memory;
@@ -152,7 +153,8 @@ static void block_take(struct backend *backend, struct weight *weight)
     weight->block = block;
 }
 
-/* Leaves the weight's block. True: no other weight has it, and the caller frees the bytes. */
+/* Removes the weight from its block. Returns true if no other weight has the block; the caller then
+ * frees the bytes. */
 static bool block_leave(const struct weight *weight)
 {
     struct packed_block *block = weight->block;
@@ -178,7 +180,7 @@ static void weight_release(struct backend *backend, const struct weight *weight)
         memory_uncharge(backend->options.memory, weight->bytes);
 }
 
-/* Gives the pages of a constant in a mapped file back to the system after it was read. */
+/* Releases the pages of a constant in a mapped file after reading it. */
 static void release_mapping(const struct tensor *constant)
 {
     struct mapping *mapping = tensor_mapping(constant);
@@ -193,7 +195,8 @@ static void drop(struct backend *backend, struct weight *weight)
     free(weight);
 }
 
-/* Adds a copy of `made` to the table and owns what `made` owns. Its data is ready on STATUS_OK. */
+/* Adds a copy of `made` to the table, which takes ownership of its members. Its data is ready on
+ * STATUS_OK. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, enum status status, struct weight **ret,
                                 struct error *err)

@@ -1,4 +1,4 @@
-/* Implements onednn.h where there is no oneDNN: all products are lensd's own. */
+/* Implements onednn.h in a build without oneDNN: all products are lensd's own. */
 #include <stdlib.h>
 
 #include "engine/cpu/program/own_products.h"
