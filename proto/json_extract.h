@@ -25,7 +25,6 @@ struct extraction {
 };
 
 /* Does json_check() for the text without the arrays that the rule names, and extracts these arrays.
- * Their elements are checked when they are read. STATUS_INVALID, also for more than `max`
- * arrays. */
+ * Their elements are checked when they are read. STATUS_INVALID, also for over `max` arrays. */
 enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
                          struct extraction *cut, struct error *err) MUST_USE;

@@ -1,5 +1,4 @@
-/* Private to proto/: a growing buffer for JSON that is too long or too frequent for a cJSON
- * tree. */
+/* Private to proto/: a growing buffer for JSON that is too long or frequent for a cJSON tree. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +13,7 @@ struct strbuf {
     bool failed; /* out of memory: later additions are ignored */
 };
 
-/* Makes room for `more` bytes after the text; NULL when out of memory. The caller increases
- * text->size. */
+/* Makes room for `more` bytes after the text; NULL when out of memory. Increase text->size. */
 char *strbuf_room(struct strbuf *text, size_t more);
 
 void strbuf_add(struct strbuf *text, const char *bytes, size_t size);

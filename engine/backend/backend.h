@@ -133,10 +133,10 @@ struct backend_ops {
                            struct session_step *ret, size_t max, size_t *ret_count,
                            struct error *err);
 
-    /* Average CPU time in milliseconds over the calling thread and the threads that run its passes,
-     * so far. On an idle machine a pass increases it by the pass's duration, because waiting
-     * threads spin first. On a busy machine the increase is hardly larger. NULL: a pass takes no
-     * CPU time. */
+    /* Average CPU time in milliseconds over the threads that run the calling thread's passes, so
+     * far. On an idle machine a pass increases it by the pass's duration, because waiting threads
+     * spin first. On a busy machine the increase is hardly larger. NULL: a pass takes no CPU
+     * time. */
     double (*cpu_ms)(const struct backend *backend);
 
     /* Milliseconds of `runs` consecutive passes without the copies before and after them. NULL:

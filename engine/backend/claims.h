@@ -14,8 +14,7 @@ int claim_residual(const struct node *node);
  * reads each element before it writes it may overwrite that input. */
 int claim_in_place(const struct node *node, size_t first, size_t second);
 
-/* True for a Gemm that is a fully connected layer: alpha = beta = 1, and C is a constant per
- * column. */
+/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C constant per column. */
 bool claim_gemm_is_plain(const struct node *node);
 
 /* Row length of a Softmax or row normalization; 0 if the node does not work on whole trailing rows.
@@ -23,8 +22,7 @@ bool claim_gemm_is_plain(const struct node *node);
 size_t claim_row_length(const struct node *node);
 bool claim_is_row(const struct node *node, const struct value *value);
 
-/* True if scale and bias of a GroupNormalization or InstanceNormalization are constants of equal
- * length. */
+/* True if scale and bias of a Group- or InstanceNormalization are constants of equal length. */
 bool claim_group_parameters(const struct node *node);
 
 /* A quantized tensor stores 8-bit integers that represent (stored - zero) * scale. */

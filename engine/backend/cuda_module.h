@@ -1,24 +1,22 @@
 /* The interface between lensd and its CUDA module, lensd_cuda.so.
  *
  * The module is a separate shared object, so that lensd starts on a machine without driver or
- * toolkit. It uses the engine's functions that the program exports, and exports one symbol,
- * lensd_cuda_module. engine/runtime (cuda_loader.c, nvml.c) is part of the program, engine/cuda is
- * the module. */
+ * toolkit. It uses functions that the program exports, and exports one symbol, lensd_cuda_module.
+ * engine/runtime (cuda_loader.c, nvml.c) is part of the program, engine/cuda is the module. */
 #pragma once
 
 #include "engine/backend/backend.h"
 
-/* Increase it when struct cuda_module changes, or anything in the engine's headers that both sides
- * use. */
+/* Increase it when struct cuda_module changes, or anything in the engine's headers used by both. */
 #define CUDA_MODULE_ABI 9
 
 struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
-    /* Lists every GPU; a GPU that cannot be used has a reason. Returns the number of GPUs. Returns
-     * 0 with a sentence in `reason` if CUDA itself cannot be used. Creates no context, which would
-     * use memory. */
+    /* Lists every GPU; a GPU that cannot be used has a reason. Returns their number, or 0 with a
+     * sentence in `reason` if CUDA itself cannot be used. Creates no context, which would use
+     * memory. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Creates a context on this GPU as a test. Returns false with a sentence on failure. */
     bool (*try_device)(int index, char *reason, size_t size);

@@ -5,8 +5,7 @@
 #include "engine/backend/claims.h"
 #include "engine/passes/kernel_caps.h"
 
-/* One kernel or a family of kernels. A backend's own table adds the function that creates a
- * step. */
+/* One or more kernels. A backend's own table adds the function that creates a step. */
 struct kernel {
     const char *name;
     enum op ops[8];        /* operators that it may claim; empty: any */

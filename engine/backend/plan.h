@@ -38,7 +38,6 @@ struct plan {
 enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool outputs_last,
                         struct plan *ret, struct error *err) MUST_USE;
 
-/* True if output 0 of `node` shares the bytes of input 0 under another shape, so that the node need
- * not run. */
+/* True if output 0 of `node` shares the bytes of input 0 under another shape; it need not run. */
 bool plan_shares_bytes(const struct plan *plan, const struct node *node);
 void plan_done(struct plan *plan);

@@ -1,5 +1,4 @@
-/* Types that a session and its backend share: precisions, photos as bytes, best scores, profile
- * lines. */
+/* Types for a session and its backend: precisions, photos as bytes, best scores, profile lines. */
 #pragma once
 
 #include <stdbool.h>

@@ -56,8 +56,8 @@ void tuning_forget(void);
 char *tuning_folder(const char *option);
 
 /* Adds the entries of the folder's file, but keeps entries that this process measured since its
- * last write. A missing file is not an error. STATUS_IO: the file is damaged or unreadable; nothing
- * is added. */
+ * last write. A missing file is not an error. STATUS_IO: it is damaged or unreadable; nothing is
+ * added. */
 enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 
 /* Writes entries that were measured since the last write, if any, and creates the folder if needed.
@@ -65,8 +65,7 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
 /* Writes to the folder that tuning_read() read last, if any. Loads call this between trials, so
- * that a load that is killed keeps its results. Failures are not reported; tuning_write() reports
- * them. */
+ * that a killed load keeps its results. Failures are not reported; tuning_write() reports them. */
 void tuning_save(void);
 
 /* Creates the folder and missing parent folders. Returns false with errno set on failure. */

@@ -7,12 +7,11 @@
 
 #include "engine/base/status.h"
 
-/* Reads the file at `path` into memory that the caller frees. A terminating 0 byte that *ret_size
- * does not count is added. Errors: STATUS_NOT_FOUND; STATUS_IO when the file cannot be opened or
- * read (errno has the reason, 0 if the file became shorter); STATUS_INVALID when it is not a
- * regular file; STATUS_TOO_LARGE above `limit` bytes (*ret_size is then the file's size);
- * STATUS_NO_MEMORY. The error text has only the cause; the caller adds the file's name. Any
- * thread. */
+/* Reads the file at `path` into memory that the caller frees. It adds a 0 byte that *ret_size does
+ * not count. Errors: STATUS_NOT_FOUND; STATUS_IO when the file cannot be opened or read (errno has
+ * the reason, 0 if the file became shorter); STATUS_INVALID when it is not a regular file;
+ * STATUS_TOO_LARGE above `limit` bytes (*ret_size is then the file's size); STATUS_NO_MEMORY. The
+ * error text has only the cause; the caller adds the file's name. Any thread. */
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 

@@ -8,8 +8,7 @@
  * (forkjoin.c). Measurements: docs/measurements/threads.md.
  *
  * oneDNN's loops use the same team: it is built for GNU OpenMP, and engine/cpu/openmp.c defines the
- * few functions that it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share
- * nothing. */
+ * functions it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share nothing. */
 #pragma once
 
 #include <stdbool.h>

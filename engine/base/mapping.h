@@ -44,6 +44,5 @@ bool mapping_is_whole(const struct mapping *mapping);
  * STATUS_NO_MEMORY; the mapping can then only be freed. A second call does nothing. */
 enum status mapping_settle(struct mapping *mapping, struct error *err) MUST_USE;
 
-/* Releases the pages. The next read loads them from the file again. Does nothing for a settled
- * mapping. */
+/* Releases the pages. The next read loads them again. Does nothing for a settled mapping. */
 void mapping_let_go(struct mapping *mapping);

@@ -94,7 +94,7 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " in front of the message in *err and cuts its end if space is short. Returns err's
+/* Puts "prefix: " before the message in *err, cuts its end if space is short. Returns err's
  * status. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

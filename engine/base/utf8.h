@@ -25,8 +25,7 @@ bool utf8_is_control(uint32_t character);
 /* True if all `size` bytes are well-formed. */
 bool utf8_valid(const char *text, size_t size);
 
-/* Replaces every byte that is not part of a well-formed character with '?', in place. `text` is
- * terminated. */
+/* Replaces malformed bytes with '?', in place. `text` is terminated. */
 void utf8_repair(char *text);
 
 /* Copies `text` to `buffer` for display in a terminal, cut to its size. Bytes of control characters

@@ -3,8 +3,7 @@
 
 #include "engine/backend/peak.h"
 
-/* Runs `count` rounds. Returns a value that depends on the sums, so that the compiler keeps
- * them. */
+/* Runs `count` rounds. Returns a value that needs the sums, so that compilers keep them. */
 typedef float (*probe_fn)(long count);
 
 struct peak_probe {

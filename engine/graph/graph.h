@@ -61,8 +61,8 @@ struct attr {
 };
 
 /* The operations that a pass has fused into a node: y = activation(op(x) + residual). If `step` is
- * not 0, the result is y quantized to 8 bits, as a QuantizeLinear with this scale and zero point
- * does. */
+ * not 0, the result is y quantized to 8 bits like a QuantizeLinear with this scale and zero
+ * point. */
 struct epilogue {
     enum activation activation;
     float alpha, beta;
@@ -156,8 +156,7 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name,
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant. is_f32_vector(): a constant of shape
- * [count]. */
+/* True if `value` (may be NULL) is a float32 constant. is_f32_vector(): of shape [count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
@@ -170,7 +169,7 @@ struct value *node_output(const struct node *node, size_t i);
 /* The bias of a product: its input 2, or NULL if that input is absent or is the residual. */
 struct value *node_bias(const struct node *node);
 
-/* Infers dtype and shape of the node's outputs through the operator's table, after checking operand
+/* Infers dtype and shape of the node's outputs through the operator's tableand checks operand
  * counts. Outputs stay unknown when an input's shape is unknown. Errors name node, operator and
  * opset. */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
@@ -189,7 +188,6 @@ void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
  * [-inf, inf]. */
 bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
 
-/* Writes a description such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns
- * `text`. */
+/* Writes text such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns `text`. */
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);

@@ -1,11 +1,10 @@
 /* Strided access maps describe how an operator reads or writes a tensor whose elements are stored
- * in another order. With them, Transposes, Reshapes, Splits and Slices around the operator need not
- * run.
+ * in another order. With them, Transposes, Reshapes, Splits and Slices need not run.
  *
  * A map has groups (of a matrix: batch, rows, columns). Each group counts through its parts, the
  * last part fastest; one step of a part moves `stride` elements. An attribute stores a map as a
- * list of integers: the offset, then for each group its number of parts, then extent and stride of
- * each part. */
+ * list of integers: the offset, then for each group its number of parts, extent and stride of each
+ * part. */
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -2,8 +2,7 @@
  * The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a level-2
  * cache), so nothing of the size of a whole im2col is ever made.
  *
- *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position
- */
+ *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position */
 #include <math.h>
 #include <string.h>
 
@@ -214,8 +213,7 @@ KERNEL(kernel_conv)
  * every input position adds to the output; those rows are then scattered.
  *
  *     column[(m, tap), t] = weights[c, (m, tap)] * src[c, t]
- *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t]
- */
+ *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t] */
 
 /* dst[i * step] += src[i] */
 static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const void *src, size_t n)

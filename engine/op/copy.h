@@ -3,12 +3,11 @@
 
 #include "engine/op/kernel.h"
 
-/* Maximum number of dimensions of a strided copy. Tile and the block operators split each dimension
- * in two. */
+/* Most dimensions of a strided copy. Tile and the block operators split each dimension in two. */
 #define COPY_MAX_RANK (2 * TENSOR_MAX_RANK)
 
-/* One dimension; steps are in bytes. A source step of 0 repeats the element, a negative step runs
- * backwards. */
+/* One dimension; steps are in bytes. A source step of 0 repeats the element, a negative one goes
+ * back. */
 struct copy_dim {
     size_t extent;
     ptrdiff_t dst, src;

@@ -19,8 +19,7 @@ OP_FAMILIES(OP_FAMILY_EXTERN)
 /* Attributes of a sliding window. */
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 
-/* Functions for the records' `work`: multiply-adds in addition to reading and writing each
- * element. */
+/* Functions for the records' `work`: multiply-adds besides reading and writing each element. */
 double work_elements(const struct node *node); /* none */
 double work_window(const struct node *node);   /* a window with the attribute kernel_shape */
 double work_conv(const struct node *node); /* input 1 has the weights [M, C / group, taps …] */

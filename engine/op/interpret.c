@@ -4,8 +4,7 @@
  * so that the next run starts from the same graph.
  *
  *     graph input ──▶ known = input        node ──▶ infer, allocate, kernel ──▶ known = outputs
- *                                            └──▶ last reader of an input: known = NULL
- */
+ *                                            └──▶ last reader of an input: known = NULL */
 #include "engine/op/interpret.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * It folds constants (a graph without unknown inputs), and runs data-dependent parts and the bodies
  * of If, Loop and Scan. Tests compare compiled programs with it. For every node it infers shapes
- * from this run's tensors, allocates outputs, runs the kernel, and frees each input after its last
+ * from this run's tensors, allocates outputs, runs the kernel, frees inputs after their last
  * reader. */
 #pragma once
 
@@ -43,8 +43,7 @@ struct interpreter_limits {
  * each on success, and does not change on failure. Tensors are charged to `budget` (may be NULL).
  * The run sets known, dtype and shape of the graph's values and resets them at the end: one thread
  * at a time per graph. An output may be an input or a view of an input (Identity, Reshape …). A
- * caller that wraps its own memory as an input must copy such outputs before it reuses the
- * memory. */
+ * caller that wraps its own memory as an input must copy such outputs before reusing it. */
 enum status interpret(struct graph *graph, struct tensor *const *inputs, struct tensor **outputs,
                       struct memory_budget *budget, const struct interpreter_limits *limits,
                       struct error *err) MUST_USE;

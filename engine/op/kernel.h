@@ -49,8 +49,7 @@ enum status kernel_view(const struct kernel_args *args, struct error *err);
 /* The kernel of an operator, or NULL. */
 kernel_fn kernel_find(enum op op);
 
-/* Runs a kernel, then frees its scratch memory. Does not run it if all outputs are allocated and
- * empty. */
+/* Runs a kernel, then frees its scratch memory. Skips it if all outputs are empty. */
 enum status kernel_call(kernel_fn kernel, const struct kernel_args *args,
                         struct error *err) MUST_USE;
 

@@ -20,8 +20,7 @@ void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
  * `dtype`. Inference has checked that each is a scalar. */
 struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype);
 
-/* Rounds real / scale + zero to the stored number: half to even, saturating; NaN becomes the
- * lowest. */
+/* Rounds real / scale + zero to the stored number: half to even, saturating; NaN: lowest. */
 static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
 {
     double value = rint(shifted);

@@ -47,8 +47,7 @@ bool edit_is_output(const struct graph *graph, const struct value *value);
 /* True when `value` is read exactly once and is not a graph output. */
 bool edit_single_reader(const struct edit *edit, const struct value *value);
 
-/* The only node that reads `value`. NULL if there is no such node, or the value is a graph
- * output. */
+/* The only node that reads `value`. NULL if there is none, or the value is an output. */
 struct node *edit_only_reader(const struct edit *edit, const struct value *value);
 
 /* True if the node has a graph among its attributes (If, Loop, Scan). */
@@ -60,8 +59,7 @@ bool edit_scalar(const struct value *value, float *ret);
 /* The limits of a Clip; a missing limit is infinite. Returns false if a limit is not constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* The integers of operand i. Returns false if they are unknown, or if there are more than
- * `most`. */
+/* The integers of operand i. False if they are unknown, or more than `most`. */
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
 /* The integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
@@ -82,8 +80,7 @@ bool edit_append_input(struct edit *edit, struct node *node, struct value *value
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 
-/* Inserts a node without attributes before position `before` of graph->nodes. The caller sets its
- * outputs. */
+/* Inserts a node without attributes before position `before` of graph->nodes. Set its outputs. */
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 

@@ -3,8 +3,7 @@
 
 #include "engine/graph/graph.h"
 
-/* How a kernel runs a node on 16-bit activations: bfloat16, or float16 if the device supports
- * it. */
+/* How a kernel runs a node on 16-bit activations: bfloat16, or float16 on some devices. */
 enum narrow_support {
     NARROW_NO,      /* float32 only */
     NARROW_SAME,    /* all activations and results are 16 bits wide */

@@ -17,7 +17,7 @@
 struct optimize_options {
     bool fuse; /* fold activations, residuals and BatchNormalization into their producers; replace
                   chains of nodes by OP_ATTENTION and OP_STRIDED_COPY (engine/op/attention.h) */
-    /* The backend's kernels. NULL: passes that depend on them do nothing, and images stay [N, C,
+    /* The backend's kernels. NULL: passes that need them do nothing; images stay [N, C,
      * spatial…]. */
     kernel_claim_fn claim;
     enum dtype narrow; /* DTYPE_BF16 or DTYPE_F16: the activations' dtype where kernels support it;
@@ -51,10 +51,9 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
  * Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 
-/* Gives graph->inputs[i] the known shape shapes[i] and infers the shapes that follow. Folds values
- * that become constant (Shape → Gather → Concat → Reshape …), and rewrites function operators
- * (Attention, RotaryEmbedding) in primitives. Values whose shape depends on data stay
- * SHAPE_NONE. */
+/* Gives graph->inputs[i] the known shape shapes[i] and infers the shapes that follow. Folds new
+ * constants (Shape → Gather → Concat → Reshape …), rewrites functions (Attention, RotaryEmbedding)
+ * in primitives. Values whose shape depends on data stay SHAPE_NONE. */
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
                                 struct error *err) MUST_USE;
 

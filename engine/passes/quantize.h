@@ -18,8 +18,7 @@ bool quantize_is_one(const struct value *value); /* a constant scalar */
  * zero point, not in blocks. */
 bool quantize_read_dequantize(const struct value *value, struct ends *ret);
 
-/* The same for an activation: 8 bits, one scale, one zero point of the same type, stored at run
- * time. */
+/* The same for an activation: 8 bits, one scale, one zero point of one type, stored at run time. */
 bool quantize_read_activation(const struct value *value, struct ends *ret);
 
 /* Reads a QuantizeLinear to 8 bits with one scale and zero point. */
@@ -56,6 +55,5 @@ struct value *quantize_bias(struct edit *edit, const struct node *matmul, const 
  * not change. edit_sweep() later removes nodes without readers. */
 bool quantize_table(struct edit *edit, struct node *node);
 
-/* Adds an OP_LOOKUP node's table as a constant: [256], of the result's type, indexed by the stored
- * byte. */
+/* Adds an OP_LOOKUP's table: [256], of the result's type, indexed by the stored byte. */
 struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint8_t table[256]);

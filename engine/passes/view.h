@@ -23,8 +23,7 @@ void view_init(struct view *view, struct value *value);
  * also through multiplication and division by a constant scalar. Shapes are known. */
 void view_of(struct value *value, bool scaled, struct view *ret);
 
-/* Applies one node to the view. Returns false (view undefined) if the result is not an access
- * map. */
+/* Applies one node to the view. Returns false if the result is not an access map. */
 bool view_through(struct view *view, const struct node *node, const struct value *output,
                   bool scaled);
 bool view_reshape(struct view *view, const struct shape *shape);

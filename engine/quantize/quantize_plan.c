@@ -268,8 +268,7 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* If a node's result is stored in 8 bits, its inputs are stored, too, provided that all of them can
- * be. */
+/* If a node's result is stored in 8 bits, its inputs are stored, too, provided that all can be. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

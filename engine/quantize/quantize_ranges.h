@@ -6,8 +6,7 @@
 
 enum { RANGE_BINS = 2048 };
 
-/* Statistics of a tensor's numbers over all images. Number i belongs to channel i / inner %
- * channels. */
+/* Statistics of a tensor's numbers over all images. Number i is of channel i / inner % channels. */
 struct number_range {
     float *lows, *highs; /* per channel; free() */
     double *sums;        /* per channel; free() */
@@ -26,8 +25,7 @@ void range_extend(struct number_range *range, const float *values, size_t count)
 /* Second pass: the same with range->bins allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
-/* *low <= *high are the limits of the numbers. Returns false if there are none, or some were not
- * finite. */
+/* *low <= *high limit the numbers. Returns false if there are none, or some are not finite. */
 bool range_limits(const struct number_range *range, float *low, float *high);
 
 /* Scale and zero point of uint8 numbers; real = (stored - zero) * scale. */

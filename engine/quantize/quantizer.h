@@ -1,9 +1,10 @@
 /* Static quantization of a float32 graph: adds QuantizeLinear and DequantizeLinear (QDQ), based on
  * typical images.
  *
- * - quantizer_create: folds constants, raises the opset to 13 - quantizer_observe: runs the images
+ * - quantizer_create: folds constants, raises the opset to 13
+ * - quantizer_observe: runs the images
  * - quantizer_make: int8 weights per channel, uint8 activations in the range with the least square
- * error; once per choice of layers
+ *   error; once per choice of layers
  *
  * An activation is stored in 8 bits if the products that make and read it can then run on integers
  * (quantize_plan.h). Numbers that go directly to an output stay float32. */
@@ -22,8 +23,7 @@ struct quantizer_layer {
 /* Images for calibration. */
 struct quantizer_images {
     size_t count;
-    /* Sets *ret to image i in the format of the session's image input, valid until the next
-     * call. */
+    /* Sets *ret to image i in the format of the image input, valid until the next call. */
     enum status (*read)(void *context, size_t i, const void **ret, struct error *err);
     /* Called after each image with the finished share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, double fraction);
@@ -42,9 +42,9 @@ enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 /* Returns the one for this machine's CPU. */
 int quantizer_weight_max(void);
 
-/* Only reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:
+/* Reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:
  * STATUS_UNSUPPORTED (already quantized; an operator with another meaning in opset 13; no layers),
- * STATUS_NO_MEMORY, and those of the passes. The caller frees with quantizer_free() (NULL is
+ * STATUS_NO_MEMORY, and those of the passes. The caller frees with quantizer_free() (NULL:
  * fine). */
 enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,
                              struct error *err) MUST_USE;

@@ -151,8 +151,7 @@ struct session_want {
     size_t scores;
 };
 
-/* The first `batch` images (1 … the largest compiled size) run in the smallest compiled size that
- * fits. */
+/* The first `batch` images (1 … the largest compiled size) run in the smallest size that fits. */
 struct session_request {
     int batch;
     const void *const *inputs; /* host memory as session_input(i) describes it, with room for

@@ -6,7 +6,7 @@
  *       ◀ session_run ◀ session_measure ◀ session_create
  *
  * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c feeds it
- * made-up numbers to time, check and profile it, and session_create.c does all of that for a new
+ * numbers to time, check and profile it, and session_create.c does all of that for a new
  * session. */
 #pragma once
 
@@ -139,8 +139,7 @@ void compiled_look_at_two(struct session *session);
 
 /* ---- session_memory.c ---- */
 
-/* On a CPU, sets the memory limit for compiling session->base from memory_limit, or from free
- * memory. */
+/* On a CPU, sets the limit for compiling session->base from memory_limit or free memory. */
 void session_begin_memory(struct session *session);
 
 /* Checks before compiling that the weights of session->base fit into memory_limit. STATUS_NO_MEMORY

@@ -56,8 +56,7 @@ size_t device_list(struct device_info *ret, size_t max);
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 
-/* Threads that this process may use: affinity mask and cgroup v1 / v2 quota, rounded down, at least
- * 1. */
+/* Threads that this process may use: affinity mask and cgroup quota, rounded down, at least 1. */
 int device_cpu_threads(void);
 
 /* True if this CPU has the instructions for --precision bf16: AVX512-BF16, AMX, or NEON's BF16. */

@@ -5,8 +5,7 @@
 
 #include "engine/tensor/tensor.h"
 
-/* Sets dst[i] = src[i], converted to `dtype`, DTYPE_F32 or DTYPE_BF16. dst must not overlap src.
- * Any thread. */
+/* Sets dst[i] = src[i], converted to `dtype`, DTYPE_F32 or DTYPE_BF16. No overlap. Any thread. */
 static inline void floats_write(enum dtype dtype, const float *src, void *dst, size_t count)
 {
     uint16_t *halves = dst;

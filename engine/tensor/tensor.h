@@ -100,8 +100,7 @@ struct memory_budget {
 
 /* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
  * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
- * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold the
- * memory. */
+ * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold it. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 
@@ -130,7 +129,7 @@ struct tensor {
 };
 
 /* Creates an uninitialised tensor in host memory. `budget` may be NULL and must outlive the tensor.
- * STATUS_SHAPE, or errors of memory_charge() that name the requested bytes. The caller owns one
+ * STATUS_SHAPE, or errors of memory_charge() that name the requested bytes. Returns one
  * reference. */
 enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;

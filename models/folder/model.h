@@ -34,8 +34,7 @@ struct word_input {
     size_t count, size; /* of that input: the most words, and the length of a vector */
 };
 
-/* How a decoder of masks (SAM) takes points. If `is_set` is false, the model is not such a
- * decoder. */
+/* How a decoder of masks (SAM) takes points. `is_set` is false for other models. */
 struct mask_prompt {
     bool is_set;
     size_t points, labels; /* inputs of the graph, float32: [1, …, N, 2] and [1, …, N], N =
@@ -119,9 +118,8 @@ enum status model_load_version(const char *path, const char *version, const char
                                const struct model_limits *limits, struct model **ret,
                                struct error *err) MUST_USE;
 
-/* A folder may contain a model in two halves, each served as a model. The half for photos has the
- * folder's name. The other half, for texts or the decoder of masks, also has one of these
- * endings. */
+/* A folder may hold a model in two halves, each served as a model. The half for photos has the
+ * folder's name. The other half, for texts or the decoder of masks, gets one of these endings. */
 #define MODEL_TEXT_ENDING    ".text"
 #define MODEL_DECODER_ENDING ".decoder"
 
@@ -160,7 +158,6 @@ void model_drop_graph(struct model *model);
 void model_free(struct model *model);
 
 /* Looks up options->class_names in a request's own labels, or in the model's if `own` is NULL. Does
- * nothing for a task without classes. STATUS_INVALID names a word that is neither a number nor a
- * label. */
+ * nothing for a task without classes. STATUS_INVALID names an unknown word. */
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,
                                struct task_options *options, struct error *err) MUST_USE;

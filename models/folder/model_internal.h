@@ -1,5 +1,4 @@
-/* Private to models/folder/: the places of a model's files, and readers that several sources
- * share. */
+/* Private to models/folder/: the places of a model's files, and shared readers. */
 #pragma once
 
 #include "models/folder/model.h"
@@ -42,7 +41,7 @@ struct side_file {
 
 /* Reads a small file from the model's folders. Refuses links out of the folders and special files.
  * STATUS_NOT_FOUND when neither folder has it; other errors name the file. side_file_close() frees
- * *ret. */
+ * it. */
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
 /* Reads the file and parses it as JSON. Errors also as json_parse(). */
@@ -191,8 +190,8 @@ struct task_config {
 };
 
 /* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
- * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done(), which accepts
- * zeroes. */
+ * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done() (accepts
+ * zeroes). */
 enum status task_config_read(const struct model_place *place, const struct labels *labels,
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);

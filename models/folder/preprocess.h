@@ -9,8 +9,7 @@
 
 #include "engine/base/status.h"
 
-/* Pillow's filters with the numbers of Pillow and Hugging Face's "resample", and one of
- * OpenCV's. */
+/* Pillow's filters numbered as in Pillow and Hugging Face's "resample", and one of OpenCV's. */
 enum resample {
     RESAMPLE_NEAREST = 0,
     RESAMPLE_LANCZOS = 1,
@@ -79,11 +78,9 @@ enum status preprocess_check(const struct preprocess *p, struct error *err) MUST
 /* Longest side that a model is compiled for. */
 #define MODEL_SIDE_MAX 4096
 
-/* Reads "640x480", a width and height of 1 to MODEL_SIDE_MAX pixels. Returns false for other
- * text. */
+/* Reads "640x480", a width and height of 1 to MODEL_SIDE_MAX pixels. False for other text. */
 bool model_read_size(const char *text, int *ret_width, int *ret_height);
 
 /* Writes a line for people, as `lensd inspect` shows it: "resize short side to 256 (bilinear),
- * centre crop 224 x 224, RGB, x/255, mean …, std …". It has at most `size` bytes with its
- * terminator. */
+ * centre crop 224 x 224, RGB, x/255, mean …, std …". `size` includes the terminator. */
 void preprocess_describe(const struct preprocess *p, char *text, size_t size);

@@ -2,11 +2,11 @@
  *
  *     DIR/resnet50/model.onnx             a model folder for model_load(): version 1
  *     DIR/vit/1/model.onnx  DIR/vit/2/…   Triton's layout: numbered versions; DIR/vit has
- * config.pbtxt, labels and preprocessing for all of them DIR/mobilenet.onnx                  a
- * single file DIR/plates/pipeline.json            a pipeline of models beside it
- * (pipeline_config.h) DIR/clip/visual/ DIR/clip/textual/  two models, clip and clip.text
- * (MODEL_TEXT_ENDING) DIR/sam/encoder.onnx  decoder.onnx  two models, sam and sam.decoder
- * (MODEL_DECODER_ENDING)
+ *                                         config.pbtxt, labels and preprocessing of all
+ *     DIR/mobilenet.onnx                  a single file
+ *     DIR/plates/pipeline.json            a pipeline of models beside it (pipeline_config.h)
+ *     DIR/clip/visual/ DIR/clip/textual/  two models, clip and clip.text (MODEL_TEXT_ENDING)
+ *     DIR/sam/encoder.onnx  decoder.onnx  two models, sam and sam.decoder (MODEL_DECODER_ENDING)
  *
  * The newest numbered version is served, unless config.pbtxt has a version_policy (all, latest,
  * specific). This code only lists models; it neither loads nor watches them. */

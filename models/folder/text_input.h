@@ -1,8 +1,7 @@
 /* How texts become inputs of a model: its tokenizer, and the inputs that take tokens.
  *
  * The rows of a pass have equal numbers of tokens. The model's file sets the number, else the
- * tokenizer, else TEXT_LENGTH_MAX. If padding does not change vectors, short texts have shorter
- * rows. */
+ * tokenizer, else TEXT_LENGTH_MAX. If padding changes no vector, short texts have short rows. */
 #pragma once
 
 #include "engine/graph/graph.h"

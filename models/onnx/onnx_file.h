@@ -102,6 +102,5 @@ const struct onnx_packed *onnx_packed_find(int32_t number);
 /* Widens `count` elements to type->dtype. The first element is in the lowest bits of *from. */
 void onnx_packed_widen(const struct onnx_packed *type, const uint8_t *from, size_t count, void *to);
 
-/* Converts ONNX's data type number to lensd's dtype; STATUS_UNSUPPORTED / STATUS_MODEL name the
- * type. */
+/* Converts ONNX's data type to lensd's; STATUS_UNSUPPORTED / STATUS_MODEL name the type. */
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err) MUST_USE;

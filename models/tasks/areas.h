@@ -33,12 +33,11 @@ struct area_map {
     uint16_t *best;  /* best class of each point of the map, or AREA_NONE; owned by the caller */
 };
 
-/* The class with the highest score; scores are `step` apart. A single class needs a score above the
+/* The class with the highest score; scores are `step` apart. A single class must exceed the
  * threshold. */
 uint16_t area_best(const struct area_map *map, const float *scores, size_t step);
 
-/* The positions of the `count` pixels of one side; free() them. `side` is the map's number of
- * points. */
+/* The positions of the `count` pixels of one side; free() them. `side`: points of the map. */
 struct area_place *area_places(size_t count, float gain, float begin, float input, int32_t side);
 
 /* Adds `length` pixels of a class, or of AREA_NONE. */

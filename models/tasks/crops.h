@@ -1,5 +1,4 @@
-/* The parts of a photo inside a detector's boxes, for the next model of a pipeline. Pure; any
- * thread. */
+/* The parts of a photo inside a detector's boxes, for a pipeline's next model. Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"

@@ -26,7 +26,6 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
                          struct task_buffer *buffer, struct task_rows *ret,
                          struct error *err) MUST_USE;
 
-/* Returns STATUS_INVALID with a sentence that names the shape of `output` and the expected
- * shape. */
+/* Returns STATUS_INVALID with a sentence that names the shape of `output` and the right one. */
 enum status task_rows_wrong(const struct task_rows *output, const char *expected,
                             struct error *err) MUST_USE;

@@ -80,8 +80,7 @@ enum task_layout {
 #define TASK_MAX_POINTS     256
 #define TASK_TRACK_MAX      64 /* bytes of the name of a track */
 
-/* Number of key points of YuNet and SCRFD, and of corners of TASK_TEXT_BOXES, which are points,
- * too. */
+/* Number of key points of YuNet and SCRFD, and of corners of TASK_TEXT_BOXES (also points). */
 #define FACE_POINTS  5
 #define TEXT_CORNERS 4
 
@@ -151,8 +150,7 @@ struct task {
     size_t prototypes;      /* TASK_INSTANCES of YOLO: P */
     unsigned anomaly_parts; /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
-     * the map, as PaddleOCR and rapidocr do with pyclipper; 0: by 1.5 times that, as Transformers
-     * does. */
+     * the map, as PaddleOCR and rapidocr do; 0: by 1.5 times that, as Transformers does. */
     float unclip_ratio;
     bool dilates;  /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
     int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: if not 0, to the

@@ -1,5 +1,4 @@
-/* Copies raw tensors of requests into a batch, and rows of results out of a run. Pure; any
- * thread. */
+/* Copies raw tensors of requests into a batch, and rows of results from a run. Pure; any thread. */
 #pragma once
 
 #include "engine/runtime/session.h"

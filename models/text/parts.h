@@ -27,8 +27,7 @@ struct text_parts {
 
 void text_parts_done(struct text_parts *parts);
 
-/* Makes room for `more` bytes after the text; NULL on failure. The caller increases parts->size.
- * / */
+/* Makes room for `more` bytes after the text; NULL on failure. The caller increases parts->size. */
 char *text_parts_room(struct text_parts *parts, size_t more);
 void text_parts_add(struct text_parts *parts, const char *text, size_t size);
 void text_parts_put(struct text_parts *parts, uint32_t character); /* at most U+10FFFF */

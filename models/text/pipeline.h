@@ -115,8 +115,7 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
 /* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
 
 struct text_step {
-    /* Appends the result for one part, and records a failure in `to`. `at_start` as in
-     * text_part. */
+    /* Appends the result for one part, records a failure in `to`. `at_start`: see text_part. */
     void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
                 struct text_parts *to);
     bool (*matches)(uint32_t character); /* true for characters to drop or to split at */

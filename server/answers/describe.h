@@ -6,8 +6,7 @@
 #include "server/schedule/runtime/model_host.h"
 
 /* The answer to a completed request (on_done was called), as a list. `model` (NULL: unknown) gives
- * each entry its precision. total_ms counts from request->started. malloc'ed; NULL when out of
- * memory. */
+ * each entry its precision. total_ms counts from request->started. malloc'ed; NULL: no memory. */
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms, size_t *ret_size);
 

@@ -5,13 +5,12 @@
 
 #include "server/schedule/runtime/model_host.h"
 
-/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrides the model host's
- * state. */
+/* "loading", "ready", "draining", "failed", "unloaded"; `draining` overrides the host's state. */
 const char *status_state(struct model_host *model_host, bool draining);
 
 /* {"status","ready","version","uptime_seconds","note"?,"confinement"?,"formats":[…],"models":[…]}:
- * the state, the models and their progress. `confinement` is "seccomp, Landlock 4"; NULL: not known
- * yet. */
+ * the state, the models and their progress. `confinement` is "seccomp, Landlock 4"; NULL:
+ * unknown. */
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
                          const char *note, const char *confinement, size_t *ret_size);
 

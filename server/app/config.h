@@ -111,6 +111,5 @@ void config_done(struct config *config);
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
 
-/* Prints words from column `at` on, at most 80 columns wide. Further lines are indented to column
- * `indent`. */
+/* Prints words from column `at` on, at most 80 columns wide. Indents further lines by `indent`. */
 void config_print_wrapped(FILE *out, const char *text, size_t at, size_t indent);

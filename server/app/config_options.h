@@ -34,11 +34,9 @@ struct command_help {
     const char *usage, *about, *examples;
 };
 
-/* Reads "64K", "16M", "1GiB" or "65536". Returns false for other text, or a number that does not
- * fit. */
+/* Reads "64K", "16M", "1GiB" or "65536". False for other text, or if it does not fit. */
 bool config_read_bytes(const char *text, int64_t *ret);
 
-/* Parses `text` into the option's field of *config. Errors name `origin` ("--port", "LENSD_PORT",
- * …). */
+/* Parses `text` into the option's field of *config. Errors name `origin` ("--port"). */
 enum status config_set(struct config *config, const struct option *option, const char *origin,
                        const char *text, struct error *err) MUST_USE;

@@ -10,8 +10,7 @@
 void process_protect(bool core_dumps);
 
 /* Checks that process_write_number() may replace `path`. STATUS_CONFIG for anything but a regular
- * file (a device, a link, a folder) and, with `only_numbers`, for a file with other content than a
- * number. */
+ * file (a device, a link, a folder) and, with `only_numbers`, for a file with other contents. */
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
@@ -36,12 +35,10 @@ enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
 /* Creates a folder and its missing parents with the rights of `user` (NULL: those of the process).
- * Does not report failures: a later write to the folder does. Call it only while there is one
- * thread. */
+ * A later write reports failures. Call it only while there is one thread. */
 void process_make_folder(const char *folder, const struct process_user *user);
 
-/* Drops root's rights permanently, in all threads. Does nothing if the process already runs as that
- * user. */
+/* Drops root's rights permanently, in all threads. Does nothing if it is that user. */
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 

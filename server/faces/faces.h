@@ -42,9 +42,8 @@ enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 /* How many people are stored. Takes no lock; any thread. */
 size_t faces_count(const struct faces *faces);
 
-/* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, too long or not UTF-8;
- * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: the registry has vectors of another model;
- * STATUS_IO. */
+/* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, long or not UTF-8;
+ * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: it has another model's vectors; STATUS_IO. */
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err) MUST_USE;
 

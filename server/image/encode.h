@@ -16,8 +16,7 @@ enum png_kind {
     PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 
-/* Encodes contiguous rows of pixels of the given kind. Errors as above, but a side may have any
- * length. */
+/* Encodes contiguous rows of pixels of the given kind. Errors as above; sides have no limit. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

@@ -117,8 +117,7 @@ bool image_is_large(const uint8_t *data, size_t size);
  * JPEG process that browsers do not support either (arithmetic coding, lossless, 12 bit, two
  * components), rare compressions of TIFF and BMP. STATUS_BAD_IMAGE: empty, truncated, corrupt.
  * STATUS_TOO_LARGE: above a limit; the error names it with its value. STATUS_NO_MEMORY. On failure
- * *ret does not change and the decoder stays usable. A truncated JPEG is refused, not partly
- * decoded. */
+ * *ret does not change and the decoder stays usable. A truncated JPEG is refused. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
                          const struct image_limits *limits, struct image *ret,
                          struct error *err) MUST_USE;
@@ -131,8 +130,7 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
 
 /* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller: it is decoded at a
  * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
- * rounding, because DCT scaling is another filter than Pillow's. Only for requests that ask for
- * it. */
+ * rounding, because DCT scaling is another filter. Only for requests that ask for it. */
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
                                  const struct image_limits *limits, const struct preprocess *p,
                                  struct image *ret, struct error *err) MUST_USE;

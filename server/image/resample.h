@@ -55,10 +55,10 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
 struct resample_passes {
     size_t sample;
 
-    /* Four rows of RGB at once along the horizontal axis: dst[r], `axis->count` pixels of samples,
-     * from src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes
-     * one sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows may
-     * repeat. */
+    /* Four RGB rows along the horizontal axis: dst[r], `axis->count` pixels of samples, from
+     * src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes one
+     * sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows may
+     * recur. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 
@@ -82,8 +82,8 @@ extern const struct resample_kernels resample_kernels_avx2;
 extern const struct resample_kernels resample_kernels_avx512;
 #endif
 
-/* Returns table i of the kernels that this machine supports, the slowest (plain) first; NULL after
- * the last. */
+/* Returns table i of the kernels that this machine supports, the slowest first; NULL after the
+ * last. */
 const struct resample_kernels *resample_kernels_at(int i);
 
 /* Returns the fastest of these; never NULL. */

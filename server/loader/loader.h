@@ -34,8 +34,7 @@ struct loader_options {
 struct loader;
 
 /* Lists the models and announces them to the model host; loads nothing yet. Texts are borrowed.
- * STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG with a sentence when there is no model to start
- * with. */
+ * STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG when there is no model to start with. */
 enum status loader_create(const struct loader_options *options, struct loader **ret,
                           struct error *err) MUST_USE;
 
@@ -53,16 +52,14 @@ enum status loader_start(struct loader *loader, int loaded_fd, struct error *err
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Instead of starting: loads every model on the caller's thread and returns the first failure, even
- * if other models could be served. STATUS_CONFIG for a pipeline whose models do not fit its
- * stages. */
+ * if other models could be served. STATUS_CONFIG for a pipeline with unfit models. */
 enum status loader_try(struct loader *loader, struct error *err) MUST_USE;
 
 enum loader_job { LOADER_LOAD, LOADER_UNLOAD };
 
-/* Loads a model again from its path, all versions that its policy names, or unloads it; from any
+/* Reloads a model from its path, all versions that its policy names, or unloads it; from any
  * thread. After success `on_done` is called once, from the loader's thread (with STATUS_DRAINING
- * from loader_stop()). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too many jobs
- * wait). */
+ * from loader_stop()). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too many wait). */
 enum status loader_submit(struct loader *loader, enum loader_job job, const char *name,
                           void (*on_done)(void *context, enum status status,
                                           const struct error *err),

@@ -55,7 +55,6 @@ void cache_write(const char *folder);
  * all commands share one choice. */
 struct graph_hash choice_key_of(const struct model *model, const struct session_options *options);
 
-/* Looks up a choice. Returns false and leaves *ret alone if there is none or its text is
- * invalid. */
+/* Looks up a choice. False, with *ret unchanged, if there is none or its text is invalid. */
 bool choice_find(const struct graph_hash *key, struct precision_choice *ret);
 void choice_keep(const struct graph_hash *key, const struct precision_choice *choice);

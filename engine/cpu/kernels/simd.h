@@ -57,8 +57,7 @@ struct depthwise {
     bool bf16, narrow_result; /* the image is bfloat16; so is the result, with narrow_result */
 };
 
-/* n scales and shifts for rows that are `step` elements apart; the result is clamped to [low,
- * high]. */
+/* n scales and shifts for rows `step` elements apart; results are clamped to [low, high]. */
 struct scale_rows {
     const float *scale, *shift;
     float low, high;
@@ -146,8 +145,7 @@ struct simd_kernels {
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
      * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed according to
      * dot_is_signed, or with dot_takes_both according to the tile. With tile_rows_are_even, rows
-     * must be equally far apart, and taps 1. A thread calls tile_end (may be NULL) after a series
-     * of tiles. */
+     * must be equally far apart, taps 1. A thread calls tile_end (may be NULL) after some tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -188,8 +186,7 @@ struct simd_kernels {
     /* Result rows first … first + rows - 1; first is a multiple of d->rows. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
-    /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns the packed size in
-     * bytes. */
+    /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns their bytes. */
     size_t (*depthwise_8bit_pack)(const struct depthwise_8bit *d, const int8_t *weights,
                                   void *packed);
 
@@ -254,7 +251,7 @@ struct simd_kernels {
     void (*softmax)(const float *x, float *y, size_t n);
 
     /* LRN of the n channels of one pixel: x[i] / (bias + factor * sum of the squares of x[i -
-     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y must not be
+     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y is not
      * x. */
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);

@@ -17,9 +17,8 @@
 #define SIMD_TEXT_(name) #name
 #define SIMD_TEXT(name)  SIMD_TEXT_(name)
 
-/* gemm's block: 32 registers hold 14 x 2 sums, two of weights and a number; 16 hold 6 x 2. A
- * depthwise kernel's block: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7, 7 and
- * 1. */
+/* gemm's block: 32 registers hold 14 x 2 sums, two weights and a number; 16 hold 6 x 2. A depthwise
+ * kernel's block: 32 hold 2 x 7 results, 2 x 7 weights and a number; 16 hold 7 + 7 + 1. */
 #if defined __AVX512F__
 #define GEMM_ROWS          14
 #define GEMM_COLUMNS       32

@@ -33,8 +33,7 @@ extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_group
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
     cpu_reference;
 
-/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if oneDNN's kernels are
- * better. */
+/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if oneDNN is better. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image. *ret_counted

@@ -1,5 +1,4 @@
-/* Private to engine/cpu/: functions shared by oneDNN's steps for Conv, ConvTranspose, Gemm and
- * MatMul. */
+/* Private to engine/cpu/: shared by oneDNN's steps for Conv, ConvTranspose, Gemm and MatMul. */
 #pragma once
 
 #include "engine/cpu/lowering/lowering.h"

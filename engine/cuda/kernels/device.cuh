@@ -1,5 +1,4 @@
-/* Device code that the kernels share: launches, reductions, strided access, number types,
- * activations.
+/* Device code for the kernels: launches, reductions, strided access, number types, activations.
  *
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
  * double (tests/fake_cuda). The latter defines LENSD_FAKE_CUDA, and its launches run blocks and
@@ -497,8 +496,7 @@ __device__ static inline void store_bytes(void *to, const unsigned char (&from)[
         }                                                                                          \
     } while (0)
 
-/* Runs `call` with T as the type of a product's operands and Y as its result's type: T, or
- * float. */
+/* Runs `call` with the types T of a product's operands and Y, T or float, of its result. */
 #define WITH_TYPES(dtype, y_dtype, call)                                                           \
     WITH_TYPE(                                                                                     \
         dtype,                                                                                     \

@@ -84,10 +84,9 @@ struct conv_key {
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* Extends *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows. The new step can
- * also run as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n,
- * row] of x's dtype, where row is k rounded up to a multiple of 8; y_row: 0, or numbers between
- * rows of y. */
+/* Extends *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows. It can then run
+ * as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n, row] of
+ * x's dtype, where row is k rounded up to a multiple of 8; y_row: 0, or the row distance of y. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

@@ -203,8 +203,7 @@ enum status use_device(const struct cuda_backend *backend, struct error *err) MU
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err) MUST_USE;
 
-/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the distance between rows in
- * bytes. */
+/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the rows' distance. */
 struct pitched {
     const void *from;
     void *to;
@@ -232,15 +231,13 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer);
 void cuda_program_free(struct program *program); /* NULL is fine; updates the backend's list */
 /* Bytes of arena that the program alone would need. */
 size_t cuda_program_activation_bytes(const struct program *program);
-/* Allocates the arena for all programs of the backend, places their values, tunes and records
- * them. */
+/* Allocates the arena for all programs of the backend, places values, tunes and records. */
 enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- runs (runs.c) ---- */
 
 enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
-/* Waits until all runs in flight have ended or failed. The caller may then reuse its host
- * memory. */
+/* Waits until all runs in flight have ended or failed. The caller may reuse its memory. */
 void runs_settle(struct cuda_backend *backend);
 void runs_close(struct cuda_backend *backend); /* also after runs_open() failed */
 
@@ -291,8 +288,7 @@ enum weight_layout {
 };
 
 /* The constant in device memory, kept once per device for all sessions that use it; valid as long
- * as the backend. A float constant is converted to the float type `dtype`; others keep their
- * type. */
+ * as the backend. A float constant is converted to the float type `dtype`. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;

@@ -364,8 +364,7 @@ bool runs_records(void)
 
 /* The first run is not recorded: libraries and kernels load code, which a recording does not allow.
  * A graph is uploaded to the device at its first launch. This uploads it now, so that the first
- * batch does not wait for it.
- */
+ * batch does not wait for it. */
 enum status runs_capture(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;

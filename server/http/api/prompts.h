@@ -44,8 +44,7 @@ static inline bool request_prompt_is_set(const struct request_prompt *prompt)
 
 /* Encodes the photo of exchange->work, unless it is cached, and fills that request with the
  * decoder's inputs. Then it calls `run`, which submits the request; on failure it answers with the
- * error. Call it on an offload thread while the exchange waits, and do not touch the exchange
- * afterwards. */
+ * error. Call it on an offload thread while the exchange waits, and do not touch it afterwards. */
 void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
                           void (*run)(struct exchange *exchange));
 

@@ -1,8 +1,8 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- * - slices_set: reads a parameter. - slices_begin: divides the request for one photo into one part
- * per slice and one for the whole photo, which all read the same pixels. Afterwards the boxes are
- * merged. */
+ * - slices_set: reads a parameter.
+ * - slices_begin: divides the request for one photo into one part per slice and one for the whole
+ *   photo, which all read the same pixels. Afterwards the boxes are merged. */
 #pragma once
 
 #include "models/tasks/slices.h"

@@ -48,8 +48,7 @@ void submission_handle(struct exchange *exchange, void (*start)(struct exchange 
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
- * charges predictions. STATUS_OVERLOADED: it does not fit now; STATUS_TOO_LARGE: it can never
- * fit. */
+ * charges predictions. STATUS_OVERLOADED: it does not fit now; STATUS_TOO_LARGE: it never can. */
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
 /* For a request divided into parts (request->parts), before it is submitted: offload threads submit

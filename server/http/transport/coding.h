@@ -29,12 +29,10 @@ enum coding coding_choose(const char *accept_encoding);
 /* Inflates a complete, untrusted body and appends it to `upload`. STATUS_TOO_LARGE if it inflates
  * to more than max_ratio times the bytes read so far (checked after each 32 KiB, and only beyond
  * the first INFLATE_FREE bytes of output). STATUS_INVALID if it is not such a stream, is truncated,
- * or has bytes after its end. STATUS_NO_MEMORY; the errors of upload_append(). An empty body is
- * valid. */
+ * or has bytes after its end. STATUS_NO_MEMORY; the errors of upload_append(). Empty is valid. */
 #define INFLATE_FREE ((size_t)1 << 20)
 enum status coding_inflate(enum coding coding, const void *bytes, size_t size, size_t max_ratio,
                            struct upload *upload, struct error *err) MUST_USE;
 
-/* Returns `text` compressed, malloc'ed; NULL when out of memory or if the result would not be
- * shorter. */
+/* Returns `text` compressed, malloc'ed; NULL when out of memory or if it would not be shorter. */
 char *coding_compress(enum coding coding, const char *text, size_t size, size_t *ret_size);

@@ -14,8 +14,7 @@
 
 #define MILLION INT64_C(1000000)
 
-/* Counters of open connections by a hash of the client. Clients with the same hash are counted
- * together. */
+/* Counters of open connections by a hash of the client. Equal hashes share a counter. */
 #define CONNECTION_CLIENT_SLOTS 4096
 
 struct connection {

@@ -79,8 +79,7 @@ enum status connections_create(const struct connection_limits *limits,
                                const struct connection_observer *observer,
                                struct model_host *model_host, struct metrics *metrics,
                                struct connections **ret, struct error *err) MUST_USE;
-/* Ends the watcher's thread: no request is resumed or cancelled afterwards. A second call does
- * nothing. */
+/* Ends the watcher's thread: no request is resumed or cancelled afterwards. Repeatable. */
 void connections_stop(struct connections *connections);
 
 /* Every connection must be closed. Accepts NULL. */

@@ -39,8 +39,7 @@ void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
 /* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, not the listeners. Also valid if it was not
- * started. */
+/* Ends its threads and closes its connections, not the listeners. Also valid before a start. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

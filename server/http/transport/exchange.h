@@ -175,14 +175,14 @@ const char *exchange_client(const struct exchange *exchange);
 /* Records model, number of images and time in each phase, for the log (request_log.c). */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
-/* Returns a request header, NULL if absent; it lives as long as the exchange. Only its owner may
- * call this. */
+/* Returns a request header, NULL if absent; it lives as long as the exchange. Only for its
+ * owner. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
 /* Suspends the connection until exchange_resume(). The handler's thread calls this; an offload
  * thread may call it again once there is a request to watch. If the client hangs up, or already
- * has, the request is cancelled. `finish` is called after exchange_resume() if there is no answer
- * then. */
+ * has, the request is cancelled. After exchange_resume(), `finish` is called if there is no
+ * answer. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
@@ -206,8 +206,7 @@ void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */
 
-/* Copies `target`, cut if it is too long. Borrows the other arguments. Returns NULL when out of
- * memory. */
+/* Copies `target`, cut if it is too long. Borrows the other arguments. NULL when out of memory. */
 struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target);
@@ -217,8 +216,8 @@ void exchange_free(struct exchange *exchange); /* accepts NULL */
  * to that client's share of the budget. */
 void exchange_set_client(struct exchange *exchange, const char *address);
 
-/* Finds the client that a trusted proxy names. `forwarded_for` is the last X-Forwarded-For header,
- * or NULL. */
+/* Finds the client that a trusted proxy names. `forwarded_for`: the last X-Forwarded-For, or
+ * NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
 /* The time when a request with this method may continue, if its client was refused just before

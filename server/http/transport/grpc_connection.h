@@ -140,8 +140,7 @@ struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t s
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
 void grpc_call_begin(struct grpc_call *call);
-/* Receives a part of the message. Returns by how many bytes the client's window may grow at
- * once. */
+/* Receives a part of the message. Returns by how much the client's window may grow at once. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
 /* The client has sent everything. */
 void grpc_call_end(struct grpc_call *call);

@@ -33,8 +33,7 @@ enum status listen_open(const struct listen_options *options, struct listener *r
                         struct error *err) MUST_USE;
 
 /* Makes room for a Unix socket: removes a socket file without a listener; refuses a socket in use
- * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` is the option that names
- * the path. */
+ * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` names the path. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Checks whether a Unix socket can be made there; one in use is accepted. STATUS_CONFIG. */

@@ -1,5 +1,4 @@
-/* multipart/form-data (RFC 7578, RFC 2046 section 5.1): finds the parts in place and copies
- * nothing. */
+/* multipart/form-data (RFC 7578, RFC 2046 section 5.1): finds the parts in place. */
 #pragma once
 
 #include <stdbool.h>

@@ -5,8 +5,7 @@
 #include <stddef.h>
 
 /* The quality (0 … 1) of `token` in a list such as "gzip, br;q=0.5, *;q=0". An unlisted token has
- * the quality of "*", or 0 without "*". An unlisted "identity" has 0.001, so that it is the last
- * resort. */
+ * the quality of "*", or 0 without "*". An unlisted "identity" has 0.001: the last resort. */
 double negotiate_token(const char *list, const char *token);
 
 /* The index in `offers` of the media type that `accept` ("text/plain, application/json;q=0.5")

@@ -11,8 +11,7 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* The most connections that wait here, in addition to libmicrohttpd's; a further one replaces the
- * oldest. */
+/* The most connections that wait here, in addition to libmicrohttpd's; more replace the oldest. */
 #define PROXY_PENDING_MAX 256
 
 /* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
@@ -43,8 +42,7 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
 
 /* Accepts one connection from `listen_fd`. It waits here if its address must send a header;
  * otherwise, or if `proxied` is NULL, `take` gets it as a non-blocking socket. Returns false if no
- * client waits, or accept() fails for lack of resources; *ret_full_until is then the time to try
- * again. */
+ * client waits, or accept() fails for lack of resources; *ret_full_until says when to retry. */
 bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pending_take *take,
                           void *context, int64_t *ret_full_until);
 

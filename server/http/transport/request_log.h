@@ -19,6 +19,5 @@ void request_log_write(struct request_log *log, const struct exchange *exchange,
 void request_log_late(struct request_log *log, const char *address, int64_t waited);
 
 /* Refusals with Retry-After are sampled (log_sample.h). Once their second is over, or at once if
- * `end`, this logs how many lines were omitted. Returns true if more remain to be reported.
- * Thread-safe. */
+ * `end`, this logs how many lines were omitted. True if more remain to be reported. Thread-safe. */
 bool request_log_tell_left_out(struct request_log *log, bool end);

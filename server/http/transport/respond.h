@@ -31,8 +31,7 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
  * err->status. A 503 gets Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
-/* The same with an HTTP status that enum status does not have: 405, 408, 414 … `code` is a
- * constant. */
+/* The same with an HTTP status that enum status lacks: 405, 408, 414 … `code` is a constant. */
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

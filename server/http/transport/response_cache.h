@@ -81,7 +81,7 @@ struct cached_answer *response_cache_find(struct response_cache *cache,
 void cached_answer_release(struct cached_answer *answer);
 
 /* Caches a copy of the exchange's answer, which must not be compressed yet, and replaces any other
- * answer with its key. Does nothing if the answer is larger than half of the cache, or when out of
+ * answer with its key. Does nothing if the answer is larger than half of the cache, or without
  * memory. */
 void response_cache_keep(struct response_cache *cache, const struct exchange *exchange,
                          const struct cached_model *model);

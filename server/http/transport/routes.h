@@ -58,8 +58,7 @@ struct route_table {
     size_t count;
 };
 
-/* Returns the first route in the table that matches the path and sets *ret_match, or returns
- * NULL. */
+/* Returns the first route in the table that matches the path, and *ret_match; or NULL. */
 const struct route *route_find(const struct route_table *table, const char *path,
                                struct route_match *ret_match);
 

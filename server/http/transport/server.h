@@ -103,7 +103,7 @@ struct http_warnings {
 enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err) MUST_USE;
 
-/* Reads the API keys and the certificate again. On failure nothing changes. From one thread at a
+/* Reads the API keys and the certificate again. On failure nothing changes. One thread at a
  * time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 

@@ -3,8 +3,7 @@
  * Pure functions on numbers, like the batcher, which takes the snapshot (batcher_load());
  * scheduler.c calls them under its lock. Three limits bound memory and waiting time: the number of
  * admitted images without an answer, the bytes in the queue, and the predicted time to an answer. A
- * request whose deadline would pass before its answer is refused, so that no work is wasted on late
- * answers. */
+ * request whose deadline would pass before its answer is refused, to avoid wasted work. */
 #pragma once
 
 #include <stdbool.h>

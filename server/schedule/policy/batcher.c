@@ -134,8 +134,7 @@ struct latency *batcher_latency(struct batcher *batcher, int lane)
  * before it is full wastes at most full - 1 of them. It closes early only for a lane without a
  * closed buffer; so closed and running buffers together are then fewer than lanes * depth, and the
  * difference (`hungry`) is how often that can still happen before a buffer is free again. The room
- * is therefore the free slots less hungry * (full - 1). No event makes it smaller than the
- * tickets:
+ * is therefore the free slots less hungry * (full - 1). No event makes it smaller than the tickets:
  *
  *     reserve          room - 1, tickets - 1
  *     close early      hungry - 1; its waste was subtracted before

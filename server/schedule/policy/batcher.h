@@ -142,11 +142,11 @@ bool batcher_remove(struct batcher *batcher, struct batch_item *item);
 /* Ends a claimed image without a slot (it could not be decoded, or its client has gone). */
 void batcher_drop(struct batcher *batcher);
 
-/* Gives a claimed image a slot of the forming batch; never fails. The batch closes if this was its
- * last slot. */
+/* Gives a claimed image a slot of the forming batch; never fails. The last slot closes the
+ * batch. */
 struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now);
 
-/* The slot has been written, or will not be written. An abandoned slot of a forming batch is
+/* The slot has been written, or will not be written. Abandoned slots of a forming batch are
  * reused. */
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
 void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now);

@@ -17,8 +17,7 @@
  * Large images, which are slow to prepare, have separate lines in each priority, so that a small
  * image can be taken when no more large ones are allowed.
  *
- * Every operation is O(1); no allocation after queue_init(). Not thread-safe: it belongs to the
- * batcher. */
+ * Every operation is O(1); no allocation after queue_init(). Not thread-safe. */
 #pragma once
 
 #include <stdbool.h>
@@ -103,6 +102,6 @@ void queue_remove(struct queue *queue, struct batch_item *item);
 size_t queue_of_client(const struct queue *queue, uint64_t client);
 
 /* Upper bound for the number of queued images that go before a new image of this client and
- * priority: all more urgent ones, and all of its priority, or a share of every client's if clients
- * take turns. */
+ * priority: all more urgent ones, and all of its priority, or a share per client if they take
+ * turns. */
 size_t queue_ahead(const struct queue *queue, uint64_t client, int priority);

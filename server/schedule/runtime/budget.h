@@ -26,9 +26,8 @@ struct budget_limit {
     size_t bytes;
 };
 
-/* Devices that are not listed have no limit. `host`: bytes for photos, tensors of runs and the
- * CPU's models together; 0: no limit. Returns NULL when out of memory; budget_free() accepts
- * NULL. */
+/* Other devices have no limit. `host`: bytes for photos, tensors of runs and the CPU's models
+ * together; 0: no limit. Returns NULL when out of memory; budget_free() accepts NULL. */
 struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
 

@@ -56,8 +56,7 @@ enum deployment_plan {
 
 struct deployment {
     struct model *model; /* owned; without its graph after compilation */
-    /* Different for each load of a version and each change of precision; the same for all its
-     * sizes. */
+    /* Changes with each load of a version and change of precision; all its sizes share it. */
     _Atomic uint64_t generation;
     /* The leading dimension of every input and output is the batch: a request may have any number
      * of rows, which can run together with other requests' rows. Otherwise a request is one row. */

@@ -4,8 +4,7 @@
 #include "server/schedule/runtime/lane.h"
 #include "server/schedule/runtime/pool.h"
 
-/* Options for building deployments; borrowed, except `model` for functions that take ownership of
- * it. */
+/* Options for building deployments; borrowed, except `model` where a function takes ownership. */
 struct deployment_options {
     const struct model_host_options *host;
     struct pool *pool;

@@ -28,8 +28,7 @@ struct device_turn {
 struct device_queue *device_queue_create(void);
 void device_queue_free(struct device_queue *queue);
 
-/* Returns the arena of the sessions that take turns on this device. It lives as long as the
- * queue. */
+/* Returns the arena of the sessions that take turns on this device. It outlives them all. */
 struct shared_arena *device_queue_arena(struct device_queue *queue);
 
 /* `queue` must outlive the turn. */

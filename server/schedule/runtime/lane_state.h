@@ -133,12 +133,11 @@ enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum stat
  * pass any more, or the grace time is over. `lane` is a struct lane. */
 bool lane_is_unwanted(void *lane);
 
-/* Marks of the rows from `first` on that are bytes, not floats (session_run.are_pixels). NULL: no
- * row is. */
+/* Marks of the rows from `first` on that are bytes, not floats (session_run.are_pixels). NULL:
+ * none. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
-/* Ends the lane's turn on the device. If it has more to run, it queues for the next turn before it
- * answers. */
+/* Ends the lane's turn on the device. If it has more to run, it first queues for the next. */
 void lane_end_turn(struct lane *lane);
 
 /* ---- lane_device.c ---- */
@@ -146,8 +145,7 @@ void lane_end_turn(struct lane *lane);
 /* Any thread. The lane informs the scheduler right afterwards. */
 bool lane_is_quarantined(struct lane *lane);
 
-/* Probes the device. Only STATUS_DEVICE counts as a failure: a model may refuse zeros for its own
- * reasons. */
+/* Probes the device. Only STATUS_DEVICE counts as a failure: a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);
 
 /* Call these before and after collecting a pass that runs `part` of `batch`. */

@@ -102,8 +102,7 @@ void meters_request(struct meters *meters, enum status status, const struct requ
 /* Counts a request that was answered from the response cache, `ms` after its first byte. */
 void meters_cache_hit(struct meters *meters, double ms);
 
-/* Records that an admitted image took `actual` nanoseconds, with the prediction `predicted` (0:
- * none). */
+/* Records that an admitted image took `actual` nanoseconds, predicted `predicted` (0: none). */
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual);
 
 /* Counts a request for `images` that the model's scheduler refused. */

@@ -102,8 +102,8 @@ struct model_host_options {
 
 #define PREDICT_MAX_TOP_K 1000
 
-/* One image, or one row of a raw-tensor request. The caller sets the input members, the model host
- * the others. */
+/* One image, or one row of a raw-tensor request. The caller sets the inputs, the model host the
+ * rest. */
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
@@ -174,12 +174,11 @@ struct predict_request {
      * Borrowed until on_done. NULL: photos. */
     const void *const *tensors;
     /* For tensors that were computed from a photo: the photo's position in the input of the model
-     * that computed them; the image has the photo's width and height. Borrowed until on_done. NULL
-     * otherwise. */
+     * that computed them; the image has the photo's width and height. Borrowed until on_done; or
+     * NULL. */
     const struct task_geometry *place;
     /* Texts to use as classes instead of the model's: a photo's vector is compared with their
-     * vectors. Borrowed until predict_request_free_results(); must be filled before submit. NULL:
-     * none. */
+     * vectors. Borrowed until predict_request_free_results(); filled before submit. NULL: none. */
     struct zero_shot *texts;
     const struct request_words *words; /* the same for a detector that takes words */
     const char *const *text_names;     /* names of the texts or words */
@@ -302,8 +301,7 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
 
 /* Keeps the models that a request needs (its model, or those of a pipeline's stages) loaded until
  * predict_request_free_results(). Returns false if some are not loaded but will be; call
- * model_host_await(). Returns true also if waiting would not help; submitting then returns the
- * error. */
+ * model_host_await(). Returns true also if waiting cannot help: submitting then fails. */
 bool model_host_hold(struct model_host *host, struct predict_request *request);
 
 /* Waits for the loads, then holds as model_host_hold() and calls on_done once, from any thread and
@@ -318,8 +316,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
 /* Ends waits whose deadlines have passed. Call it regularly, from any thread. */
 void model_host_end_waits(struct model_host *host);
 
-/* Writes name and version of the next model to load for a request. Returns false if there is
- * none. */
+/* Writes name and version of the next model to load for a request. False if there is none. */
 bool model_host_next_load(struct model_host *host, char name[static 128], char version[static 16]);
 
 /* Unloads models that have been idle for long enough. Returns the time (clock_now()) for the next
@@ -375,9 +372,8 @@ bool model_host_next_size(struct model_host *host, char name[static 128], char v
 /* Compiles that size. Takes ownership of `model`, the version read again, even on failure. If
  * DEPLOYMENT_SIZES are kept, it replaces the least recently used one that no pipeline names. Call
  * it from the thread that added the version. A failure is recorded and returned to clients that
- * request the size again. A cancelled size stays in the queue. If memory is short, the least
- * recently used kept size that no pipeline names is removed, if any, and this size stays in the
- * queue. */
+ * request the size again. A cancelled size stays in the queue. If memory is short, such a kept size
+ * is removed, if any, and this size stays in the queue. */
 void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
                          const _Atomic int *cancel);
 
@@ -436,8 +432,7 @@ enum model_host_state model_host_state(const struct model_host *host);
  * served: whether it is loading, has failed or was unloaded. */
 enum model_host_state model_host_readiness(struct model_host *host);
 
-/* Seconds until the next readiness check is worthwhile: an estimate while models load, otherwise
- * 1. */
+/* Seconds until the next readiness check is useful: an estimate while models load, else 1. */
 int model_host_retry_after(struct model_host *host);
 
 /* Admits or refuses, never blocks. The caller has set the input members and zeroed the rest.
@@ -462,8 +457,8 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
 
 /* Copies the name of the default model for requests without one to `size` bytes, whether it is
  * ready or not: options.default_model, else the only model, or the only pipeline whose stages are
- * all other models. While it is unloaded no other model replaces it. Returns false and "" if there
- * is none. */
+ * all other models. While it is unloaded no other model replaces it. False and "" if there is
+ * none. */
 bool model_host_default(struct model_host *host, char *ret, size_t size);
 
 /* True if a request can name another model than the default. */

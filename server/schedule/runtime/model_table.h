@@ -118,8 +118,7 @@ int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_co
 void table_update_state_locked(struct model_host *host);
 
 /* The version that answers for a name (NULL: the default model): the requested one, otherwise the
- * newest ready one, otherwise one that gives the reason why none is. NULL: there is no such model
- * or version. */
+ * newest ready one, otherwise one that gives the reason why none is. NULL: there is none. */
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
@@ -199,8 +198,7 @@ bool table_hold_locked(struct model_host *host, struct predict_request *request)
 bool table_must_wait_locked(struct model_host *host, const struct predict_request *request);
 
 /* Wakes requests that need not wait any more: all their models are loaded, their time is over, or
- * their model cannot come, such as `failed` (NULL: none). Unlocks. Call it after changes of the
- * table. */
+ * their model cannot come, such as `failed` (NULL: none). Unlocks. Call it after changes. */
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed);
 
 /* ---- model_demand.c ---- */
@@ -215,8 +213,7 @@ bool table_stop_waiting_locked(struct model_host *host, struct predict_request *
  * From the thread that loads. */
 void table_make_room(struct model_host *host, const struct model *model);
 
-/* Unloads the least recently used idle model except the named one. Returns false if all are
- * busy. */
+/* Unloads the least recently used idle model except the named one. False if all are busy. */
 bool table_unload_oldest(struct model_host *host, const char *name);
 
 /* Writes "; in memory are a (120 MiB, busy), b (80 MiB)": the loaded models except the named one;

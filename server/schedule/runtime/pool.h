@@ -7,8 +7,7 @@
  * others, so it cannot save up time. Offering never allocates and never blocks on work.
  *
  * Long tasks (large photos) could keep all threads busy. Therefore at most `threads` of them run at
- * a time, from all sources together, and one more thread, the spare one, works only while long
- * tasks run. */
+ * a time, from all sources together, and one spare thread works only while long tasks run. */
 #pragma once
 
 #include <stdbool.h>

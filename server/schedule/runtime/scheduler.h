@@ -39,8 +39,7 @@ struct scheduler_options {
  * aligned, with their pages touched. STATUS_NO_MEMORY. */
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
                              struct error *err) MUST_USE;
-/* No thread may use it any more: lanes have ended, and the pool has ended or forgotten it. NULL is
- * fine. */
+/* No thread may use it any more: lanes have ended, the pool ended or forgot it. NULL is fine. */
 void scheduler_free(struct scheduler *scheduler);
 
 struct deployment *scheduler_served(const struct scheduler *scheduler);
@@ -76,8 +75,7 @@ void predict_request_unpin(struct predict_request *request);
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
-/* Removes images that no client waits for from a batch, which the caller has taken, and finishes
- * them. */
+/* Removes images that no client waits for from a batch that the caller has taken; finishes them. */
 void scheduler_drop_unwanted(struct scheduler *scheduler, struct batch *batch);
 
 /* Counts an image whose status, error and results are set. Calls on_done if it was the last of its
@@ -144,8 +142,7 @@ uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 /* The lane no longer needs the memory of its batch. */
 void scheduler_release(struct scheduler *scheduler, const struct batch *batch);
 
-/* The lane does not run its batch: the remaining images (batcher_give_back()) go to another
- * lane. */
+/* The lane does not run its batch: its other images (batcher_give_back()) go to another lane. */
 void scheduler_give_back(struct scheduler *scheduler, const struct batch *batch);
 
 /* Quarantines a lane whose device fails: it does not count in predictions. If it was the last lane,
@@ -182,8 +179,7 @@ enum status scheduler_cut_error(struct error *err);
 
 /* --- the model host --- */
 
-/* After scheduler_wait_answered(), when no thread submits any more: returns when no worker uses the
- * scheduler. */
+/* After scheduler_wait_answered(), without submits: returns when no worker uses the scheduler. */
 void scheduler_leave_pool(struct scheduler *scheduler);
 
 /* Submit refuses from now on; admitted images are still answered. */
@@ -193,8 +189,7 @@ void scheduler_stop_accepting(struct scheduler *scheduler);
  * no limit) came first. */
 bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until);
 
-/* Fails the queued images, and makes workers and lanes fail images whose forward pass has not
- * begun. */
+/* Fails the queued images, and makes workers and lanes fail images before their forward pass. */
 void scheduler_cut(struct scheduler *scheduler);
 
 /* Makes lanes end at their next scheduler_next_batch(). */

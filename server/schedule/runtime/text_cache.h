@@ -1,7 +1,6 @@
-/* Caches the vectors of recent texts by a hash of the text. A text can replace another one with the
- * same place; beyond the limit, the least recently used vectors are dropped. It belongs to the
- * deployment that computed them. For an encoder of photos it caches outputs by the photo's hash.
- * Any thread. */
+/* Caches the vectors of recent texts by a hash of the text. A text can replace one with an equal
+ * place; beyond the limit, the least recently used go. It belongs to the deployment that computed
+ * them. For an encoder of photos it caches outputs by the photo's hash. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +23,7 @@ void text_cache_free(struct text_cache *cache); /* NULL is fine */
 bool text_cache_find(struct text_cache *cache, const char *text, float *ret, size_t size);
 /* The same for a vector of any size: a malloc'ed copy, or NULL. */
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size);
-/* Stores a copy of a vector, if it fits. `budget` is charged for all vectors of this cache; may be
+/* Stores a vector's copy, if it fits. `budget` is charged for all vectors of this cache; may be
  * NULL. */
 void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size,
                      struct memory_budget *budget);
