@@ -1,4 +1,4 @@
-/* Strided access maps: their arithmetic, and how an attribute stores them. */
+/* Arithmetic of strided access maps, and their form in attributes. */
 #include "engine/op/access_map.h"
 
 #include "engine/base/size.h"

@@ -1,4 +1,4 @@
-/* The rules for images of a batch that operators of several families share. */
+/* Batch rules that operators of several families share. */
 #include "engine/op/batch.h"
 
 #include "engine/graph/graph.h"
@@ -32,7 +32,7 @@ int64_t batch_attribute_axis(const struct node *node, int64_t otherwise)
     return axis < 0 ? axis + node->inputs[0]->shape.rank : axis;
 }
 
-/* Operands that broadcast: aligned at their ends, the images on one axis. */
+/* For operands that broadcast: aligned at their ends, with the images on one axis. */
 static int elementwise_axis(const struct node *node, const int *axes)
 {
     const struct shape *out = &node->outputs[0]->shape;
@@ -86,7 +86,7 @@ static int before_last_axis(const struct node *node, const int *axes)
     return axis < batch_attribute_axis(node, -1) ? axis : BATCH_MIXES;
 }
 
-/* The images are on an axis of the batch, or on the rows of a or the columns of b. */
+/* The images are on a batch axis, or on the rows of a or the columns of b. */
 int batch_of_matmul(const struct node *node, const int *axes, size_t second)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[second]->shape;
@@ -94,7 +94,7 @@ int batch_of_matmul(const struct node *node, const int *axes, size_t second)
     for (size_t i = 1; i < node->input_count; i++)
         if (i != second && axes[i] != BATCH_FREE)
             return BATCH_MIXES;
-    if (a->rank >= 2 && b->rank == 1 && of_b == BATCH_FREE) /* a vector that all rows read */
+    if (a->rank >= 2 && b->rank == 1 && of_b == BATCH_FREE) /* a vector that all rows use */
         return unless(of_a, a->rank - 1);
     if (a->rank < 2 || b->rank < 2 || of_a == a->rank - 1 || of_b == b->rank - 2)
         return BATCH_MIXES;

@@ -1,5 +1,5 @@
-/* Visits the rows of an elementwise output, with the place of every broadcast operand. Neighbouring
- * dimensions that broadcast alike are merged first. */
+/* Iterates over the rows of an elementwise output and tracks the offset of every broadcast operand.
+ * Neighbouring dimensions that broadcast alike are merged first. */
 #include "engine/op/elementwise.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Control flow: If, Loop, Scan.
  *
- * What a body computes may change shape from run to run and from iteration to iteration, so the
- * shapes of all outputs are left to the run. */
+ * Shapes in a body may change from run to run and from iteration to iteration, so inference leaves
+ * the shapes of all outputs unknown. */
 #include <string.h>
 
 #include "engine/op/family.h"
@@ -42,8 +42,8 @@ static enum status infer_if(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* A body takes `extra` inputs of its own, then the states, then `items`; it gives `extra_outputs`,
- * the states, then what is collected. */
+/* A body takes `extra` own inputs, then the states, then `items`. It returns `extra_outputs`, the
+ * states, then scan outputs. */
 static enum status check_body(const struct node *node, const struct graph *body, size_t extra,
                               size_t states, size_t items, size_t extra_outputs, struct error *err)
 {
@@ -60,7 +60,7 @@ static enum status check_body(const struct node *node, const struct graph *body,
     return STATUS_OK;
 }
 
-/* States keep the dtype they start with; what is collected has the body's. */
+/* States keep their initial dtype; scan outputs have the body's. */
 static void set_dtypes(struct node *node, const struct graph *body, size_t first_state,
                        size_t states, size_t extra_outputs)
 {
@@ -102,7 +102,7 @@ static enum status check_list(const struct node *node, const char *name, size_t 
     return STATUS_OK;
 }
 
-/* first: position of the first state (Scan-8 has the sequence lengths in front). */
+/* first: position of the first state (Scan-8 has the sequence lengths before it). */
 static enum status infer_scan_from(struct node *node, size_t first, struct error *err)
 {
     struct graph *body = NULL;
@@ -143,7 +143,7 @@ static enum status infer_scan(struct node *node, struct error *err)
     return infer_scan_from(node, 0, err);
 }
 
-/* Scan-8: every operand has a batch dimension in front; sequence_lens comes first. */
+/* Scan-8: every operand has a leading batch dimension; sequence_lens comes first. */
 static enum status infer_scan_batched(struct node *node, struct error *err)
 {
     TRY(operand_dtype(node, 0, "sequence_lens", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
@@ -161,9 +161,9 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* A Loop is never folded: a file decides how long it runs, and loading must be quick. */
+/* A Loop is never folded: a file controls how long it runs, and loading must be fast. */
 
-/* A body's output becomes output i of the node; takes the reference over. */
+/* Makes a body's output output i of the node; takes ownership of the reference. */
 static enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
                              struct error *err)
 {
@@ -176,7 +176,7 @@ static enum status hand_over(const struct kernel_args *args, size_t i, struct te
         *slot = tensor;
         return STATUS_OK;
     }
-    /* A plan has given the output its place already. */
+    /* A plan has already assigned memory to the output. */
     char found[SHAPE_TEXT], planned[SHAPE_TEXT];
     bool same = (*slot)->dtype == tensor->dtype && shape_equal(&(*slot)->shape, &tensor->shape);
     if (same)
@@ -197,7 +197,7 @@ static void drop_all(struct tensor **tensors, size_t count)
     }
 }
 
-/* `count` pointers or structures, all zero; NULL with *err set. */
+/* Allocates `count` zeroed pointers or structs; NULL with *err set on failure. */
 static void *zeroed_scratch(const struct kernel_args *args, size_t count, size_t size,
                             struct error *err)
 {
@@ -238,7 +238,7 @@ KERNEL(kernel_if)
 
 /* ---- collected outputs ---- */
 
-/* One scan output: the elements of all iterations so far, end to end. */
+/* One scan output: the concatenated elements of all iterations so far. */
 struct collection {
     enum dtype dtype;
     struct shape item;                  /* SHAPE_NONE before the first */
@@ -289,7 +289,7 @@ static enum status declared_item(const struct value *value, struct collection *c
     return STATUS_OK;
 }
 
-/* The items become slices along `axis` of a new tensor, backwards where `prepends`. */
+/* Makes the items slices along `axis` of a new tensor, in reverse order if `prepends`. */
 static enum status collection_tensor(const struct kernel_args *args, const struct collection *c,
                                      int64_t axis, bool prepends, struct tensor **ret,
                                      struct error *err)
@@ -317,7 +317,7 @@ static enum status collection_tensor(const struct kernel_args *args, const struc
     return STATUS_OK;
 }
 
-/* ---- what Loop and Scan share: inputs, outputs, states and collections of a body ---- */
+/* ---- shared by Loop and Scan: inputs, outputs, states and scan outputs of a body ---- */
 
 struct iteration {
     const struct kernel_args *args;
@@ -344,7 +344,7 @@ static void iteration_end(struct iteration *it)
     drop_all(it->out, it->body->output_count);
 }
 
-/* Runs the body once on it->in; the states move on, the rest is collected. */
+/* Runs the body once on it->in. Updates the states and collects the scan outputs. */
 static enum status iteration_run(struct iteration *it, struct error *err)
 {
     TRY(it->args->run_body(it->args->interpreter, it->body, it->in, it->out, err));
@@ -362,7 +362,7 @@ static enum status iteration_run(struct iteration *it, struct error *err)
     return STATUS_OK;
 }
 
-/* The states become the node's first outputs. */
+/* Makes the states the node's first outputs. */
 static enum status finish_states(struct iteration *it, struct error *err)
 {
     for (size_t i = 0; i < it->states; i++) {
@@ -437,7 +437,7 @@ static enum status run_loop(struct iteration *it, struct error *err)
         TRY(make_scalar(args, DTYPE_BOOL, 1, &it->in[1], err));
         TRY(iteration_run(it, err));
         TRY(read_condition(it, &next, err));
-        /* Without the input cond, what the body says is ignored. */
+        /* Without the input cond, the body's condition is ignored. */
         goes_on = !condition || next;
     }
     TRY(finish_states(it, err));
@@ -464,7 +464,7 @@ KERNEL(kernel_loop)
 /* ---- Scan ---- */
 
 /* Copies slice `at` along `axis` of a tensor, without that dimension. If batched, it takes the
- * slice from image `batch` and leaves out the first dimension, too. */
+ * slice from image `batch` and drops the first dimension, too. */
 static enum status take_slice(const struct kernel_args *args, const struct tensor *tensor, int axis,
                               size_t at, bool batched, size_t batch, struct tensor **ret,
                               struct error *err)
@@ -511,7 +511,7 @@ struct scan_state {
     bool batched;
 };
 
-/* Feeds slice `step` of every scan input; `length` slices in all. */
+/* Passes slice `step` of every scan input to the body; `length` is the number of slices. */
 static enum status feed_items(struct scan_state *scan, size_t batch, size_t step, size_t length,
                               struct error *err)
 {
@@ -574,7 +574,7 @@ static enum status batch_length(const struct scan_state *scan, size_t batch, siz
     return STATUS_OK;
 }
 
-/* Fills up what one image collected to `length` items with zeros. */
+/* Pads one image's scan output to `length` items with zeros. */
 static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
                                   struct error *err)
 {
@@ -590,7 +590,7 @@ static enum status pad_collection(struct scan_state *scan, struct collection *c,
     return status;
 }
 
-/* The final states of one image, put where the batch is collected. */
+/* Adds the final states of one image to those of the batch. */
 static enum status collect_states(struct scan_state *scan, struct collection *states,
                                   struct error *err)
 {
@@ -615,7 +615,7 @@ static enum status finish_batches(struct scan_state *scan, struct collection *st
         TRY(collection_tensor(it->args, c, 0, false, &tensor, err));
         shape = tensor->shape;
         if (i >= it->states && shape.rank < TENSOR_MAX_RANK) {
-            /* [batch * length, item] is [batch, length, item] */
+            /* reshapes [batch * length, item] to [batch, length, item] */
             memmove(shape.dims + 2, shape.dims + 1, (size_t)(shape.rank - 1) * sizeof *shape.dims);
             shape.dims[0] = (int64_t)batches;
             shape.dims[1] = (int64_t)length;

@@ -1,6 +1,6 @@
-/* Conv and com.microsoft FusedConv: a matrix product of the weights with a panel of input patches.
+/* Conv and com.microsoft FusedConv: the matrix product of the weights and a panel of input patches.
  * The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a level-2
- * cache), so nothing of the size of a whole im2col is ever made.
+ * cache), so a whole im2col is never stored.
  *
  *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position */
 #include <math.h>
@@ -75,7 +75,7 @@ struct patches {
     size_t plane;         /* elements of a channel */
 };
 
-/* n elements, src_step apart. */
+/* Copies n elements, src_step apart. */
 static void gather(char *dst, const char *src, size_t src_step, size_t n, size_t size)
 {
     if (src_step == 1) {
@@ -89,8 +89,8 @@ static void gather(char *dst, const char *src, size_t src_step, size_t n, size_t
     }
 }
 
-/* Part of one output row, positions first … first+n-1 along the last axis, for one tap; row: where
- * the input row begins, NULL in the padding. */
+/* Fills a part of one output row, positions first … first+n-1 along the last axis, for one tap.
+ * `row` is the start of the input row, or NULL in the padding. */
 static void fill_row_part(const struct patches *p, char *dst, const char *row, int64_t tap,
                           int64_t first, int64_t n)
 {
@@ -114,7 +114,7 @@ static void fill_row_part(const struct patches *p, char *dst, const char *row, i
     zero_bytes(dst + (before + count) * p->size, ((size_t)n - before - count) * p->size);
 }
 
-/* One panel row: channel and tap k for output positions t … t+count-1. */
+/* Fills one panel row: channel and tap k for output positions t … t+count-1. */
 static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t t, size_t count)
 {
     const struct window *w = &p->window;
@@ -144,7 +144,7 @@ static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t 
     }
 }
 
-/* dst [rows, positions] = bias[row], or 0 without a bias; elements of `size` bytes. */
+/* Sets dst [rows, positions] = bias[row], or 0 without a bias; elements have `size` bytes. */
 static void conv_start_rows(void *dst, const void *bias, size_t rows, size_t positions, size_t size)
 {
     static const char zero[8];
@@ -209,8 +209,8 @@ KERNEL(kernel_conv)
 
 /* ---- ConvTranspose ---- */
 
-/* The product of the transposed weights with a stretch of input positions gives, for each tap, what
- * every input position adds to the output; those rows are then scattered.
+/* The product of the transposed weights and some input positions gives, for each tap, the
+ * contribution of every input position to the output. These rows are then scattered.
  *
  *     column[(m, tap), t] = weights[c, (m, tap)] * src[c, t]
  *     dst[m, position(t) * stride + tap * dilation - pad] += column[(m, tap), t] */
@@ -227,7 +227,8 @@ static void add_row(enum arithmetic arithmetic, void *dst, size_t step, const vo
     }
 }
 
-/* One row of the column matrix: tap `k` of one output channel for input positions t … t+count-1. */
+/* Scatters one row of the column matrix: tap `k` of one output channel for input positions t …
+ * t+count-1. */
 static void scatter_row(const struct window *w, enum arithmetic arithmetic, char *plane, size_t k,
                         const char *row, size_t t, size_t count)
 {
@@ -237,7 +238,7 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
     int64_t x = (int64_t)t % w->in[2], y = (int64_t)t / w->in[2] % w->in[1];
     int64_t z = (int64_t)t / w->in[2] / w->in[1], stride = w->stride[2];
     int64_t offset = tap[2] * w->dilation[2] - w->pad_begin[2];
-    /* input positions that land inside: 0 <= x * stride + offset < out */
+    /* input positions with a target inside: 0 <= x * stride + offset < out */
     int64_t low = offset >= 0 ? 0 : ceil_div(-offset, stride);
     int64_t high = w->out[2] - offset <= 0 ? 0 : (w->out[2] - offset - 1) / stride + 1;
     while (count) {
@@ -260,8 +261,8 @@ static void scatter_row(const struct window *w, enum arithmetic arithmetic, char
     }
 }
 
-/* One group of one image: src [channels, in …], weights [channels, outputs, taps], dst
- * [outputs, out …] which starts as the bias. */
+/* Computes one group of one image: src [channels, in …], weights [channels, outputs, taps], dst
+ * [outputs, out …], which contains the bias at first. */
 static enum status transpose_group(const struct kernel_args *args, const struct window *w,
                                    enum arithmetic arithmetic, size_t channels, size_t outputs,
                                    const char *src, const char *weights, char *dst, char *column,
@@ -318,8 +319,8 @@ KERNEL(kernel_conv_transpose)
 
 /* ---- DeformConv ---- */
 
-/* Every tap samples the input at its own learned offset (multilinear, zero outside), times a mask;
- * the samples make a panel, which the weights multiply. Computed in double. */
+/* Every tap samples the input at its own learned offset (multilinear, zero outside), times a mask.
+ * The samples form a panel, which is multiplied by the weights. Computed in double. */
 
 #define POSITIONS ((size_t)64)
 
@@ -331,7 +332,7 @@ struct deform {
     double *panel;                     /* [channels * taps, POSITIONS] */
 };
 
-/* The neighbours of a sample: up to 8 corners that are inside. */
+/* The neighbours of a sample: up to 8 corners inside the image. */
 struct corners {
     int count;
     size_t at[8];
@@ -386,7 +387,7 @@ static void sample_position(const struct deform *d, size_t group, size_t tap, si
     }
 }
 
-/* Panel columns for output positions t … t+count-1. */
+/* Fills panel columns for output positions t … t+count-1. */
 static void fill_panel(const struct deform *d, size_t t, size_t count)
 {
     size_t channels = d->conv.in_channels / d->offset_groups;
@@ -414,7 +415,7 @@ static void fill_panel(const struct deform *d, size_t t, size_t count)
     }
 }
 
-/* One image: dst [M, positions]. */
+/* Computes one image: dst [M, positions]. */
 static enum status deform_image(const struct kernel_args *args, const struct deform *d,
                                 const double *weights, const double *bias, double *dst,
                                 struct error *err)

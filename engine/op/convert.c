@@ -2,8 +2,8 @@
  *
  * Conversions go through one of three wide types (double, int64, uint64), a block at a time: 13
  * types need 3 x 13 small loops instead of 13 x 13, and the block stays in the first-level cache.
- * Every value of every dtype is exact in one of the three. The pairs that real models convert in
- * bulk (float32 with the 16-bit floats) are converted by code of their own. */
+ * Every value of every dtype is exact in one of the three. Frequent conversions of real models
+ * (float32 to and from 16-bit floats) have their own code. */
 #include "engine/op/convert.h"
 
 #include <math.h>
@@ -35,8 +35,8 @@ static uint16_t half_narrow(float value)
     return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)half;
 }
 
-/* The float nearest to x toward zero, its last bit set where it is not exact ("round to odd"): a
- * second rounding to 16 bits then gives what one rounding would have. */
+/* The nearest float to x toward zero, with its last bit set if it is not exact ("round to odd"). A
+ * second rounding to 16 bits then gives the same result as a single one. */
 static float round_to_odd(double x)
 {
     float nearest = (float)x;
@@ -117,7 +117,7 @@ void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n)
 
 #define MINIMUM(type) ((type)(((type)-1 < (type)1) ? (uint64_t)1 << (8 * sizeof(type) - 1) : 0))
 #define MAXIMUM(type) ((type)~MINIMUM(type))
-/* Truncation; NaN is 0, what does not fit ends at the nearer end. */
+/* Truncates and saturates; NaN becomes 0. */
 #define SATURATE(type, x)                                                                          \
     ((x) != (x)                     ? (type)0                                                      \
      : (x) <= (double)MINIMUM(type) ? MINIMUM(type)                                                \
@@ -185,7 +185,7 @@ void store_floats(const float *src, enum dtype dtype, void *dst, size_t n)
     }
 }
 
-/* int64 or uint64 to every dtype; only the conversion to floats tells the two apart. */
+/* int64 or uint64 to every dtype; only conversions to floats distinguish them. */
 #define STORE_WHOLE_CASE(name, type, wide)                                                         \
     case DTYPE_##name: {                                                                           \
         type *to = dst;                                                                            \
@@ -233,7 +233,7 @@ void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, siz
         store_unsigned(src, to, dst, n);
         return;
     }
-    switch (to) { /* wide types need no block between */
+    switch (to) { /* wide types need no intermediate block */
     case DTYPE_F32:
         load_floats(src, from, dst, n);
         return;

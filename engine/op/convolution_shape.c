@@ -15,7 +15,7 @@ static enum status check_spatial_rank(const struct shape *x, struct error *err)
     return STATUS_OK;
 }
 
-/* x and w of equal rank 3 … 5, kernel_shape (where given) as w says. */
+/* Checks that x and w have equal rank 3 … 5, and that kernel_shape, if present, fits w. */
 static enum status check_operands(const struct node *node, const struct shape *x,
                                   const struct shape *w, struct error *err)
 {
@@ -86,13 +86,14 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
 
 /* ---- transposed convolution ---- */
 
-/* Reads one number per spatial axis, not negative; zeros if it is absent, and *ret_given false. */
+/* Reads one number per spatial axis, not negative. If the attribute is absent they are zeros, and
+ * *ret_given is false. */
 static enum status read_extents(const struct node *node, const char *name, int spatial,
                                 int64_t *ret, bool *ret_given, struct error *err)
 {
     size_t count;
     const int64_t *list = node_ints(node, name, &count);
-    /* Some exporters put N and C in front of output_shape; the last entries count. */
+    /* Some exporters write N and C before output_shape: use the last entries. */
     if (count == (size_t)spatial + 2 && !strcmp(name, "output_shape")) {
         list += 2;
         count -= 2;
@@ -111,7 +112,7 @@ static enum status read_extents(const struct node *node, const char *name, int s
     return STATUS_OK;
 }
 
-/* stride * (in - 1) + extent of the kernel + output_padding: what the result is before pads. */
+/* The result's extent before pads: stride * (in - 1) + extent of the kernel + output_padding. */
 static bool full_extent(const struct window *w, int i, int64_t output_padding, int64_t *ret)
 {
     int64_t span, extent;
@@ -121,8 +122,8 @@ static bool full_extent(const struct window *w, int i, int64_t output_padding, i
            !__builtin_add_overflow(span, output_padding, ret);
 }
 
-/* Pads that cut the full extent down to the wanted one. Where the wanted one is larger, nothing is
- * cut and the rest stays at the bias (as ONNX's data and ONNX Runtime have it). */
+/* Sets pads that reduce the full extent to the wanted one. If the wanted one is larger, there are
+ * no pads and the rest keeps the bias (as in ONNX's test data and ONNX Runtime). */
 static void place_wanted(struct window *w, int i, int64_t full, int64_t wanted, bool upper)
 {
     int64_t total = full > wanted ? full - wanted : 0;

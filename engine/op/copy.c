@@ -1,7 +1,7 @@
-/* Everything that rearranges elements (Transpose, Slice, Expand, Tile, Pad, DepthToSpace …) is one
- * strided copy. Dimensions are first merged where both sides allow it; then the innermost one
+/* Every operator that rearranges elements (Transpose, Slice, Expand, Tile, Pad, DepthToSpace …) is
+ * one strided copy. Dimensions are first merged where both sides allow it. Then the innermost one
  * decides: a contiguous run is memcpy, a repeated element is a fill, anything else is a loop over
- * elements, tiled when it is really a transposition, so that both sides stay in cache lines. */
+ * elements, tiled if it is a transposition, so that both sides stay in cache lines. */
 #include "engine/op/copy.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ void fill_row(void *dst, const void *value, size_t item, size_t n)
     }
     char *to = dst;
     memcpy(to, value, item);
-    /* Doubling: each memcpy repeats what is already there. */
+    /* Doubles: each memcpy repeats the data so far. */
     for (size_t done = 1; done < n;) {
         size_t more = done < n - done ? done : n - done;
         memcpy(to + done * item, to, more * item);
@@ -47,7 +47,7 @@ void fill_row(void *dst, const void *value, size_t item, size_t n)
     }
 }
 
-/* Drops dimensions of extent 1 and joins neighbours that are contiguous on both sides. */
+/* Drops dimensions of extent 1 and merges neighbours that are contiguous on both sides. */
 static int merge(struct copy_dim *dims, int rank)
 {
     int kept = 0;
@@ -122,7 +122,7 @@ void copy_strided(void *dst, const void *src, size_t item, struct copy_dim *dims
     static const struct copy_dim one = {1, 0, 0};
     struct copy_dim column =
         rank > 0 ? dims[rank - 1] : (struct copy_dim){1, (ptrdiff_t)item, (ptrdiff_t)item};
-    /* The partner of a strided innermost dimension is the one the source is contiguous in. */
+    /* Pair a strided innermost dimension with the one in which the source is contiguous. */
     int partner = rank - 2;
     if (rank > 1 && column.src != (ptrdiff_t)item && column.src != 0)
         for (int i = 0; i < rank - 1; i++)

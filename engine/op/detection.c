@@ -6,7 +6,7 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* A known index that names no image is an error of the model. */
+/* Checks that constant indices are valid image numbers; otherwise the model is wrong. */
 static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
 {
     const struct tensor *indices = node->inputs[2]->known;
@@ -93,11 +93,11 @@ struct roi_tap {
 /* Samples along one axis of one region: bins of `grid` samples, `step` apart. */
 struct roi_axis {
     float start, bin, step;
-    int64_t grid;               /* samples in a bin, at most MOST_GRID */
+    int64_t grid;               /* samples per bin, at most MOST_GRID */
     const struct roi_tap *taps; /* [pooled * grid], the same for each channel; NULL: too many */
 };
 
-/* With more samples in a bin, a float would not tell two of them apart. */
+/* With more samples per bin, floats could not distinguish them. */
 #define MOST_GRID ((int64_t)1 << 24)
 
 static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float end,
@@ -105,7 +105,7 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
 {
     float offset = s->half_pixel ? 0.5f : 0;
     float start = begin * s->scale - offset, extent = end * s->scale - offset - start;
-    /* Without the half pixel, malformed regions are forced to be 1 x 1. */
+    /* Without the half pixel, malformed regions become 1 x 1. */
     if (!s->half_pixel && !(extent >= 1))
         extent = 1;
     struct roi_axis axis = {.start = start, .bin = extent / (float)pooled};
@@ -115,8 +115,8 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
     return axis;
 }
 
-/* Finds the samples *first … *end-1 of bin `at` that lie in -1 … extent. All others are zero and
- * are skipped, so that the feature map bounds the work, whatever the region. */
+/* Finds the samples *first … *end-1 of bin `at` that lie in -1 … extent. Others are zero and
+ * skipped, so that the feature map bounds the work for any region. */
 static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent, int64_t *first,
                         int64_t *end)
 {
@@ -324,7 +324,8 @@ struct suppression {
     size_t count, capacity;           /* of triples */
 };
 
-/* Not fminf and fmaxf: calls for every pair of boxes, and a NaN gives no overlap either way. */
+/* Not fminf() and fmaxf(), which would be calls for every pair of boxes; NaN gives no overlap
+ * either way. */
 static float least(float a, float b)
 {
     return a < b ? a : b;
@@ -358,7 +359,7 @@ static bool overlaps(const struct box *p, const struct box *q, float threshold)
     return p->area > 0 && q->area > 0 && both > 0 && common / both > threshold;
 }
 
-/* Highest score first, then the lower index. */
+/* Sorts by highest score, then lower index. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct box_candidate *x = a, *y = b;
@@ -390,7 +391,7 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
 {
     size_t candidates = 0, selected = 0;
     for (size_t i = 0; i < s->boxes; i++) {
-        /* a score of NaN is above nothing */
+        /* a score of NaN is not above anything */
         bool wanted = s->has_score_threshold ? scores[i] > s->score_threshold : !isnan(scores[i]);
         if (wanted)
             s->candidates[candidates++] = (struct box_candidate){scores[i], i};

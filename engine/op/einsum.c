@@ -1,7 +1,7 @@
 /* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk", with spaces anywhere.
  *
- * Ellipsis dimensions are numbered from the end, so that operands whose ellipses have different
- * lengths broadcast as numpy has it. */
+ * Ellipsis dimensions are numbered from the end, so that ellipses of different lengths broadcast as
+ * in numpy. */
 #include <string.h>
 
 #include "engine/op/family.h"
@@ -10,8 +10,8 @@
 #define EINSUM_MAX_OPERANDS 16
 #define EINSUM_MAX_LABELS   (52 + TENSOR_MAX_RANK)
 
-/* Labels are numbered: 0 … 51 the letters, 52 … the dimensions of an ellipsis, aligned at their
- * end. label[] of an operand has one entry per dimension of the operand. */
+/* Labels are numbers: 0 … 51 the letters, 52 … the dimensions of an ellipsis, aligned at their end.
+ * label[] of an operand has one entry per dimension. */
 struct einsum_plan {
     size_t operands;
     int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
@@ -24,7 +24,7 @@ struct einsum_plan {
 #define ELLIPSIS    (-2)
 #define TERM_LABELS (TENSOR_MAX_RANK + 1)
 
-/* Upper case first: the order of the labels of an implicit output (ASCII). */
+/* Upper case first: the order of labels in an implicit output (ASCII). */
 static int letter_label(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -85,7 +85,7 @@ static enum status bind_extent(struct einsum_plan *plan, int label, int64_t exte
     return STATUS_OK;
 }
 
-/* Gives the dimensions of one operand their labels. */
+/* Assigns labels to the dimensions of one operand. */
 static enum status bind_operand(struct einsum_plan *plan, size_t operand, const struct term *term,
                                 const struct shape *shape, struct error *err)
 {
@@ -228,8 +228,8 @@ static bool einsum_replan(const struct node *node, struct einsum_plan *ret)
     return einsum_plan_init(node, shapes, node->input_count, ret, &ignored) == STATUS_OK;
 }
 
-/* All operands that have an axis of images must have the same label there. The result has its
- * images where it has that label. */
+/* All operands with an image axis must have the same label there. The result's images are on the
+ * axis with that label. */
 static int einsum_axis(const struct node *node, const int *axes)
 {
     struct einsum_plan plan;
@@ -258,8 +258,8 @@ static int einsum_beside(const struct node *node, size_t i, int axis)
     return place >= 0 ? place : BATCH_OTHER;
 }
 
-/* An array whose axes are labels; steps in elements, 0 for labels it does not have. A label that
- * occurs twice (a diagonal) has the sum of both steps. */
+/* An array whose axes are labels; steps are in elements, 0 for absent labels. A label that occurs
+ * twice (a diagonal) has the sum of both steps. */
 struct labelled {
     const void *data;
     uint64_t labels;
@@ -289,7 +289,7 @@ static uint64_t dot_u64(const uint64_t *a, size_t a_step, const uint64_t *b, siz
     return sum;
 }
 
-/* Moves to the next position; false after the last. */
+/* Moves to the next position. Returns false after the last. */
 static bool advance(const struct axis *axes, int rank, size_t *at, size_t *a, size_t *b)
 {
     for (int i = rank - 1; i >= 0; i--) {
@@ -304,7 +304,7 @@ static bool advance(const struct axis *axes, int rank, size_t *at, size_t *a, si
     return false;
 }
 
-/* dst[done] = sum over the inner axes, none of them empty; the last one is the tight loop. */
+/* dst[done] = sum over the inner axes, none of them empty; the last one is the innermost loop. */
 static void reduce(enum arithmetic arithmetic, const struct labelled *a, size_t a_at,
                    const struct labelled *b, size_t b_at, const struct axis *inner, int rank,
                    void *dst, size_t done)
@@ -376,7 +376,7 @@ static void label_operand(const struct einsum_plan *plan, size_t i, const struct
         int label = plan->label[i][d];
         ret->labels |= UINT64_C(1) << label;
         if (shape->dims[d] == plan->extent[label])
-            ret->step[label] += step; /* else broadcast from extent 1 */
+            ret->step[label] += step; /* otherwise it broadcasts from extent 1 */
         step *= (size_t)shape->dims[d];
     }
 }
@@ -393,7 +393,7 @@ static uint64_t needed_labels(const struct einsum_plan *plan, const struct label
     return needed;
 }
 
-/* The labels of an intermediate result, and room for it. */
+/* Chooses the labels of an intermediate result and allocates it. */
 static enum status intermediate(const struct kernel_args *args, const struct einsum_plan *plan,
                                 uint64_t labels, int8_t *ret_list, int *ret_rank,
                                 struct labelled *ret, void **ret_data, struct error *err)

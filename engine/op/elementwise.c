@@ -1,8 +1,8 @@
 /* Elementwise operators, unary and broadcasting: records and inference. Cast, CastLike, Identity
- * and Dropout are here too.
+ * and Dropout are here, too.
  *
- * Types: each operator takes the types of its newest version at every opset; an older file that
- * uses a type its opset did not have yet still means one thing only. */
+ * Each operator accepts the types of its newest version at every opset: an older file with a type
+ * that its opset does not have is still unambiguous. */
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static enum status infer_cast_like(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Identity at inference. From opset 12 on, training mode changes nothing where the ratio is 0. */
+/* Identity at inference. From opset 12 on, training mode changes nothing if the ratio is 0. */
 static enum status infer_dropout(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
@@ -121,7 +121,7 @@ KERNEL(kernel_dropout)
 
 /* ---- Pow ---- */
 
-/* base^exponent modulo 2^64; a negative exponent leaves only what a fraction truncates to. */
+/* base^exponent modulo 2^64. A negative exponent gives a fraction, which is truncated. */
 static int64_t power(int64_t base, int64_t exponent)
 {
     if (exponent < 0) {
@@ -174,7 +174,7 @@ static void pow_doubles(const struct pow_row *row, size_t done, size_t n)
     store_doubles(z, from, element_at(row->out->data, from, operands->done + done), n);
 }
 
-/* float32 to a float32 power; the square is what layer normalisation is exported with. */
+/* float32 to a float32 power. Squares are frequent in exported layer normalizations. */
 static void pow_floats(const struct pow_row *row)
 {
     const struct broadcast *operands = row->operands;

@@ -1,6 +1,6 @@
-/* Operators with two operands, and Clip. A row function per operator and dtype is written out by
- * the macros below; each has a loop for two rows, for a row and one element, and for one element
- * and a row, so that the compiler can vectorise every pattern of broadcasting. */
+/* Operators with two operands, and Clip. The macros below define a row function per operator and
+ * dtype. Each has a loop for two rows, for a row and one element, and for one element and a row, so
+ * that the compiler can vectorise every broadcasting pattern. */
 #include "engine/op/elementwise.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@
         return status;                                                                             \
     }
 
-/* Division by zero: the row is computed to its end, and its status reports it. */
+/* Division by zero: the rest of the row is computed, and the status reports the error. */
 #define NONZERO(y, result) ((y) == 0 ? (status = STATUS_INVALID, 0) : (result))
 
 #define COMMON_ROWS(D, T)                                                                          \
@@ -59,7 +59,7 @@
     ROW(max_##D, T, T, x > y ? x : y)                                                              \
     ROW(min_##D, T, T, x < y ? x : y)
 
-/* -1 is taken out: the most negative number divided by it does not fit, and wraps. */
+/* -1 is treated separately: the most negative number divided by it does not fit, and wraps. */
 #define SIGNED_ROWS(D, T, W)                                                                       \
     INTEGER_ROWS(D, T, W)                                                                          \
     ROW(prelu_##D, T, T, x < 0 ? (W)(x) * (W)(y) : (W)x)                                           \
@@ -263,8 +263,8 @@ KERNEL(kernel_binary)
     return add_epilogue(args, err);
 }
 
-/* Sum and Mean of 16-bit floats add up in float32, so that neither the order of the operands nor
- * their number costs digits or overflows. */
+/* Sum and Mean of 16-bit floats add in float32, so that precision and range do not depend on order
+ * and number of operands. */
 static enum status sum_half(const struct kernel_args *args, struct error *err)
 {
     struct tensor *out = *args->out[0];
@@ -310,7 +310,7 @@ static void divide(struct tensor *tensor, double divisor)
     }
 }
 
-/* Max, Min, Sum, Mean of any number of operands, folded one by one into the output. */
+/* Max, Min, Sum, Mean of any number of operands, added one by one to the output. */
 KERNEL(kernel_variadic)
 {
     const struct node *node = args->node;
@@ -337,7 +337,7 @@ KERNEL(kernel_variadic)
 
 /* ---- Clip ---- */
 
-/* The bound as one element of the data's dtype; false where there is none. */
+/* The bound as one element of the data's dtype. Returns false if there is none. */
 static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
 {
     const struct tensor *limit = kernel_input(args, i);
@@ -348,7 +348,7 @@ static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtyp
     return limit != NULL;
 }
 
-/* min(max(x, low), high): where low > high, everything becomes high. */
+/* min(max(x, low), high): if low > high, every result is high. */
 KERNEL(kernel_clip)
 {
     const struct tensor *x = args->in[0];
@@ -382,14 +382,14 @@ static enum status infer_clip(struct node *node, struct error *err)
     for (size_t i = 1; i < node->input_count; i++) {
         const char *name = i == 1 ? "min" : "max";
         const struct value *limit = node_input(node, i);
-        if (limit && limit->dtype != DTYPE_F32) /* as older opsets' attributes are */
+        if (limit && limit->dtype != DTYPE_F32) /* attributes of older opsets have this type */
             TRY(operand_same_dtype(node, i, name, err));
         TRY(operand_single(node, i, name, err));
     }
     return infer_like(node, DTYPES_NUMBER, err);
 }
 
-/* Two operands of one type. */
+/* Infers the result of two operands of one type. */
 static enum status infer_two(struct node *node, unsigned dtypes, enum dtype dtype,
                              struct error *err)
 {
@@ -416,7 +416,7 @@ static enum status infer_comparison(struct node *node, struct error *err)
     return infer_two(node, dtypes, DTYPE_BOOL, err);
 }
 
-/* The slope broadcasts to the data, never the other way. */
+/* The slope must broadcast to the data, not vice versa. */
 static enum status infer_prelu(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];

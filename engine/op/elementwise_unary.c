@@ -1,6 +1,6 @@
-/* Operators with one operand. Floats have a row function per operator for float32 and float64
- * (tgmath.h picks expf or exp); 16-bit floats are computed in float32, integers in int64, a block
- * at a time. */
+/* Operators with one operand. For floats there is a row function per operator for float32 and
+ * float64 (tgmath.h selects expf or exp). 16-bit floats are computed in float32, integers in int64,
+ * a block at a time. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 
@@ -76,11 +76,11 @@ struct unary_rows {
     unary_row single, wide;
     const char *alpha_name, *beta_name; /* attributes; NULL: none */
     struct parameters defaults;
-    enum activation activation; /* the same as an epilogue; ACTIVATION_NONE: it is none */
+    enum activation activation; /* equivalent epilogue activation; ACTIVATION_NONE: none */
 };
 
-/* X(operator, its rows, opset, types, attributes, names of alpha and beta, their defaults, the
- * activation that it is). */
+/* X(operator, its rows, opset, types, attributes, names of alpha and beta, their defaults,
+ * equivalent activation). */
 /* clang-format off */
 #define ALPHA "alpha:float", "alpha", NULL
 #define NOTHING NULL, NULL, NULL, 0, 0
@@ -128,7 +128,7 @@ static const struct unary_rows unaries[OP_COUNT] = {UNARIES(UNARY_ROWS)};
 static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
                                             NULL,          {0, 0},        ACTIVATION_GELU_TANH};
 
-/* These have no float32 form of their own, or one of lesser precision than passes count on. */
+/* These have no float32 form, or one that is less precise than passes assume. */
 static bool is_in_double(enum op op, enum dtype dtype)
 {
     return op == OP_SILU || (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
@@ -166,7 +166,7 @@ static void unary_floats(const struct unary_rows *unary, const struct parameters
     }
 }
 
-/* Abs, Neg, Sign, Relu; what does not fit wraps. */
+/* Abs, Neg, Sign, Relu; results that do not fit wrap. */
 static int64_t whole(enum op op, int64_t x)
 {
     switch (op) {
@@ -188,7 +188,7 @@ static void unary_integers(enum op op, const struct tensor *x, struct tensor *y)
         int64_t block[BLOCK];
         load_integers(element(x->data, x->dtype, done), x->dtype, block, n);
         for (size_t i = 0; i < n; i++) {
-            /* uint64 above INT64_MAX reads as negative, but no unsigned number is. */
+            /* uint64 above INT64_MAX reads as negative, but unsigned numbers are not negative. */
             bool huge = x->dtype == DTYPE_U64 && block[i] < 0;
             block[i] = !huge ? whole(op, block[i]) : op == OP_SIGN ? 1 : block[i];
         }

@@ -1,10 +1,10 @@
-/* Matrix products in float32, float64, uint32 and uint64 (gemm_template.h for each), and the
- * conversion of operands and results from and to the types of the tensors. */
+/* Matrix products in float32, float64, uint32 and uint64 (each by gemm_template.h), and conversion
+ * of operands and results from and to the tensors' types. */
 #include "engine/op/gemm.h"
 
 #include "engine/op/convert.h"
 
-/* A block of b of 128 x 256 floats is 128 KiB: a good part of a level-2 cache. */
+/* A block of b of 128 x 256 floats is 128 KiB: a large part of a level-2 cache. */
 #define BLOCK_K ((size_t)128)
 #define BLOCK_N ((size_t)256)
 
@@ -78,7 +78,7 @@ void gemm_nt(enum arithmetic arithmetic, size_t m, size_t n, size_t k, const voi
     BY_ARITHMETIC(arithmetic, gemm_nt, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
-/* The dtype of what the arithmetic computes; whether integers have a sign makes no difference. */
+/* The dtype of an arithmetic; the sign of integers makes no difference. */
 static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
 {
     static const enum dtype dtypes[] = {[ARITHMETIC_F32] = DTYPE_F32,
@@ -88,7 +88,7 @@ static enum dtype arithmetic_dtype(enum arithmetic arithmetic)
     return dtypes[arithmetic];
 }
 
-/* Whether the arithmetic computes in the tensor's own type. */
+/* True if the arithmetic computes in the tensor's own type. */
 static bool is_native(enum dtype dtype, enum arithmetic arithmetic)
 {
     return dtype == arithmetic_dtype(arithmetic) ||

@@ -1,5 +1,5 @@
-/* Infers the dtypes and shapes of a node's outputs with the table of operators. Not in graph.c,
- * because the operators use graph.c. */
+/* Infers dtypes and shapes of a node's outputs with the operator table. It is separate from
+ * graph.c, because the operators use graph.c. */
 #include "engine/graph/graph.h"
 #include "engine/op/ops.h"
 

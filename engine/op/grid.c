@@ -1,9 +1,9 @@
 /* GridSample and AffineGrid, 2-D and 3-D (GridSample also 1-D).
  *
- * Easy to get wrong: the grid's last dimension counts x first; coordinates outside the borders are
- * clamped or reflected before interpolation, and every tap again by itself, but a cubic at a border
- * is clamped tap by tap only (PyTorch and ONNX Runtime; ONNX's reference clamps the coordinate);
- * nearest rounds half to even. Grids come from data: NaN and infinity count as outside. */
+ * Easy to get wrong: the grid's last dimension has x first. Coordinates outside the borders are
+ * clamped or reflected before interpolation, and again for every tap; but cubic taps at a border
+ * are only clamped one by one (as in PyTorch and ONNX Runtime; ONNX's reference clamps the
+ * coordinate). Nearest rounds half to even. Grids are data: NaN and infinity count as outside. */
 #include <math.h>
 
 #include "engine/op/family.h"
@@ -78,7 +78,7 @@ struct sampler {
     int64_t extent[3];
 };
 
-/* The inputs of one output position along one axis; index -1: none. */
+/* The inputs of one output position along one axis; index -1: outside. */
 struct grid_axis_taps {
     int count;
     int64_t index[MAX_TAPS];
@@ -142,7 +142,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     double n = (double)extent;
     double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
     double x = s->align_corners ? (normalised + 1) / 2 * (n - 1) : ((normalised + 1) * n - 1) / 2;
-    x = (float)x; /* as the reference has it: decides ties of nearest */
+    x = (float)x; /* as in the reference: affects ties of nearest */
     ret->count = 0;
     if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
         x = s->padding == PADDING_ZEROS ? -1e9 : 0;
@@ -150,7 +150,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     if (s->interpolation == INTERPOLATE_NEAREST)
         x = rint(x);
     if (x < low || x > high) {
-        /* The border goes on for ever: the taps of a cubic are clamped one by one. */
+        /* Border padding: the taps of a cubic are clamped one by one. */
         if (s->padding == PADDING_BORDER && s->interpolation != INTERPOLATE_CUBIC)
             x = clamp(x, 0, n - 1);
         else if (s->padding == PADDING_REFLECTION)
@@ -263,7 +263,7 @@ static double axis_coordinate(int64_t i, int64_t n, bool align_corners)
     return (2 * (double)i + 1) / (double)n - 1;
 }
 
-/* grid [N, D, H, W, spatial] of theta [N, spatial, spatial + 1]; a 2-D grid has D = 1. */
+/* grid [N, D, H, W, spatial] from theta [N, spatial, spatial + 1]; a 2-D grid has D = 1. */
 static void fill_grid(const double *theta, double *grid, const int64_t *extent, size_t batch,
                       size_t spatial, bool align_corners)
 {
@@ -286,7 +286,7 @@ static void fill_grid(const double *theta, double *grid, const int64_t *extent, 
     }
 }
 
-/* The output [N, out …, spatial] that the input size asks for. */
+/* Creates the output [N, out …, spatial] with the size in the input. */
 static enum status make_grid_output(const struct kernel_args *args, struct error *err)
 {
     const struct tensor *theta = args->in[0], *size = args->in[1];

@@ -1,12 +1,11 @@
-/* Gather and scatter operators, and selections. Indices that are
- * known beforehand are checked here, so that a model with a bad one is refused when it is loaded;
- * kernels check them again, for the contents of each run. */
+/* Gather and scatter operators, and selections. Constant indices are checked here, so that a model
+ * with an invalid one is refused at load; kernels check the contents of each run again. */
 #include <string.h>
 
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 
-/* Known indices (input 1) all lie within `axis` of input 0. */
+/* Checks that constant indices (input 1) lie within `axis` of input 0. */
 static enum status indices_check(const struct node *node, int64_t axis, struct error *err)
 {
     const struct tensor *indices = node->inputs[1]->known;
@@ -62,8 +61,8 @@ static enum status infer_gather_elements(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
 }
 
-/* Known index tuples of GatherND and ScatterND; dimension `first` of the data is the first that a
- * tuple addresses. */
+/* Checks constant index tuples of GatherND and ScatterND; `first` is the first dimension of the
+ * data that a tuple addresses. */
 static enum status tuples_check(const struct node *node, int first, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -239,8 +238,8 @@ static int gather_elements_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* The images are on a batch dimension of both, on one of the indices, or on one of the data that
- * the indices do not address. */
+/* The images are on a batch dimension of both operands, on an axis of the indices, or on an axis of
+ * the data that the indices do not address. */
 static int gather_nd_axis(const struct node *node, const int *axes)
 {
     const struct shape *indices = &node->inputs[1]->shape;
@@ -259,7 +258,7 @@ static int gather_nd_beside(const struct node *node, size_t i, int axis)
     return i == 1 && axis < node_int(node, "batch_dims", 0) ? axis : BATCH_OTHER;
 }
 
-/* The images are on one axis of all operands, as long in each, and not the one that is indexed. */
+/* The images are on one axis of all operands, equally long in each, and not the indexed one. */
 static int scatter_elements_axis(const struct node *node, const int *axes)
 {
     int axis = BATCH_FREE;
@@ -350,7 +349,7 @@ KERNEL(kernel_gather)
 
 /* ---- one element at a time along an axis ---- */
 
-/* Iterates over `shape`. Keeps the offset of the same coordinates, without that of `axis`, in an
+/* Iterates over `shape` and tracks the offset of the same coordinates, except that of `axis`, in an
  * array of shape `other`. Returns the step along `axis` in that array. */
 static size_t elements_start(struct strided_iterator *it, const struct shape *shape,
                              const struct shape *other, int axis)
@@ -386,7 +385,7 @@ KERNEL(kernel_gather_elements)
     return STATUS_OK;
 }
 
-/* How updates combine with what is there; NULL: they replace it. */
+/* The operation that combines updates with the data; NULL: they replace it. */
 static binary_row scatter_row(const struct node *node, enum dtype dtype)
 {
     static const enum binary_op numbers[] = {BINARY_COUNT, BINARY_ADD, BINARY_MUL, BINARY_MAX,
@@ -527,14 +526,14 @@ KERNEL(kernel_one_hot)
     for (size_t i = 0; i < count; i++) {
         int64_t index = tensor_int(indices, i);
         if (index < -depth || index >= depth)
-            continue; /* all off, by the standard */
+            continue; /* all are off, according to the specification */
         size_t row = i / inner * (size_t)depth + (size_t)(index < 0 ? index + depth : index);
         memcpy((char *)out->data + (row * inner + i % inner) * item, on, item);
     }
     return STATUS_OK;
 }
 
-/* Which of n elements from `start` on are not zero. */
+/* Flags those of n elements from `start` on that are not zero. */
 static void flags_row(const struct tensor *x, size_t start, uint8_t *ret, size_t n)
 {
     convert_row(element(x->data, x->dtype, start), x->dtype, ret, DTYPE_BOOL, n);
@@ -608,7 +607,7 @@ KERNEL(kernel_compress)
 
 /* ---- CumSum ---- */
 
-/* Running sums of `inner` neighbouring columns, in double or (wrapping) in 64-bit integers. */
+/* Cumulative sums of `inner` neighbouring columns, in double or (wrapping) 64-bit integers. */
 struct running {
     bool real, exclusive;
     size_t inner;

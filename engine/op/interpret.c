@@ -1,7 +1,7 @@
-/* A run keeps its state beside the graph: how many readers each value still has, which contents it
- * put into value->known itself, and the dtypes and shapes that it found. Contents that were there
- * before (constants) stay; everything else is taken back when the run ends, whichever way it does,
- * so that the next run starts from the same graph.
+/* A run keeps its state separate from the graph: how many readers each value still has, which
+ * contents of value->known it has set itself, and the inferred dtypes and shapes. Earlier contents
+ * (constants) stay. Everything else is reset when the run ends, also after an error, so that the
+ * next run starts from the same graph.
  *
  *     graph input ──▶ known = input        node ──▶ infer, allocate, kernel ──▶ known = outputs
  *                                            └──▶ last reader of an input: known = NULL */
@@ -13,7 +13,7 @@
 #include "engine/op/ops.h"
 
 #define DEFAULT_STEPS ((uint64_t)100 * 1000 * 1000)
-#define DEFAULT_WORK  3e11 /* a few minutes with the plain kernels */
+#define DEFAULT_WORK  3e11 /* a few minutes with the reference kernels */
 #define DEFAULT_DEPTH 16
 
 struct interpreter {
@@ -24,7 +24,7 @@ struct interpreter {
     bool (*stop)(void *context);
     void *stop_context;
     const struct node_runner *runner;
-    const struct run *innermost; /* the graph that is being run: a body's, inside of a body */
+    const struct run *innermost; /* the graph that is running: a body's, inside a body */
 };
 
 /* The state that inference overwrites. */
@@ -38,7 +38,7 @@ struct operands {
     const struct tensor **in;
     struct tensor **out;
     struct tensor ***slots;
-    bool *constant; /* NULL: nothing is known to be */
+    bool *constant; /* NULL: no operand is known to be constant */
 };
 
 struct run {
@@ -46,9 +46,9 @@ struct run {
     struct graph *graph;
     struct operands operands;
     struct declared *declared; /* [value_count] */
-    uint32_t *readers;         /* [value_count] how often the value is still going to be read */
-    bool *ours;                /* [value_count] known was set by this run */
-    bool *constant;            /* [value_count] known is the same in every run */
+    uint32_t *readers;         /* by value: how many reads remain */
+    bool *ours;                /* by value: this run has set `known` */
+    bool *constant;            /* by value: `known` is the same in every run */
     void *memory;              /* what the arrays lie in */
 };
 
@@ -66,7 +66,7 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
     return STATUS_OK;
 }
 
-/* Limits the work of loops. A limit on steps would not do, because a node may be large. */
+/* Limits the work of loops. A limit on steps is not enough, because a node may be large. */
 static enum status take_work(struct interpreter *interpreter, const struct node *node,
                              struct error *err)
 {
@@ -119,7 +119,7 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     return STATUS_OK;
 }
 
-/* Nodes whose outputs depend on data (a NULL in operands->out) are the kernels' own. */
+/* Only kernels run nodes whose outputs depend on data (a NULL in operands->out). */
 static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
                                    const struct operands *operands, bool *ret_taken,
                                    struct error *err)
@@ -166,8 +166,8 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
     return STATUS_OK;
 }
 
-/* Runs a node on its inputs' known contents; operands->out holds one reference to each wanted
- * output on success, nothing on failure. Errors name the node. */
+/* Runs a node on its inputs' contents. On success operands->out holds one reference to each wanted
+ * output, on failure nothing. Errors name the node. */
 static enum status execute(struct interpreter *interpreter, struct node *node,
                            const struct operands *operands, struct error *err)
 {
@@ -241,7 +241,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     return STATUS_OK;
 }
 
-/* Takes the reference over. A constant stays what it is. */
+/* Takes ownership of the reference. A constant does not change. */
 static void set_known(struct run *run, struct value *value, struct tensor *tensor)
 {
     if (value->known || run->readers[value->index] == 0) {
@@ -277,7 +277,7 @@ static void run_end(struct run *run)
     free(run->memory);
 }
 
-/* The node's outputs are constants already: nothing to do but to drop its inputs. */
+/* The node's outputs are already constants: only drop its inputs. */
 static bool is_folded(const struct node *node)
 {
     bool folded = false;
@@ -322,7 +322,7 @@ static enum status run_graph(struct interpreter *interpreter, struct graph *grap
 {
     struct run run;
     const struct run *enclosing = interpreter->innermost;
-    /* A body without nodes costs a step too. */
+    /* A body without nodes counts as a step, too. */
     TRY(take_step(interpreter, err));
     TRY(run_start(&run, interpreter, graph, err));
     for (size_t i = 0; i < graph->input_count; i++)
@@ -392,8 +392,8 @@ enum status interpret(struct graph *graph, struct tensor *const *inputs, struct 
     return run_graph(&interpreter, graph, inputs, outputs, err);
 }
 
-/* Exporters often declare the shapes of body inputs carelessly, and state may change its shape from
- * one iteration to the next: only dtypes are checked. */
+/* Exporters often declare wrong shapes for body inputs, and a state may change its shape between
+ * iterations, so only dtypes are checked. */
 static enum status run_body(struct interpreter *interpreter, struct graph *body,
                             struct tensor *const *inputs, struct tensor **outputs,
                             struct error *err)

@@ -11,7 +11,7 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 {
     struct tensor *tensor;
     TRY(tensor_create(args->budget, dtype, shape, &tensor, err));
-    tensor_unref(*args->out[i]); /* in case one was allocated already */
+    tensor_unref(*args->out[i]); /* in case it was already allocated */
     *args->out[i] = tensor;
     return STATUS_OK;
 }
@@ -19,12 +19,12 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 struct scratch_block {
     struct scratch_block *next;
     size_t size;           /* charged */
-    struct tensor *result; /* its elements, as `dtype`; NULL: of no output */
+    struct tensor *result; /* its elements, as `dtype`; NULL: not for an output */
     enum dtype dtype;
     alignas(max_align_t) char bytes[];
 };
 
-/* Loops over the outer dimensions of nothing may be endless: [2^40, 0] has no bytes. */
+/* Loops over the outer dimensions of an empty tensor may be endless: [2^40, 0] has no bytes. */
 static bool is_empty(const struct kernel_args *args)
 {
     bool is_empty = args->node->output_count > 0;

@@ -46,7 +46,7 @@ static enum status multiply_rows(const struct kernel_args *args, const struct ge
 {
     const size_t n = gemm->n, k = gemm->k, size = arithmetic_size(arithmetic);
     const double most = 8.0 * KERNEL_ASKS / ((double)n * (double)k + 1);
-    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer would share too little of b */
+    const size_t step = most < 32 ? 32 : (size_t)most; /* fewer rows would reuse too little of b */
     for (size_t i = 0; i < gemm->m; i += step) {
         const size_t rows = gemm->m - i < step ? gemm->m - i : step;
         const char *left = a + i * a_row * size;
@@ -59,7 +59,7 @@ static enum status multiply_rows(const struct kernel_args *args, const struct ge
     return STATUS_OK;
 }
 
-/* Transposed operands are read in place where the products can, else transposed first. */
+/* Transposed operands are read in place if the products support it, otherwise transposed first. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err)
@@ -107,7 +107,7 @@ static void scale_and_add(const struct gemm_shape *gemm, enum dtype dtype, void 
     }
 }
 
-/* Integers with alpha = beta = 1: C is where the sum starts, exactly. */
+/* For integers with alpha = beta = 1, sums start with C, exactly. */
 static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, void *y,
                             const struct tensor *c)
 {
@@ -125,7 +125,7 @@ KERNEL(kernel_gemm)
     const struct tensor *a = args->in[0], *c = residual == 2 ? NULL : kernel_input(args, 2);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
-    /* what is computed in: of integers, the dtype itself where it is as wide */
+    /* the type of the arithmetic: for integers the dtype itself if it is as wide */
     enum dtype working = arithmetic == ARITHMETIC_F32   ? DTYPE_F32
                          : arithmetic == ARITHMETIC_U64 ? DTYPE_I64
                                                         : a->dtype;

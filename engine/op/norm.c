@@ -1,12 +1,12 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
- * GroupNormalization, MeanVarianceNormalization, LRN; and ScaleShift, which passes make of them. */
+ * GroupNormalization, MeanVarianceNormalization, LRN; and ScaleShift, made from these by passes. */
 #include <math.h>
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* True if the value is computed from constants alone. Weights are prepared by a few nodes; beyond
- * MOST_NODES the answer is false. */
+/* True if the value is computed from constants only. A few nodes may prepare weights; beyond
+ * MOST_NODES the result is false. */
 static bool is_made_of_constants(const struct value *value)
 {
     enum { MOST_NODES = 64, MOST_VALUES = 128 };
@@ -27,8 +27,8 @@ static bool is_made_of_constants(const struct value *value)
     return true;
 }
 
-/* Batch statistics make an image's answer depend on its neighbours: refused. On constants they are
- * how weight standardisation is exported (NFNet, BiT), and mean what they say. */
+/* Batch statistics make an image's answer depend on its neighbours, so they are refused, except on
+ * constants, where exporters use them for weight standardisation (NFNet, BiT). */
 static enum status check_training(const struct node *node, struct error *err)
 {
     bool training = node_int(node, "training_mode", 0) != 0;
@@ -56,7 +56,7 @@ static enum status infer_batch_normalization(struct node *node, struct error *er
     const struct shape wanted = SHAPE(x->shape.dims[1]);
     for (size_t i = 1; i < COUNT_OF(names); i++)
         TRY(operand_has_shape(node, i, names[i], &wanted, err));
-    /* running statistics, of the training form */
+    /* running statistics of the training form */
     TRY(infer_output(node, 1, node->inputs[3]->dtype, &wanted, err));
     TRY(infer_output(node, 2, node->inputs[4]->dtype, &wanted, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
@@ -131,7 +131,7 @@ static enum status infer_group_normalization(struct node *node, struct error *er
     return infer_output(node, 0, x->dtype, &x->shape, err);
 }
 
-/* A bit for each axis that a mean is taken over ([0, 2, 3] where axes is left out). */
+/* A bit for each axis of the mean ([0, 2, 3] if axes is omitted). */
 static enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
                                       struct error *err)
 {
@@ -228,7 +228,7 @@ static void channel_statistics(const double *x, size_t images, size_t channels, 
     }
 }
 
-/* Output i: the old statistic moved towards that of this batch. */
+/* Output i: the old statistic, updated with this batch's. */
 static enum status store_running(const struct kernel_args *args, size_t i, const double *old,
                                  const double *now, size_t channels, struct error *err)
 {
@@ -265,7 +265,7 @@ KERNEL(kernel_batch_normalization)
         normalise_channels(args, channels, inner, scale, shift, mean, variance);
         return STATUS_OK;
     }
-    /* training_mode of opset 14: normalised by the statistics of X itself. */
+    /* training_mode of opset 14: normalises by the statistics of X itself. */
     double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
     TRY(allocated(now));
     TRY(operands_open(args, 0, 1, &src, err));
@@ -325,8 +325,8 @@ KERNEL(kernel_group_normalization)
 
 /* ---- LayerNormalization ---- */
 
-/* Numbers that broadcast to X: as they are where they have just X's normalised dimensions
- * (row_step 0), else spread over all of X (row_step = columns). */
+/* Numbers that broadcast to X: in place if they have exactly X's normalised dimensions (row_step
+ * 0), otherwise expanded to all of X (row_step = columns). */
 struct spread {
     const double *data;
     size_t row_step;

@@ -1,5 +1,5 @@
-/* What inference functions share: axes, broadcasting, setting outputs, reading lists of integers
- * and words, and checks of one operand, which errors name as the ONNX page does. */
+/* Helpers of inference functions: axes, broadcasting, setting outputs, lists of integers and words,
+ * and checks of an operand, which errors name as in ONNX's documentation. */
 #include "engine/op/operands.h"
 
 #include <stdio.h>
@@ -108,7 +108,7 @@ enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
 
 /* ---- operands ---- */
 
-/* "float32, float16" for a set of dtypes. */
+/* Writes a set of dtypes: "float32, float16". */
 static void dtypes_text(unsigned set, char *text, size_t size)
 {
     size_t used = 0;

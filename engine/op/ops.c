@@ -1,4 +1,4 @@
-/* The table of operators: the families of engine/op/ together, looked up by operator and opset. */
+/* The operator table: all families of engine/op/, looked up by operator and opset. */
 #include "engine/op/ops.h"
 
 #include <assert.h>
@@ -27,7 +27,7 @@ static void build_index(void)
             size_t slot = 0;
             while (slot < MAX_ENTRIES && by_op[info->op][slot])
                 slot++;
-            assert(slot < MAX_ENTRIES); /* one more opset range of an operator: raise it */
+            assert(slot < MAX_ENTRIES); /* increase it for one more opset range of an operator */
             by_op[info->op][slot] = info;
         }
     }

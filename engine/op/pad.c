@@ -7,7 +7,7 @@ static enum status infer_pad(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *fill = node_input(node, 2);
     const struct tensor *known[4];
-    if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor stands for none */
+    if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor counts as omitted */
         TRY(operand_same_dtype(node, 2, "constant_value", err));
         TRY(operand_single(node, 2, "constant_value", err));
     }
@@ -29,7 +29,7 @@ struct col2im {
     struct shape out;
 };
 
-/* A list attribute of `expected` numbers in low … 2^31-1; `otherwise` where it is left out. */
+/* A list attribute of `expected` numbers in low … 2^31-1; the default is `otherwise`. */
 static enum status window_attribute(const struct node *node, const char *name, size_t expected,
                                     int64_t low, int64_t otherwise, int64_t *ret, struct error *err)
 {
@@ -120,7 +120,7 @@ static int pad_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* ---- padding with a constant: fill everything, copy what overlaps ---- */
+/* ---- padding with a constant: fill everything, then copy the overlap ---- */
 
 static void pad_constant(const struct tensor *x, const struct padding *padding, const void *value,
                          struct tensor *out)
@@ -135,7 +135,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
     contiguous_steps(&out->shape, item, to);
     for (int i = 0; i < x->shape.rank; i++) {
         int64_t begin = padding->begin[i], extent = out->shape.dims[i];
-        int64_t first = begin > 0 ? begin : 0; /* of the output, that comes from the input */
+        int64_t first = begin > 0 ? begin : 0; /* first output element that comes from the input */
         int64_t last = begin + x->shape.dims[i] < extent ? begin + x->shape.dims[i] : extent;
         if (last <= first)
             return;
@@ -148,7 +148,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
 
 /* ---- padding with the data itself: a table of source positions per axis ---- */
 
-/* Returns which of m elements padding repeats at position p. */
+/* Returns the index of the element that padding repeats at position p, of m elements. */
 static int64_t source(enum pad_mode mode, int64_t p, int64_t m)
 {
     if (p >= 0 && p < m)
@@ -251,7 +251,7 @@ struct col2im_image {
     uint64_t *whole;
 };
 
-/* Adds n elements of a row of block positions, from position `at` on; `at` is moved along. */
+/* Adds n elements of a row of block positions, from position `at` on; advances `at`. */
 static void add_positions(const struct col2im_image *image, const int64_t *base, int64_t *at,
                           const double *values, const int64_t *integers, size_t n)
 {
@@ -276,7 +276,7 @@ static void add_positions(const struct col2im_image *image, const int64_t *base,
     }
 }
 
-/* The row of one block element: its value at every block position. */
+/* Adds the row of one block element: its value at every block position. */
 static void add_row(const struct col2im_image *image, size_t block_element, const void *row,
                     enum dtype dtype, size_t positions)
 {

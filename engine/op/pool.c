@@ -1,7 +1,7 @@
 /* MaxPool, AveragePool, LpPool, the global pools and MaxUnpool.
  *
- * NaN inside a window makes the result NaN, as in PyTorch. A window that covers nothing but padding
- * has the smallest number as its maximum and 0 as its mean. */
+ * NaN inside a window makes the result NaN, as in PyTorch. A window entirely in the padding has the
+ * lowest number as its maximum and 0 as its mean. */
 #include <float.h>
 #include <math.h>
 
@@ -11,7 +11,7 @@
 /* The p of LpPool and GlobalLpPool. */
 static double pool_norm(const struct node *node)
 {
-    return node_float(node, "p", (float)node_int(node, "p", 2)); /* before opset 2 any number */
+    return node_float(node, "p", (float)node_int(node, "p", 2)); /* a float before opset 2 */
 }
 
 static enum status check_norm(const struct node *node, struct error *err)
@@ -94,7 +94,7 @@ struct tap_ranges {
     int64_t first[3], end[3];
 };
 
-/* Moves over the output positions of a plane; positions and taps in 3-D. */
+/* Iterates over the output positions of a plane; positions and taps in 3-D. */
 struct window_cursor {
     const struct window *window;
     int64_t at[3];
@@ -152,7 +152,7 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
     X(i8, int8_t, INT8_MIN, false)                                                                 \
     X(u8, uint8_t, 0, false)
 
-/* The maximum of one window, and the first position that has it. A first NaN stays. */
+/* The maximum of one window and its first position. NaN wins. */
 #define DEFINE_MAX(suffix, type, smallest, nan)                                                    \
     static type max_##suffix(const type *src, const struct window_cursor *cursor, size_t *ret_at)  \
     {                                                                                              \
@@ -217,7 +217,7 @@ static void place_indices(int64_t *indices, size_t positions, size_t base, const
     }
 }
 
-/* The elements of 16-bit types are compared as floats, all others as they are. */
+/* 16-bit types are compared as floats, others in their own type. */
 static enum dtype compared_as(enum dtype dtype)
 {
     return dtype == DTYPE_F16 || dtype == DTYPE_BF16 ? DTYPE_F32 : dtype;
@@ -236,7 +236,7 @@ KERNEL(kernel_max_pool)
     size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
     enum dtype dtype = compared_as(x->dtype);
     size_t size = dtype_size(dtype);
-    /* One plane in, one out, where the type has to be converted (or Y is not wanted). */
+    /* One plane in, one out, if the type must be converted (or Y is not wanted). */
     char *in_room = kernel_scratch(args, in, size, err);
     char *out_room = kernel_scratch(args, out, size, err);
     if (!in_room || !out_room)
@@ -280,7 +280,7 @@ static double root(double x, double p)
     return p == 1 ? x : p == 2 ? sqrt(x) : pow(x, 1 / p);
 }
 
-/* p 0: the sum of one window, else of the p-th powers of absolute values. */
+/* p 0: the sum of a window, otherwise the sum of the p-th powers of absolute values. */
 #define DEFINE_SUM(suffix, type)                                                                   \
     static double sum_##suffix(const type *src, const struct window_cursor *cursor, double p)      \
     {                                                                                              \
@@ -347,7 +347,7 @@ static double global_value(enum op op, const double *values, size_t n, double p,
     for (size_t i = 0; i < n; i++) {
         double v = values[i];
         if (op == OP_GLOBAL_MAX_POOL)
-            so_far = v > so_far || v != v ? v : so_far; /* a NaN is not > and stays */
+            so_far = v > so_far || v != v ? v : so_far; /* NaN compares false and stays */
         else
             so_far += op == OP_GLOBAL_LP_POOL ? power(v, p) : v;
     }

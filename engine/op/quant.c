@@ -1,4 +1,4 @@
-/* What the reference kernels of quantized operators share: ranges, scales and zero points, and
+/* Helpers of the reference kernels for quantized operators: ranges, scales and zero points, and
  * 8-bit operands widened to int32. */
 #include "engine/op/quant.h"
 #include "engine/op/family.h"
@@ -44,15 +44,13 @@ void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t ru
     }
 }
 
-/* The dtype of a quantized output: its zero point's, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)
 {
     const struct value *value = node_input(node, zero_point);
     return value ? value->dtype : otherwise;
 }
 
-/* Operands first (one 8-bit tensor), first + 1 (its scale), first + 2 (its zero point), the latter
- * two one number each. */
+/* Operands `first` (an 8-bit tensor), then its scale and zero point, each a single number. */
 enum status check_triple(const struct node *node, size_t first, const char *name, struct error *err)
 {
     TRY(operand_present(node, first, name, err));

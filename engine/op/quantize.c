@@ -1,7 +1,7 @@
 /* Quantization: ONNX's own operators, and those of com.microsoft that quantized models use.
  *
- * A zero point of another 8-bit type than its tensor is accepted (the model zoo's
- * resnet50-v1-12-qdq has int8 data with uint8 zero points); its value counts. */
+ * A zero point with another 8-bit type than its tensor is accepted (the model zoo's
+ * resnet50-v1-12-qdq has int8 data with uint8 zero points); only its value matters. */
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
@@ -81,7 +81,7 @@ static int quantize_beside(const struct node *node, size_t i, int axis)
 
 static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside};
 
-/* ---- element by element, with the scale each belongs to ---- */
+/* ---- element by element, each with its scale ---- */
 
 struct block_cursor {
     const struct quant_layout *layout;
@@ -124,7 +124,7 @@ static enum status params_open(const struct kernel_args *args, struct params *re
     return STATUS_OK;
 }
 
-/* x / scale, rounded to the type that the operator divides in. */
+/* x / scale, rounded to the operator's precision. */
 static double divide(double x, double scale, enum dtype precision)
 {
     switch (precision) {
@@ -142,10 +142,10 @@ static double divide(double x, double scale, enum dtype precision)
     }
 }
 
-/* ---- 8 bits and float32, one scale for `n` neighbours: what exporters write ---- */
+/* ---- 8 bits and float32, one scale for `n` neighbours: the usual form of exporters ---- */
 
-/* Reaches past every sum of an 8-bit value and zero point; adding and taking away ROUND rounds
- * half to even, in the vector instructions that every x86-64 has. */
+/* Exceeds every sum of an 8-bit value and zero point. Adding and subtracting ROUND rounds half to
+ * even with vector instructions that every x86-64 CPU has. */
 #define BEYOND 1024.0f
 #define ROUND  12582912.0f
 
@@ -179,7 +179,8 @@ static bool is_byte(enum dtype dtype)
     return dtype == DTYPE_I8 || dtype == DTYPE_U8;
 }
 
-/* Neighbours share a scale, and the zero point is a byte too (it may be of any integer type). */
+/* True if neighbours share a scale and the zero point is a byte, too (it may have any integer
+ * type). */
 static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
 {
     const struct tensor *zero = kernel_input(args, 2);
@@ -320,7 +321,7 @@ KERNEL(kernel_dynamic_quantize)
 
 /* ---- table ---- */
 
-/* min_inputs counts up to the first optional zero point; inference checks those after it. */
+/* min_inputs includes the first optional zero point; inference checks later ones. */
 
 const struct op_info ops_quantize[] = {
     OP_ROW(QUANTIZE_LINEAR, 10, 2, 3, OP_PLAIN,

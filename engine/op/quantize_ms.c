@@ -162,7 +162,7 @@ KERNEL(kernel_qlinear_binary)
 
 /* ---- tables ---- */
 
-/* ret[stored byte] = the byte of the same number in the output's terms. */
+/* ret[stored byte] = the byte of the same number with the output's scale and zero point. */
 static void fill_table(const struct quant *in, enum dtype in_dtype, const struct quant *out,
                        uint8_t *ret)
 {
@@ -172,7 +172,7 @@ static void fill_table(const struct quant *in, enum dtype in_dtype, const struct
     }
 }
 
-/* The same number in the same terms, bit for bit. */
+/* True if scale and zero point are identical. */
 static bool same_terms(const struct quant *in, const struct quant *out)
 {
     return in->scale == out->scale && in->zero == out->zero && in->low == out->low;

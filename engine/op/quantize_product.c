@@ -1,6 +1,6 @@
-/* Quantized convolutions and matrix products: operands are widened to int32 less their zero points,
- * multiplied in int32 (overflow wraps, as the specification allows), and the sums are scaled, and
- * where the result is stored, rounded half to even and saturated. */
+/* Quantized convolutions and matrix products. Operands are widened to int32 minus their zero points
+ * and multiplied in int32 (overflow wraps, as the specification allows). The sums are scaled and,
+ * if the result is stored, rounded half to even and saturated. */
 
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
@@ -16,7 +16,7 @@ static enum status infer_product(struct node *node, size_t scale, const struct s
                         err);
 }
 
-/* One number, or one for each output channel. */
+/* One number, or one per output channel. */
 static enum status check_per_channel(const struct node *node, size_t i, const char *name,
                                      size_t channels, struct error *err)
 {
@@ -141,7 +141,7 @@ static int qgemm_beside(const struct node *node, size_t i, int axis)
     return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
 
-/* Scratch of int32, one for each element of a tensor, filled by quant_widen(). */
+/* Scratch of int32 with one element per element of a tensor, filled by quant_widen(). */
 static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
                                  int32_t **ret, struct error *err)
 {
@@ -153,9 +153,9 @@ static enum status widen_operand(const struct kernel_args *args, size_t i, size_
     return STATUS_OK;
 }
 
-/* dst = sums * factor, as float32 or stored on the terms of `quant`; n elements from element `at`
- * of y on. The product is rounded to float32 before it is rounded to an integer, as ONNX Runtime
- * does: what lies closer to a tie than float32 can tell is a tie. */
+/* dst = sums * factor, as float32 or stored with `quant`; n elements from element `at` of y on. The
+ * product is rounded to float32 before it is rounded to an integer, as in ONNX Runtime: values that
+ * float32 cannot distinguish from a tie are ties. */
 static void finish_sums(const int32_t *sums, size_t n, float factor, const struct quant *quant,
                         struct tensor *y, size_t at)
 {
@@ -181,8 +181,8 @@ static float number_at(const struct tensor *tensor, size_t i)
 
 /* ---- convolutions ---- */
 
-/* Widened x and w and the int32 convolution. w_index: which operand holds the weights; zero points
- * follow at x_zero and w_zero. */
+/* Widens x and w, and computes the int32 convolution. w_index is the operand with the weights;
+ * x_zero and w_zero are the operands with the zero points. */
 static enum status convolve(const struct kernel_args *args, const struct conv_shape *conv,
                             size_t w_index, size_t x_zero, size_t w_zero, const int32_t *bias,
                             int32_t *dst, struct error *err)
@@ -240,8 +240,8 @@ static enum status param_layout(const struct tensor *operand, const struct tenso
     return matmul_param_init(&operand->shape, &param->shape, rows, "a parameter", ret, err);
 }
 
-/* Scratch of int32 less the zero points of rows or columns; the operand is matrices of
- * [lines, line] or, on the right, [line, lines]. */
+/* Scratch of int32 minus the zero points of rows or columns. The operand has matrices [lines, line]
+ * or, on the right, [line, lines]. */
 static enum status widen_matrices(const struct kernel_args *args, const struct tensor *operand,
                                   const struct tensor *zeros, bool rows, size_t height,
                                   size_t width, int32_t **ret, struct error *err)
@@ -261,7 +261,7 @@ static enum status widen_matrices(const struct kernel_args *args, const struct t
     return STATUS_OK;
 }
 
-/* y = a * b in int32; a and b are operands `left` and `right`, y is zero before. */
+/* y = a * b in int32; a and b are operands `left` and `right`, y is initially zero. */
 static enum status multiply(const struct kernel_args *args, const struct matmul_shape *shape,
                             size_t left, const struct tensor *left_zero, size_t right,
                             const struct tensor *right_zero, int32_t *y, struct error *err)
@@ -351,7 +351,7 @@ static void start_sums(const struct gemm_shape *gemm, const struct tensor *c, in
             sums[i * gemm->n + j] = c ? ((const int32_t *)c->data)[i * row + j * column] : 0;
 }
 
-/* B less its zero points, which belong to columns of the product. */
+/* B minus its zero points, which belong to columns of the product. */
 static enum status widen_right(const struct kernel_args *args, const struct gemm_shape *gemm,
                                int32_t **ret, struct error *err)
 {

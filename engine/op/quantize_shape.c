@@ -1,4 +1,4 @@
-/* Which scale and zero point go with which element. */
+/* Maps elements to their scale and zero point. */
 
 #include "engine/op/geometry.h"
 #include "engine/op/resolve.h"
@@ -26,7 +26,7 @@ enum status quant_layout_init(const struct node *node, const struct shape *x,
     }
     if (node->opset < 13)
         return error_set(err, STATUS_UNSUPPORTED, "a scale per channel needs opset 13 or later");
-    /* The default axis of 1 does not exist in a vector, where only one reading makes sense. */
+    /* The default axis of 1 does not exist in a vector: use its only axis. */
     if (x->rank == 1 && axis == 1)
         axis = 0;
     TRY(infer_axis(&axis, x->rank, err));

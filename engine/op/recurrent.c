@@ -51,7 +51,7 @@ static bool find_function(const char *name, enum recurrent_function *ret)
     return false;
 }
 
-/* Takes the next of the node's numbers; returns `otherwise` if none is left. */
+/* Takes the next of the node's numbers, or `otherwise` if none is left. */
 static float next_number(const float **numbers, size_t *left, float otherwise)
 {
     if (!*left)
@@ -269,7 +269,7 @@ static double clipped(const struct recurrent_run *run, double x)
     return run->shape.clips ? fmax(-clip, fmin(clip, x)) : x;
 }
 
-/* Returns bias i of a row, in which W's biases precede R's. */
+/* Returns bias i of a row; W's biases come before R's. */
 static double bias_at(const struct recurrent_run *run, size_t i)
 {
     return run->bias ? run->bias[i] : 0;
@@ -393,7 +393,7 @@ static enum status project(const struct kernel_args *args, const struct recurren
     return STATUS_OK;
 }
 
-/* Opens a state that begins as operand `from`, or as zeros, and ends as output `to`. */
+/* Opens a state that starts as operand `from`, or as zeros, and ends as output `to`. */
 static enum status open_state(const struct kernel_args *args, const struct recurrent *r,
                               const double *from, size_t to, double **ret, struct error *err)
 {
@@ -429,7 +429,7 @@ KERNEL(kernel_recurrent)
     run.sums = kernel_scratch(args, r->batch, (r->width + r->hidden) * sizeof(double), err);
     TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;
-    if (run.y) /* what lies beyond sequence_lens */
+    if (run.y) /* the part beyond sequence_lens */
         zero_bytes(run.y, shape_count(&(*args->out[0])->shape) * sizeof(double));
     for (size_t d = 0; d < r->directions; d++) {
         run.direction = d;
@@ -447,7 +447,7 @@ KERNEL(kernel_recurrent)
 #define RECURRENT_ATTRS                                                                            \
     "activation_alpha:floats activation_beta:floats activations:strings clip:float "               \
     "direction:string hidden_size:int layout:int"
-/* output_sequence: of opset 1; an output that the file names is made all the same */
+/* output_sequence exists in opset 1; an output that the file names is always computed */
 #define ENTRY(op, inputs, outputs, attrs)                                                          \
     {                                                                                              \
         op, 1, 0, 3, inputs, 0, outputs, OP_HEAVY, RECURRENT_ATTRS " output_sequence:int" attrs,   \

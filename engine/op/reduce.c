@@ -34,10 +34,10 @@ static int reduce_axis(const struct node *node, const int *axes)
                                                              : from - __builtin_popcount(before);
 }
 
-/* ---- rows of the input and where they go ---- */
+/* ---- input rows and their outputs ---- */
 
 struct reduce_cursor {
-    struct strided_iterator it; /* of the outer dimensions; offset 0: of the row in the output */
+    struct strided_iterator it; /* of the outer dimensions; offset 0: of the row's output */
     size_t row;                 /* innermost extent */
     bool row_reduced;
     size_t rows;
@@ -80,7 +80,7 @@ enum map { MAP_NONE, MAP_ABS, MAP_SQUARE, MAP_EXP };
 
 enum reduce_finish { FINISH_NONE, FINISH_MEAN, FINISH_ROOT, FINISH_LOG };
 
-/* How each operator maps, folds and finishes; integers stay integers where `is_whole`. */
+/* How each operator maps, combines and finishes; integers stay integers if `is_whole`. */
 static const struct reducer {
     enum map map;
     enum fold fold;
@@ -97,7 +97,7 @@ static const struct reducer {
     [OP_REDUCE_SUM_SQUARE] = {MAP_SQUARE, FOLD_SUM, FINISH_NONE, true},
 };
 
-/* One pass over the input. Of the two accumulators one is used. */
+/* One pass over the input, with one of the two accumulators. */
 struct pass {
     enum fold fold;
     enum map map;
@@ -129,7 +129,7 @@ static double larger(double a, double b)
     return a > b || a != a ? a : b;
 }
 
-/* Four sums side by side: one after the other, each addition would wait for the last. */
+/* Four parallel sums: in a single one, each addition would wait for the last. */
 static double sum_row(const double *x, size_t n)
 {
     double a = 0, b = 0, c = 0, d = 0;
@@ -208,7 +208,7 @@ static void run_pass(const struct pass *pass, const struct tensor *x, unsigned a
     }
 }
 
-/* How many elements go into one of the output. */
+/* Number of elements per output element. */
 static double group_size(const struct shape *shape, unsigned axes)
 {
     double size = 1;
@@ -218,7 +218,7 @@ static double group_size(const struct shape *shape, unsigned axes)
     return size;
 }
 
-/* The step after the fold; `shift` may be NULL. */
+/* The step after the reduction; `shift` may be NULL. */
 static void finish_sums(enum reduce_finish finish, double divisor, const double *shift, double *sum,
                         size_t count)
 {
@@ -232,7 +232,7 @@ static void finish_sums(enum reduce_finish finish, double divisor, const double 
     }
 }
 
-/* log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 where that is not finite. */
+/* log(sum(exp(x))) = m + log(sum(exp(x - m))) with m the maximum, or 0 if that is not finite. */
 static void find_shift(const struct tensor *x, unsigned axes, double *shift, size_t count)
 {
     struct pass pass = {.fold = FOLD_MAX, .sum = shift};
@@ -287,7 +287,7 @@ KERNEL(kernel_reduce)
 
 /* ---- maxima, minima ---- */
 
-/* The maximum or minimum of nothing: the end of the dtype's range. */
+/* The maximum or minimum of an empty set: the end of the dtype's range. */
 static void identity(bool largest, enum dtype dtype, void *ret)
 {
     double real = largest ? -INFINITY : INFINITY;
@@ -296,7 +296,7 @@ static void identity(bool largest, enum dtype dtype, void *ret)
         *(uint8_t *)ret = !largest;
 }
 
-/* Folds n elements into *to: blocks onto each other, then the block onto itself, by halves. */
+/* Reduces n elements into *to: first block by block, then the block itself by halves. */
 static enum status fold_row(binary_row row, const void *from, enum dtype dtype, size_t n, void *to)
 {
     uint64_t block[BLOCK]; /* room for elements of any dtype */

@@ -40,7 +40,7 @@ static enum status read_modes(const struct node *node, struct resize_plan *plan,
     return STATUS_OK;
 }
 
-/* The axes that scales, sizes and roi talk about. */
+/* The axes that scales, sizes and roi refer to. */
 static enum status read_axes(const struct node *node, int rank, int *ret, int *ret_count,
                              struct error *err)
 {
@@ -111,7 +111,7 @@ static enum status apply_size(struct resize_axis *axis, int64_t size, struct err
     return STATUS_OK;
 }
 
-/* keep_aspect_ratio_policy: one scale for all the axes, the smallest or the largest. */
+/* keep_aspect_ratio_policy: one scale for all axes, the smallest or the largest. */
 static enum status keep_aspect(struct resize_plan *plan, enum policy policy, const int *axes,
                                int count, struct error *err)
 {
@@ -176,7 +176,7 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-/* resize_plan_init() with the contents given apart, as kernels have them; NULL: left out. */
+/* resize_plan_init() with separate contents, for kernels; NULL: omitted. */
 static enum status resize_plan_from(const struct node *node, const struct shape *x,
                                     const struct tensor *roi, const struct tensor *scales,
                                     const struct tensor *sizes, struct resize_plan *ret,
@@ -195,7 +195,7 @@ static enum status resize_plan_from(const struct node *node, const struct shape 
         TRY(read_roi(roi, axes, count, &plan, err));
     for (int i = 0; i < x->rank; i++) {
         struct resize_axis *axis = &plan.axis[i];
-        /* exactly: a scale next to 1 still moves the coordinates */
+        /* exactly: a scale close to 1 still changes coordinates */
         bool whole = !crop || (axis->start == 0 && axis->end == 1);
         if (axis->out == axis->in && axis->scale == 1 && whole)
             axis->resized = false;
@@ -211,7 +211,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
     const struct value *sizes = node_input(node, 3);
     bool crop =
         node_word(node, "coordinate_transformation_mode", COORDINATES) == RESIZE_TF_CROP_AND_RESIZE;
-    /* An operand of no elements is as good as known. */
+    /* An operand without elements counts as known. */
     bool known = true;
     known = known && (!scales || scales->known || !shape_count(&scales->shape));
     known = known && (!sizes || sizes->known || !shape_count(&sizes->shape));
@@ -256,7 +256,7 @@ static enum status infer_resize(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* A scale next to 1 blends images though their number stays, and a region may turn them round. */
+/* A scale close to 1 blends images although their number stays, and a region may reverse them. */
 static int resize_axis(const struct node *node, const int *axes)
 {
     struct resize_plan plan;
@@ -268,7 +268,7 @@ static int resize_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 1);
 }
 
-/* With another policy two sizes with the same result differ in scale. */
+/* With another policy two sizes with the same result may differ in scale. */
 static int resize_beside(const struct node *node, size_t i, int axis)
 {
     (void)axis;
@@ -276,8 +276,8 @@ static int resize_beside(const struct node *node, size_t i, int axis)
                                                                             : BATCH_OTHER;
 }
 
-/* ---- taps: which input positions make an output position, and how much each counts; positions
- * outside are clamped to the edge, or left out (exclude_outside) ---- */
+/* ---- taps: the input positions of an output position and their weights; positions outside are
+ * clamped to the edge, or omitted (exclude_outside) ---- */
 
 /* x / scale, by the exact ratio where there is one. A scale that was given is float32, and so is
  * the quotient: 6.5 / 2.6 is then 2.5, as was meant, and not a little more. */
@@ -297,8 +297,8 @@ static double source_position(const struct resize_plan *plan, const struct resiz
     case RESIZE_HALF_PIXEL:
         return unscale(axis, x + 0.5) - 0.5;
     case RESIZE_HALF_PIXEL_SYMMETRIC:
-        /* in / 2 * (1 - out / (scale * in)) + (x + 0.5) / scale - 0.5 with one division, so that
-         * the middle of the output is the middle of the input, exactly */
+        /* in / 2 * (1 - out / (scale * in)) + (x + 0.5) / scale - 0.5 with a single division, so
+         * that the middle of the output is exactly the middle of the input */
         return axis->from_sizes ? unscale(axis, x + 0.5) - 0.5
                                 : (in - 1) / 2 + unscale(axis, x + 0.5 - out / 2);
     case RESIZE_PYTORCH_HALF_PIXEL:
@@ -351,13 +351,13 @@ static double triangle(double x)
     return x < 1 ? 1 - x : 0;
 }
 
-/* How far the kernel is stretched: antialiasing when going down. */
+/* Stretch of the kernel: more than 1 for antialiasing when shrinking. */
 static double kernel_scale(const struct resize_plan *plan, const struct resize_axis *axis)
 {
     return plan->antialias && axis->scale < 1 ? axis->scale : 1;
 }
 
-/* The first tap relative to the input position left of the source position. */
+/* The first tap, relative to the input position left of the source position. */
 static int64_t first_tap(const struct resize_plan *plan, const struct resize_axis *axis)
 {
     double reach = plan->mode == RESIZE_CUBIC ? 2 : 1;
@@ -369,7 +369,7 @@ size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis
     return plan->mode == RESIZE_NEAREST ? 1 : (size_t)(2 - 2 * first_tap(plan, axis));
 }
 
-/* A position may lie anywhere (crop regions come from the model), beyond int64 too. */
+/* A position can be anywhere, even beyond int64, because crop regions come from the model. */
 static double bounded(double x, const struct resize_axis *axis)
 {
     double low = -1e9 - (double)axis->in, high = 1e9 + 2 * (double)axis->in;
@@ -418,10 +418,10 @@ bool resize_taps(const struct resize_plan *plan, const struct resize_axis *axis,
 }
 
 struct table {
-    size_t taps;    /* for each output position */
+    size_t taps;    /* per output position */
     size_t *index;  /* [out, taps] */
     double *weight; /* [out, taps] */
-    bool *outside;  /* [out], tf_crop_and_resize: the extrapolation value */
+    bool *outside;  /* [out], tf_crop_and_resize: use the extrapolation value */
 };
 
 static enum status table_fill(const struct kernel_args *args, const struct resize_plan *plan,
@@ -446,7 +446,7 @@ static enum status table_fill(const struct kernel_args *args, const struct resiz
 
 /* ---- passes ---- */
 
-/* An array seen as [outer, extent, inner] from the axis of the pass. */
+/* An array seen as [outer, extent, inner] around the current axis. */
 struct stage {
     const char *data;
     size_t item; /* bytes of an element */
@@ -462,7 +462,7 @@ static size_t stage_product(const struct stage *stage, int begin, int end)
     return count;
 }
 
-/* Skips weights of 0, so that infinities and NaN beside an exact position do not count. */
+/* Skips weights of 0, so that infinities and NaN beside an exact position do not matter. */
 static void weigh_row(double *dst, const double *src, const size_t *index, const double *weight,
                       size_t taps, size_t inner)
 {
@@ -477,7 +477,7 @@ static void weigh_row(double *dst, const double *src, const size_t *index, const
     }
 }
 
-/* The same for a whole row of the last axis, where every output is one element. */
+/* The same for a whole row of the last axis, if every output is one element. */
 static void weigh_elements(double *dst, const double *src, const struct table *table, size_t out)
 {
     const size_t *index = table->index;
@@ -516,7 +516,7 @@ static enum status pass(const struct kernel_args *args, const struct stage *from
     return STATUS_OK;
 }
 
-/* Runs the pass along one axis; *stage becomes its result. */
+/* Resizes along one axis; *stage becomes the result. */
 static enum status advance(const struct kernel_args *args, const struct resize_plan *plan,
                            struct table *table, int axis, struct stage *stage, struct error *err)
 {

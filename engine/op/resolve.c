@@ -1,7 +1,7 @@
-/* Works out what attributes and integer operands of shape operators mean for given extents.
+/* Resolves attributes and integer operands of shape operators for given extents.
  *
- * Numbers here come from a file or from a request: every sum and product is overflow-checked, or
- * its factors are bounded first. */
+ * Numbers come from a file or a request: every sum and product is overflow-checked, or its factors
+ * are bounded first. */
 #include "engine/op/resolve.h"
 
 #include <string.h>
@@ -122,7 +122,7 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
     bool allow_zero = node_int(node, "allowzero", 0) != 0;
     struct shape out = {.rank = (int)count}, remaining = *data;
     int unknown = -1;
-    int64_t named = 1; /* product of the dimensions given as numbers */
+    int64_t named = 1; /* product of the explicit dimensions */
     for (int i = 0; i < out.rank; i++) {
         int64_t dim = out.dims[i] = wanted[i];
         if (dim == -1) {
@@ -136,7 +136,7 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
                     "dimension %d of the new shape is 0 (copy from the input), but the "
                     "input %s has no such dimension",
                     i, shape_text(data, from));
-            /* A copied dimension cancels out, also when it is zero. */
+            /* A copied dimension cancels out, even if it is zero. */
             out.dims[i] = data->dims[i];
             remaining.dims[i] = 1;
         } else if (dim < 0 || __builtin_mul_overflow(named, dim, &named)) {
@@ -185,7 +185,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* One axis of extent n; numpy's rules, INT64_MIN and INT64_MAX included. */
+/* One axis of extent n, by numpy's rules, INT64_MIN and INT64_MAX included. */
 static void slice_axis(int64_t n, int64_t start, int64_t end, int64_t step, struct slice *ret,
                        int axis)
 {
@@ -266,7 +266,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
 
 /* ---- Pad, CenterCropPad ---- */
 
-/* The extent after padding; a mode that repeats the data needs data to repeat. */
+/* The extent after padding; modes that repeat data need some. */
 static enum status pad_axis(const struct shape *data, int axis, struct padding *padding,
                             struct error *err)
 {
@@ -276,7 +276,7 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
                          "axis %d of extent %lld cannot be padded by %lld and %lld, expected 0 or "
                          "more to be left",
                          axis, (long long)n, (long long)begin, (long long)end);
-    /* Comparing with -n first keeps the sum of what is cut from overflowing. */
+    /* The comparison with -n prevents overflow of the sum of removed elements. */
     bool cut_all = begin < -n || end < -n || n + (begin < 0 ? begin : 0) + (end < 0 ? end : 0) <= 0;
     if (cut_all && (begin > 0 || end > 0) && padding->mode != PAD_CONSTANT)
         return error_set(err, STATUS_SHAPE,
@@ -320,8 +320,8 @@ static enum status resolve_pad(const struct node *node, const struct shape *data
     return STATUS_OK;
 }
 
-/* half rounded down in the direction ONNX gives: cropping starts at floor(difference / 2), padding
- * puts the odd element at the end. */
+/* half, rounded down as ONNX specifies: cropping starts at floor(difference / 2), padding adds the
+ * odd element at the end */
 static enum status resolve_center(const struct node *node, const struct shape *data,
                                   const struct tensor *const *operands, struct padding *ret,
                                   struct error *err)

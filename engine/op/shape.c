@@ -1,5 +1,5 @@
-/* Operators that make, describe and rearrange tensors: the table and inference. Where a shape is
- * given by the contents of an operand, resolve.c works it out, or the output stays unknown. */
+/* Operators that make, describe and rearrange tensors: the table and inference. If a shape depends
+ * on the contents of an operand, resolve.c computes it, or the output stays unknown. */
 #include <math.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     return infer_output(node, 0, dtype, &out, err);
 }
 
-/* How many elements operands[0] … operands[1] step operands[2] has. */
+/* Number of elements from operands[0] to operands[1] with step operands[2]. */
 static enum status range_integers(const struct tensor *const *operands, int64_t *ret_count,
                                   struct error *err)
 {
@@ -218,7 +218,7 @@ static enum status infer_transpose(struct node *node, struct error *err)
     unsigned seen = 0;
     for (int i = 0; i < shape->rank; i++) {
         const int64_t axis = perm ? perm[i] : shape->rank - 1 - i;
-        if (axis < 0 || axis >= shape->rank) /* negative ones are not ONNX's */
+        if (axis < 0 || axis >= shape->rank) /* ONNX does not allow negative ones */
             return error_set(err, STATUS_SHAPE, "perm holds axis %lld, expected 0 to %d",
                              (long long)axis, shape->rank - 1);
         if (seen & 1u << axis)
@@ -446,7 +446,7 @@ static int slice_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* The end may have the batch in it. */
+/* The end may contain the batch. */
 static int slice_beside(const struct node *node, size_t i, int axis)
 {
     (void)node, (void)axis;
@@ -513,7 +513,7 @@ KERNEL(kernel_constant_of_shape)
     return STATUS_OK;
 }
 
-/* start + i * delta, each element by itself: no error adds up. */
+/* Computes start + i * delta for each element, so that errors do not accumulate. */
 KERNEL(kernel_range)
 {
     struct tensor *out = *args->out[0];
@@ -551,7 +551,7 @@ KERNEL(kernel_eye_like)
     return STATUS_OK;
 }
 
-/* ---- describers: the contents of the input do not matter, and may be missing ---- */
+/* ---- describers: the input's contents are not used and may be missing ---- */
 
 static const struct shape *described(const struct kernel_args *args)
 {
@@ -679,7 +679,7 @@ KERNEL(kernel_expand)
     return STATUS_OK;
 }
 
-/* Each axis becomes two: the repeats, which do not move in the source, and the data. */
+/* Each axis becomes two: the repeats, with a source step of 0, and the data. */
 KERNEL(kernel_tile)
 {
     const struct tensor *x = args->in[0];
@@ -701,7 +701,7 @@ KERNEL(kernel_tile)
     return STATUS_OK;
 }
 
-/* Keeps columns first … last-1 of every row, clears the rest. */
+/* Keeps columns first … last-1 of every row and clears the others. */
 KERNEL(kernel_trilu)
 {
     const struct tensor *x = args->in[0];
@@ -735,8 +735,8 @@ KERNEL(kernel_trilu)
     return STATUS_OK;
 }
 
-/* Both block operators split two axes of one side in (outer, block) and move the blocks:
- * depth [N, (b, b, C) or (C, b, b), H, W] and space [N, C, (H, b), (W, b)]. */
+/* Both block operators split two axes of one side in (outer, block) and move the blocks: depth is
+ * [N, (b, b, C) or (C, b, b), H, W], space [N, C, (H, b), (W, b)]. */
 KERNEL(kernel_blocks)
 {
     const struct tensor *x = args->in[0];
@@ -760,7 +760,7 @@ KERNEL(kernel_blocks)
     } axes[] = {{(size_t)deep->dims[0], d[0], w[0]},     {channels, channel, w[1]},
                 {(size_t)deep->dims[2], d[2], w[2] * b}, {block, column * b, w[2]},
                 {(size_t)deep->dims[3], d[3], w[3] * b}, {block, column, w[3]}};
-    /* In the order of the output, so that it is written from front to back. */
+    /* In output order, so that the output is written sequentially. */
     static const int space_order[] = {0, 1, 2, 3, 4, 5};
     static const int dcr_order[] = {0, 3, 5, 1, 2, 4}, crd_order[] = {0, 1, 3, 5, 2, 4};
     const int *order = to_space ? space_order : depth_first ? dcr_order : crd_order;

@@ -56,7 +56,7 @@ static enum status infer_arg(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I64, &out, err);
 }
 
-/* ArgMax: the axis that it looks along is left out unless keepdims. */
+/* ArgMax drops its axis unless keepdims. */
 static int arg_axis(const struct node *node, const int *axes)
 {
     const int from = batch_of_first(node, axes);
@@ -108,7 +108,7 @@ struct sort_key {
     int64_t index;
 };
 
-/* a comes after b: a smaller key, or the same key further back. */
+/* True if a comes after b: a smaller key, or an equal key at a later position. */
 static bool behind(const struct sort_key *a, const struct sort_key *b)
 {
     return a->key != b->key ? a->key < b->key : a->index > b->index;
@@ -128,7 +128,7 @@ static void sift_down(struct sort_key *heap, size_t count, size_t i)
     heap[i] = item;
 }
 
-/* The first k of n keys, best first, into heap[k]. */
+/* Selects the first k of n keys, best first, into heap[k]. */
 static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, size_t k)
 {
     for (size_t i = 0; i < k; i++)
@@ -136,7 +136,7 @@ static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, 
     for (size_t i = k / 2; i-- > 0;)
         sift_down(heap, k, i);
     for (size_t i = k; i < n; i++) {
-        /* A later element of the same key never displaces an earlier one. */
+        /* A later element with the same key never replaces an earlier one. */
         if (keys[i] > heap[0].key) {
             heap[0] = (struct sort_key){keys[i], (int64_t)i};
             sift_down(heap, k, 0);
@@ -242,7 +242,7 @@ static int compare_firsts(const void *left, const void *right, void *context)
     return a < b ? -1 : a > b;
 }
 
-/* Keys of slice s are those of x with coordinate s on the axis, in order. */
+/* Slice s has the keys of x with coordinate s on the axis, in order. */
 static void slices_read(const struct tensor *x, size_t outer, size_t inner, struct slices *slices)
 {
     if (outer == 1) {
@@ -258,8 +258,8 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
 /* The groups of equal slices: runs of `order`, positions sorted by contents, then position. */
 struct groups {
     size_t *order;  /* [count] */
-    size_t *starts; /* [groups + 1]: where in order each group begins */
-    size_t *rank;   /* [groups]: groups in the order of the output */
+    size_t *starts; /* [groups + 1]: start of each group in order */
+    size_t *rank;   /* [groups]: groups in output order */
     size_t count;
 };
 
@@ -281,7 +281,7 @@ static void groups_find(const struct slices *slices, bool sorted, struct groups 
         qsort_r(groups->rank, groups->count, sizeof *groups->rank, compare_firsts, groups->order);
 }
 
-/* The end of the group that begins at `start` in order. */
+/* The end of the group that starts at `start` in order. */
 static size_t group_end(const struct groups *groups, size_t start)
 {
     size_t low = 0, high = groups->count;
@@ -295,7 +295,7 @@ static size_t group_end(const struct groups *groups, size_t start)
     return groups->starts[low + 1];
 }
 
-/* Makes output i, a list; NULL in *ret where it is not wanted. */
+/* Creates output i, a list; *ret is NULL if it is not wanted. */
 static enum status output_list(const struct kernel_args *args, size_t i, size_t count,
                                int64_t **ret, struct error *err)
 {
@@ -377,7 +377,7 @@ static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t
         keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
 }
 
-/* The axis is the innermost one: one line from front to back. */
+/* The axis is the innermost one: one contiguous line. */
 static int64_t arg_line(const struct arg *arg, size_t start)
 {
     uint64_t best = 0, keys[BLOCK];
@@ -394,7 +394,7 @@ static int64_t arg_line(const struct arg *arg, size_t start)
     return (int64_t)index;
 }
 
-/* n <= BLOCK neighbouring lines, `step` elements from one element to the next. */
+/* n <= BLOCK neighbouring lines, with elements `step` apart. */
 static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
 {
     uint64_t best[BLOCK] = {0}, keys[BLOCK];

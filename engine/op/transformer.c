@@ -1,5 +1,5 @@
-/* ONNX's Attention and RotaryEmbedding: reads and checks a node's attributes and
- * operands, and infers its outputs. */
+/* ONNX's Attention and RotaryEmbedding: reads and checks attributes and operands, and infers
+ * outputs. */
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +54,8 @@ static enum status load_flags(const struct node *node, struct attention_call *ca
     return STATUS_OK;
 }
 
-/* Divides the last dimension of a merged operand, heads * numbers per head, by the heads. */
+/* Divides the last dimension of a merged operand, heads * numbers per head, by the number of
+ * heads. */
 static enum status split_heads(const char *name, int64_t hidden, int64_t heads, int64_t *ret,
                                struct error *err)
 {
@@ -140,7 +141,7 @@ static enum status load_past(const struct node *node, struct attention_call *cal
     return STATUS_OK;
 }
 
-/* The mask broadcasts to [batch, q_heads, rows, keys], but for keys it may leave out at the end. */
+/* The mask must broadcast to [batch, q_heads, rows, keys], but may omit keys at the end. */
 static enum status check_mask(const struct node *node, const struct attention_call *call,
                               struct error *err)
 {
@@ -195,7 +196,7 @@ enum status attention_call_load(const struct node *node, struct attention_call *
 bool attention_call_sees(const struct attention_call *call, int64_t row, int64_t key,
                          int64_t offset)
 {
-    const int64_t ahead = key - row - offset; /* of the row's own position */
+    const int64_t ahead = key - row - offset; /* relative to the row's own position */
     return !(call->is_causal && ahead > 0) && !(call->right >= 0 && ahead > call->right) &&
            !(call->left >= 0 && -ahead > call->left);
 }
@@ -291,7 +292,7 @@ static int attention_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 3);
 }
 
-/* A mask of two or three dimensions is for all images. */
+/* A mask of two or three dimensions applies to all images. */
 static int attention_beside(const struct node *node, size_t i, int axis)
 {
     const int rank = node->inputs[i]->shape.rank;
@@ -310,7 +311,7 @@ static int rotary_beside(const struct node *node, size_t i, int axis)
 
 /* ---- Attention ---- */
 
-/* K or V of all images: what was there before, and what is added. */
+/* K or V of all images: the past and the added ones. */
 struct cache {
     const double *past, *added;
     int64_t heads, past_rows, added_rows, width;
@@ -344,16 +345,16 @@ static void store_cache(const struct kernel_args *args, enum attention_output ou
 struct attend_call {
     struct attention_call call;
     const double *in[ATTENTION_VALID];
-    const int64_t *valid; /* keys of each image, or NULL */
-    const double *mask;   /* or NULL; steps of its four dimensions, 0 where it is broadcast */
+    const int64_t *valid; /* number of keys of each image, or NULL */
+    const double *mask;   /* or NULL; steps of its four dimensions, 0 for broadcast ones */
     bool mask_is_bool;
     int64_t mask_step[4], mask_keys;
     struct cache k, v;
     double *y, *scores;  /* NULL: not wanted */
-    double *row, *shown; /* [keys]: what becomes probabilities, what ATTENTION_SCORES gets */
+    double *row, *shown; /* [keys]: future probabilities, and contents of ATTENTION_SCORES */
 };
 
-/* The addend of a key's score: -inf where the key is hidden. */
+/* The addend of a key's score; -inf for a hidden key. */
 static double bias_of(const struct attend_call *a, int64_t image, int64_t head, int64_t row,
                       int64_t key)
 {
@@ -361,7 +362,7 @@ static double bias_of(const struct attend_call *a, int64_t image, int64_t head, 
     const int64_t offset = a->valid ? a->valid[image] - call->rows : call->past;
     if (!attention_call_sees(call, row, key, offset) || (a->valid && key >= a->valid[image]))
         return -INFINITY;
-    if (key >= a->mask_keys) /* of a mask without keys there are no data, either */
+    if (key >= a->mask_keys) /* a mask without keys has no data */
         return -INFINITY;
     if (!a->mask)
         return 0;
@@ -370,7 +371,7 @@ static double bias_of(const struct attend_call *a, int64_t image, int64_t head, 
     return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
 }
 
-/* a->row becomes the probabilities of one row's keys, a->shown its scores before that. */
+/* Computes the probabilities of one row's keys in a->row, and its earlier scores in a->shown. */
 static void attend_row(struct attend_call *a, const double *q, int64_t image, int64_t head,
                        int64_t row)
 {
@@ -456,7 +457,7 @@ static void open_mask(const struct kernel_args *args, struct attend_call *a)
     }
 }
 
-/* nonpad_kv_seqlen, of 0 to `keys` for each image. */
+/* Checks nonpad_kv_seqlen: 0 to `keys` for each image. */
 static enum status check_valid(const int64_t *valid, size_t count, int64_t keys, struct error *err)
 {
     for (size_t image = 0; image < count; image++)
@@ -490,7 +491,7 @@ static enum status open_attend(const struct kernel_args *args, struct attend_cal
     a->v.added = a->in[ATTENTION_V];
     a->v.width = call->width;
     open_mask(args, a);
-    /* Whatever the file says: row + offset and key - row - offset stay within int64_t. */
+    /* For any file, row + offset and key - row - offset fit in int64_t. */
     return a->valid ? check_valid(a->valid, (size_t)call->batch, call->keys, err) : STATUS_OK;
 }
 
@@ -515,7 +516,7 @@ KERNEL(kernel_onnx_attention)
 
 /* ---- RotaryEmbedding ---- */
 
-/* Which row of the tables rotates a token. */
+/* The row of the tables that rotates a token. */
 static enum status table_row(const struct kernel_args *args, const struct rotary_call *call,
                              int64_t image, int64_t token, int64_t *ret, struct error *err)
 {

@@ -48,7 +48,7 @@ double work_attention(const struct node *node)
     return (elements_of(node_input(node, 0)) + elements_of(node_output(node, 0))) * keys;
 }
 
-/* The filters w slide over an image, each of their taps once for each element. */
+/* The filters w slide over an image; each tap is used once per element. */
 static double filter_work(const struct value *image, const struct value *w)
 {
     if (!w || w->shape.rank < 1 || w->shape.dims[0] < 1)

@@ -1,14 +1,15 @@
-/* Attention: softmax(scale * q k^T + biases) v, as exporters write it, becomes one operator that
- * reads q, k and v where the products left them and writes its result as the next product wants it.
+/* Attention: exporters' softmax(scale * q k^T + biases) v becomes one operator that reads q, k and
+ * v from the results of the products before it, and writes its result in the layout of the product
+ * after it.
  *
  *     q ─ (moves, · number) ─┐
  *     k ─ (moves, · number) ─┴ MatMul ─ · number ─ + bias ─ Softmax ─ MatMul ─ (moves) ─ y
  *     v ─ (moves) ──────────────────────────────────────────────────────┘
  *
- * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also taken: Einsum in place of
+ * "Moves" are Transposes, Reshapes, Splits, Slices … (view.h). Also supported: Einsum in place of
  * MatMul, the second product transposed (v^T softmax^T), biases and masks of any broadcastable
- * shape, Where with a mask that is constant, PyTorch's Where(IsNaN(p), 0, p) after the Softmax.
- * Swin adds two biases, with Reshapes between. */
+ * shape, Where with a constant mask, PyTorch's Where(IsNaN(p), 0, p) after the Softmax. Swin adds
+ * two biases, with Reshapes between. */
 #include "engine/op/attention.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ struct match {
     struct attention attention;
     struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* what is read */
     struct shape scores;                              /* of the first product's result */
-    struct value *result;                             /* of the second product, or a move of it */
+    struct value *result; /* of the second product, or a moved form of it */
 };
 
 static bool is_float(const struct value *value)
@@ -31,14 +32,14 @@ static bool is_float(const struct value *value)
            shape_count(&value->shape);
 }
 
-/* Operands of a product of batched matrices, [..., m, k] and [..., k, n] or, where `b_transposed`
- * is set, [..., n, k]. */
+/* Operands of a product of batched matrices, [..., m, k] and [..., k, n] or, with `b_transposed`,
+ * [..., n, k]. */
 struct batched_product {
     struct value *a, *b;
     bool b_transposed;
 };
 
-/* "… i d, … j d -> … i j" or "… i j, … j d -> … i d", with the same letters in front. */
+/* Reads "… i d, … j d -> … i j" or "… i j, … j d -> … i d", with the same letters in front. */
 static bool read_equation(const struct node *node, bool *ret_transposed)
 {
     char text[64];
@@ -75,7 +76,7 @@ static bool read_product(const struct node *node, struct batched_product *ret)
 
 /* ---- the scores, from the Softmax upwards ---- */
 
-/* A bias that changes nothing. */
+/* True for a bias of zeros. */
 static bool is_nothing(const struct value *value)
 {
     if (!value->known || value->dtype != DTYPE_F32)
@@ -87,7 +88,7 @@ static bool is_nothing(const struct value *value)
     return true;
 }
 
-/* `bias` is added to scores of `shape`. */
+/* Adds `bias` to the match; it applies to scores of `shape`. */
 static bool take_bias(struct match *m, struct value *bias, const struct shape *shape)
 {
     struct attention *a = &m->attention;
@@ -99,7 +100,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
-    for (int plain = 0; plain < 2; plain++) { /* as it lies, if what it is made from does not fit */
+    for (int plain = 0; plain < 2; plain++) { /* as it is, if its source does not fit */
         struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
@@ -120,7 +121,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* Whether the mask hides all keys of some row. */
+/* True if the mask hides all keys of some row. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;
@@ -137,8 +138,8 @@ static bool hides_a_row(const struct value *condition, bool where)
     return false;
 }
 
-/* scores where the constant `condition` says so, else a number so low that its exponential is 0. In
- * a row where nothing is kept it must be so low, too, that adding a score does not change it. */
+/* Makes a bias from the constant `condition`: 0 where scores are kept, otherwise a number so low
+ * that its exponential is 0. In a row where nothing is kept, adding a score must not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {
@@ -153,14 +154,14 @@ static struct value *mask_of(struct match *m, const struct value *condition, boo
     return mask;
 }
 
-/* Whether a Reshape leaves rows and keys alone. */
+/* True if a Reshape does not change rows and keys. */
 static bool keeps_matrices(const struct shape *a, const struct shape *b)
 {
     return a->rank >= 2 && b->rank >= 2 && a->dims[a->rank - 1] == b->dims[b->rank - 1] &&
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* Following first operands through what find_scores() passes: do they come from a product? */
+/* True if first operands, traced through the nodes that find_scores() passes, lead to a product. */
 static bool leads_to_product(const struct value *value)
 {
     enum { LONGEST = 6 };
@@ -186,8 +187,8 @@ static bool leads_to_product(const struct value *value)
     return false;
 }
 
-/* The operand of a two-operand node that leads to the scores: the other one is a constant, or is
- * broadcast, or comes from elsewhere; else the first is meant. */
+/* The operand of a two-operand node that leads to the scores: the other one is a constant, is
+ * broadcast, or has another source. Otherwise it is the first. */
 static size_t scores_operand(const struct node *node)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1];
@@ -197,7 +198,7 @@ static size_t scores_operand(const struct node *node)
     return !b->known && shape_equal(&b->shape, y) && leads_to_product(b) && !leads_to_product(a);
 }
 
-/* One node between product and Softmax; the value above it, or NULL. */
+/* Passes one node between product and Softmax. Returns the value above it, or NULL. */
 static struct value *pass_score_node(struct match *m, struct node *node)
 {
     struct attention *a = &m->attention;
@@ -218,7 +219,7 @@ static struct value *pass_score_node(struct match *m, struct node *node)
             return NULL;
         a->scale *= node->op == OP_DIV ? 1 / factor : factor;
         return node->inputs[i];
-    case OP_ADD: /* what scales the sum would scale the bias, too */
+    case OP_ADD: /* a factor of the sum would scale the bias, too */
         i = scores_operand(node);
         return shape_equal(&node->inputs[i]->shape, y) && a->scale == 1 &&
                        take_bias(m, node->inputs[1 - i], y)
@@ -239,7 +240,7 @@ static struct value *pass_score_node(struct match *m, struct node *node)
     }
 }
 
-/* The scores' product; what stands between is noted in m. */
+/* Finds the scores' product; records the nodes between in m. */
 static const struct node *find_scores(struct match *m, struct value *scores)
 {
     enum { LONGEST = 12 };
@@ -265,8 +266,8 @@ static const struct node *find_scores(struct match *m, struct value *scores)
 
 /* ---- operands ---- */
 
-/* [..., rows, columns] of one operand against the batch dimensions of the scores. `transposed`: it
- * lies as [..., columns, rows]. */
+/* Matches [..., rows, columns] of one operand with the batch dimensions of the scores.
+ * `transposed`: it is stored as [..., columns, rows]. */
 static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
                          struct value **ret, struct access_map *ret_map)
 {
@@ -306,8 +307,8 @@ static int64_t largest_stride_first(const struct access_map_part *a,
     return b->stride - a->stride;
 }
 
-/* `view` shows the product's result in another order; the inverse: where in that order the
- * product's elements go. groups: extents of batch, rows, columns. */
+/* Inverts `view`, which shows the product's result in another order: computes where the product's
+ * elements go in that order. groups: extents of batch, rows, columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
     struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
@@ -445,7 +446,7 @@ static bool is_row_softmax(const struct node *node)
     return axis == -1 || axis == rank - 1;
 }
 
-/* Fills m from the Softmax; *ret_at is the second product. */
+/* Fills m, starting at the Softmax; *ret_at is the second product. */
 static bool find_attention(struct match *m, struct node *softmax, struct node **ret_at)
 {
     struct attention *a = &m->attention;
@@ -463,7 +464,7 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     const struct node *source = find_scores(m, softmax->inputs[0]);
     if (!source || !read_product(source, &first))
         return false;
-    /* the scores are the first product's batch by batch, also where a Reshape has regrouped them */
+    /* the scores are the first product's, batch by batch, even if a Reshape has regrouped them */
     a->batch = 1;
     for (int d = 0; d < m->scores.rank - 2; d++)
         a->batch *= m->scores.dims[d];
@@ -471,7 +472,7 @@ static bool find_attention(struct match *m, struct node *softmax, struct node **
     if (!take_operand(m, first.a, false, true, &m->q, &a->q) ||
         !take_operand(m, first.b, !first.b_transposed, true, &m->k, &a->k))
         return false;
-    /* v against the batch dimensions that the second product sees */
+    /* v with the batch dimensions of the second product */
     struct value *v = transposed ? second.a : second.b;
     const int rank = v->shape.rank;
     const bool v_transposed = transposed || second.b_transposed;

@@ -1,10 +1,11 @@
 /* Follows the images of a batch through a graph.
  *
- * A value is free of images, or its elements belong to them in turns: of the elements in a row,
- * `span` belong to the first image, `span` to the second and so on, and after the last image the
- * first follows again. So a Reshape changes nothing. Other operators need an axis along which the
- * images alternate; it need not be as long as the batch, as windows, heads or tokens may have been
- * merged into it. The operators' records say what becomes of it (engine/op/batch.h). */
+ * A value is either free of images, or its elements alternate between the images: `span`
+ * consecutive elements belong to the first image, `span` to the second and so on, and after the
+ * last image the first follows again. So a Reshape changes nothing. Other operators need an axis
+ * along which the images alternate. It may be longer than the batch, because windows, heads or
+ * tokens may have been merged into it. The operators' records define the effect on the axis
+ * (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
 
 #include <stdlib.h>
@@ -15,9 +16,9 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* Spans of values that belong to images but say where others lie, so few operators may read them. A
- * MaxPool's indices, which count from the first image; tuples that begin with the number of their
- * own image, or numbers of their own image's rows in a list of all rows. */
+/* Special spans of values that belong to images but contain positions, so few operators may read
+ * them: a MaxPool's indices, which count from the first image; tuples that begin with the number of
+ * their own image, or numbers of their own image's rows in a list of all rows. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -27,15 +28,15 @@ static bool span_is_places(size_t span)
 }
 
 struct batch_proof {
-    const struct graph *base; /* what was specialised; or NULL */
+    const struct graph *base; /* the graph before specialisation; or NULL */
     size_t batch;
     size_t *spans;  /* by value->index; 0: free */
     int *axes;      /* of the inputs of one node */
-    uint64_t *hash; /* FNV-1a of what an image reads of free values, and of its shapes */
+    uint64_t *hash; /* FNV-1a of free values that an image reads, and of its shapes */
 };
 
-/* Whether a MaxUnpool's indices come from a MaxPool of images as large as its results. Then the
- * indices of an image point into that image, wherever it lies in the batch. */
+/* True if a MaxUnpool's indices come from a MaxPool of images as large as its results. The indices
+ * of an image then point into that image, wherever it lies in the batch. */
 static bool proof_unpools_itself(const struct node *node)
 {
     const struct node *pool = node->inputs[1]->producer;
@@ -57,8 +58,8 @@ static size_t proof_span(const struct batch_proof *proof, const struct node *nod
     return span;
 }
 
-/* The axis along which the images alternate; BATCH_MIXES: none does, BATCH_FREE. *ret_run: how many
- * of its elements in a row belong to one image. */
+/* The axis along which the images alternate, BATCH_MIXES for none, or BATCH_FREE. *ret_run is the
+ * number of its consecutive elements that belong to one image. */
 static int proof_axis_of(const struct batch_proof *proof, const struct shape *shape, size_t span,
                          size_t *ret_run)
 {
@@ -79,8 +80,8 @@ static int proof_axis(const struct batch_proof *proof, const struct node *node, 
     return span ? proof_axis_of(proof, &node->inputs[i]->shape, span, &ignored) : BATCH_FREE;
 }
 
-/* Fills proof->axes. How many elements in a row belong to one image on the axes of the inputs,
- * which has to be the same; 0: it is not, or one has no such axis. */
+/* Fills proof->axes. Returns the number of consecutive elements per image on the inputs' axes,
+ * which must be equal; 0: they differ, or an input has no such axis. */
 static size_t proof_find_axes(const struct batch_proof *proof, const struct node *node)
 {
     size_t run = 0;
@@ -111,7 +112,7 @@ static void proof_hash(const struct batch_proof *proof, const void *data, size_t
         *proof->hash = (*proof->hash ^ byte[b]) * 0x100000001b3u;
 }
 
-/* Adds the shape that one image has, which lies on `axis`. */
+/* Adds the shape of one image, which lies on `axis`. */
 static void proof_hash_shape(const struct batch_proof *proof, const struct shape *shape, int axis)
 {
     for (int k = 0; k < shape->rank; k++) {
@@ -138,8 +139,8 @@ static void proof_hash_shapes(const struct batch_proof *proof, const struct node
             proof_hash_shape(proof, &node->outputs[i]->shape, proof_axis_of_output(node, i, axis));
 }
 
-/* Adds what all images read as a whole. Not a constant of the file, which is the same for every
- * size of the batch. */
+/* Adds values that all images read as a whole, except constants of the file, which are the same for
+ * every batch size. */
 static void proof_hash_whole(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -150,8 +151,8 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* Whether all images read the same numbers of a free value along its axis `at`, `run` elements in a
- * row for each. Adds those of the first image to the hash. */
+/* True if all images read the same numbers of a free value along its axis `at`, `run` consecutive
+ * elements each. Adds those of the first image to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {
@@ -194,8 +195,8 @@ static bool proof_free_are_alike(const struct batch_proof *proof, const struct n
     return true;
 }
 
-/* A Gather along the axis of the images (as exporters write as_strided): every image takes from
- * itself, and from the same places. *ret: the span of the result. */
+/* A Gather along the images' axis (exporters write as_strided so): every image reads from itself,
+ * at the same positions. *ret: the span of the result. */
 static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct tensor *indices = node->inputs[1]->known;
@@ -221,8 +222,8 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     return true;
 }
 
-/* Returns the span of a scatter's operand, or the block of a constant that has the same block for
- * each image, whose numbers it adds to the hash. 0: it is neither. */
+/* Returns the span of a scatter's operand, or the block size of a constant that has the same block
+ * for each image; adds the block's numbers to the hash. 0: it is neither. */
 static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -239,7 +240,7 @@ static size_t proof_block(const struct batch_proof *proof, const struct node *no
     return count % proof->batch == 0 ? block : 0;
 }
 
-/* Returns the place of an element among those of its image. */
+/* Returns the position of an element among those of its image. */
 static size_t proof_place(const struct batch_proof *proof, size_t at, size_t span)
 {
     return at / (span * proof->batch) * span + at % span;
@@ -259,8 +260,8 @@ static size_t proof_addressed(const struct tensor *tuples, size_t depth, size_t 
     return at * resolve_extent(data, (int)depth, data->rank);
 }
 
-/* True for a ScatterND at constant places (exporters write t[..., :2] += r so) if each image
- * changes only itself, at the same places in the same order. *ret: the span of the result. */
+/* True for a ScatterND at constant positions (exporters write t[..., :2] += r so) if each image
+ * changes only itself, at the same positions in the same order. *ret: the span of the result. */
 static bool proof_scatter_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -351,7 +352,7 @@ static int64_t proof_bound(const struct value *value)
     return INT64_MAX;
 }
 
-/* Whether the node adds the index of each image's first row to row indices that an ArgMax or a TopK
+/* True if the node adds the index of each image's first row to row indices that an ArgMax or a TopK
  * found within that image. Exporters write f[arange(n), i] this way, with the rows of all images in
  * one list f. *ret: rows per image. */
 static bool proof_adds_own(const struct batch_proof *proof, const struct node *node, int64_t *ret)
@@ -363,7 +364,7 @@ static bool proof_adds_own(const struct batch_proof *proof, const struct node *n
     if (!first->known || first->dtype != DTYPE_I64 || each == 0 || count % proof->batch != 0 ||
         proof_span(proof, node, k) != each || shape_count(&chosen->shape) != count)
         return false;
-    /* arange(n)[:, None]: one number for a row of the output. */
+    /* arange(n)[:, None]: one number per row of the output. */
     const size_t firsts = shape_count(&first->shape), shares = firsts ? count / firsts : 1;
     const bool is_of_rows = first->shape.rank == out->rank &&
                             first->shape.dims[0] == out->dims[0] && firsts == (size_t)out->dims[0];
@@ -429,7 +430,7 @@ static size_t proof_output_span(const struct batch_proof *proof, const struct sh
     return run * resolve_extent(shape, axis + 1, shape->rank);
 }
 
-/* Notes where the outputs have the images; false: the proof ends. */
+/* Records the images' positions in the outputs. Returns false if the proof fails. */
 static bool proof_visit(const struct batch_proof *proof, const struct node *node)
 {
     const struct batch_rule *rule = op_record(node->op)->batch;
@@ -459,7 +460,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         return true;
     }
     *proof->hash = before;
-    /* Of one image only what it reads is wanted. */
+    /* For one image only its inputs matter. */
     const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
     const int axis = proof->batch == 1     ? 0
                      : !run || !rule->axis ? BATCH_MIXES
@@ -480,7 +481,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
     return true;
 }
 
-/* Whether the output has one part for each image, in their order. */
+/* True if the output has one part per image, in order. */
 static bool proof_is_output(const struct batch_proof *proof, const struct value *output)
 {
     const size_t span = output->known ? 0 : proof->spans[output->index];

@@ -1,10 +1,10 @@
-/* Dynamically quantized products ("quantize_dynamic") as what they compute in real numbers:
+/* Converts dynamically quantized products ("quantize_dynamic") to products of real numbers:
  *
  *     x → DynamicQuantizeLinear ─ q, z ─▶ ConvInteger(w, w_z) → Cast → Mul(s · w_s) → y
  *     x → DynamicRound → Conv((w - w_z) · w_s) → y
  *
- * so that all that is done for float32 products is done for them. Sums of integers become sums of
- * the same numbers in float32, which are rounded as those of any other product are. */
+ * so that all optimizations of float32 products apply. Sums of integers become sums of the same
+ * numbers in float32, with the usual rounding. */
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 
@@ -24,7 +24,7 @@ static bool same_or_none(const struct value *value, const struct value *wanted)
     return value ? value == wanted : !wanted;
 }
 
-/* Operand i with its zero point; its scale is found later. */
+/* Reads operand i with its zero point; the scale is set later. */
 static bool read_side(const struct node *integer, size_t i, struct side *ret)
 {
     const struct value *x = node_input(integer, i), *zero = node_input(integer, i + 2);
@@ -48,7 +48,7 @@ static bool is_scale_of(const struct side *side, const struct value *value)
     return is_f32_constant(value);
 }
 
-/* How many numbers a constant may have: one, or one per result channel of a matrix product. */
+/* True if a constant has one number, or one per result channel of a matrix product. */
 static bool fits_columns(const struct tensor *constant, const struct dynamic_product *product)
 {
     const struct shape *weights = &product->right.weights->shape;
@@ -102,8 +102,8 @@ static struct value *real_weights(struct edit *edit, const struct side *side)
     return real;
 }
 
-/* Returns the input of a DynamicQuantizeLinear, rounded as it rounds. The node that does so is
- * inserted once, before node *n, and *n grows by one. */
+/* Returns the input of a DynamicQuantizeLinear, rounded like it. The rounding node is inserted
+ * once, before node *n, and *n grows by one. */
 static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {

@@ -84,7 +84,7 @@ struct node *edit_only_reader(const struct edit *edit, const struct value *value
     return NULL;
 }
 
-/* Bodies name outer values through value->outer. */
+/* Bodies refer to outer values through value->outer. */
 static void replace_in_bodies(const struct node *node, struct value *from, struct value *to)
 {
     for (size_t a = 0; a < node->attr_count; a++) {
@@ -147,7 +147,7 @@ bool edit_has_body(const struct node *node)
     return false;
 }
 
-/* Backwards over the topological order: a node lives when somebody reads one of its outputs. */
+/* Backwards over the topological order: a node is live if one of its outputs has a reader. */
 void edit_sweep(struct edit *edit)
 {
     struct graph *graph = edit->graph;
@@ -194,7 +194,7 @@ void edit_sweep(struct edit *edit)
                 node->outputs[o]->producer = NULL;
     }
     graph->node_count = kept;
-    /* Constants nobody reads any more give their memory back. */
+    /* Free the memory of unused constants. */
     for (size_t v = 0; v < graph->value_count; v++) {
         struct value *value = graph->values[v];
         if (value->known && !wanted[v]) {

@@ -1,5 +1,5 @@
-/* Bias, residual and activation move into the node in front of them, so that its kernel applies
- * them while the result is still in registers. */
+/* Fuses bias, residual and activation into the node before them, so that its kernel applies them
+ * while the result is still in registers. */
 #include <string.h>
 
 #include "engine/op/ops.h"
@@ -18,7 +18,7 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
     return true;
 }
 
-/* A product of 8-bit integers that the backend gives an epilogue. */
+/* A product of 8-bit integers whose kernel supports an epilogue. */
 static bool is_integer_product(const struct edit *edit, const struct node *node)
 {
     return quantize_makes_float(node) && edit_kernel_can(edit, node, KERNEL_FLOAT_EPILOGUE);
@@ -50,7 +50,7 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Operands that a product of 8-bit integers leaves out, up to `count`. */
+/* Appends NULL for the omitted operands of a product of 8-bit integers, up to `count`. */
 static bool complete_operands(struct edit *edit, struct node *product, size_t count)
 {
     while (product->input_count < count)
@@ -59,7 +59,7 @@ static bool complete_operands(struct edit *edit, struct node *product, size_t co
     return true;
 }
 
-/* Gives `matmul`, which has none, its bias. */
+/* Sets the bias of `matmul`, which has none. */
 static bool set_bias(struct edit *edit, struct node *matmul, struct value *bias)
 {
     if (matmul->op == OP_MATMUL)
@@ -114,7 +114,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
             residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
             continue;
         size_t p = edit_position(graph, product);
-        if (!best || p > best_at) { /* the later one: its operands are freshest in the cache */
+        if (!best || p > best_at) { /* the later one, whose operands are still in the cache */
             best = product;
             best_at = p;
             side = i;
@@ -135,7 +135,8 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
 }
 
 /* The axis of `value` that is the last dimension (the columns) of the product of 8-bit integers
- * that makes it, directly or through a Transpose; *ret_product: that product. -1: there is none. */
+ * that makes it, directly or through a Transpose; *ret_product is that product. -1: there is
+ * none. */
 static int column_axis(const struct edit *edit, const struct value *value,
                        struct node **ret_product)
 {
@@ -156,7 +157,7 @@ static int column_axis(const struct edit *edit, const struct value *value,
     return node && node->op != OP_QLINEAR_CONV && is_integer_product(edit, node) ? axis : -1;
 }
 
-/* A factor a column becomes part of the weights' scales: ConvNeXt's layer scale. */
+/* Folds a factor per column into the weights' scales: ConvNeXt's layer scale. */
 static bool fuse_factor(struct edit *edit, struct node *mul)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -193,7 +194,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
     return false;
 }
 
-/* product → views → Add: the residual is viewed as the product's result instead. */
+/* product → views → Add: applies the inverse views to the residual instead. */
 static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;

@@ -1,6 +1,6 @@
-/* Constant folding, specialisation for concrete shapes, and the rewrites of weights that need no
- * shapes. Folding runs the reference kernels through the interpreter, so that a folded value and a
- * computed one cannot disagree. */
+/* Constant folding, specialisation for concrete shapes, and rewrites of weights that need no
+ * shapes. Folding runs the reference kernels through the interpreter, so that folded and computed
+ * values cannot differ. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +24,8 @@ static bool all_inputs_known(const struct node *node)
 /* Limits the work of folding, so that a load stays fast. Larger products run in each pass. */
 #define FOLDED_WORK 1e10
 
-/* Would folding blow memory up? A folded tensor may be as large as what it is made from, or small
- * (16 MiB); Expand and Tile of a scalar to a gigabyte stay nodes. */
+/* True if folding uses little memory: the result may be as large as its inputs, or small (16 MiB).
+ * Expand and Tile of a scalar to a gigabyte stay nodes. */
 static bool worth_folding(const struct node *node)
 {
     size_t in = 0, out = 0;
@@ -45,7 +45,7 @@ static bool worth_folding(const struct node *node)
             !size_add(out, bytes, &out))
             return false;
     }
-    /* ConstantOfShape, which the zoo stores weights with, has a tiny input. */
+    /* ConstantOfShape, which the zoo uses for weights, has a tiny input. */
     return out <= (16u << 20) || out / 4 <= in || node->op == OP_CONSTANT_OF_SHAPE;
 }
 
@@ -95,8 +95,8 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
     return STATUS_OK;
 }
 
-/* Identity (also of an initialiser), inference-mode Dropout, a Concat of one value and, once dtypes
- * are inferred, a Cast to the dtype there is pass their input on. */
+/* True for nodes that pass their input on: Identity (also of an initialiser), inference-mode
+ * Dropout, a Concat of one value and, once dtypes are inferred, a Cast to the same dtype. */
 static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))
@@ -117,7 +117,7 @@ static bool is_graph_input(const struct graph *graph, const struct value *value)
     return false;
 }
 
-/* The mask of a Dropout that nobody reads is not computed. */
+/* The mask of a Dropout is not computed if it has no reader. */
 static void drop_unread_mask(const struct graph *graph, struct node *node)
 {
     const struct value *mask = node->op == OP_DROPOUT ? node_output(node, 1) : NULL;
@@ -135,7 +135,8 @@ static void drop_unread_mask(const struct graph *graph, struct node *node)
     node->output_count = 1;
 }
 
-/* An output that would become an input or a constant keeps its Identity: somebody must copy. */
+/* Keeps the Identity of an output that would become an input or a constant, because it must be
+ * copied. */
 static void drop_identity(struct graph *graph, struct node *node)
 {
     struct value *from = node->outputs[0], *to = node->inputs[0];
@@ -150,9 +151,9 @@ static bool may_fold(const struct node *node)
     return !op_has(node->op, OP_NO_FOLD) && !edit_has_body(node);
 }
 
-/* Flatten → Softmax → Reshape back, as the importer writes Softmax of older opsets, is a Softmax
- * along the only dimension from the Flatten's axis on that is not 1. So is each operator that has a
- * rule beside its axis and no other attribute. */
+/* Flatten → Softmax → Reshape back, the importer's form of Softmax of older opsets, is a Softmax
+ * along the only dimension from the Flatten's axis on that is not 1. The same holds for each
+ * operator with a rule beside its axis and no other attribute. */
 static void fold_flat_softmax(struct edit *edit, struct node *back)
 {
     struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;
@@ -195,7 +196,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
             drop_identity(graph, node);
             if (node->op == OP_NONE)
                 continue;
-            if (node->op == OP_DROPOUT) /* of a constant it is one, whatever its ratio */
+            if (node->op == OP_DROPOUT) /* with a constant input it is constant for any ratio */
                 node->input_count = 1;
         }
         bool known = all_inputs_known(node);
@@ -264,8 +265,8 @@ static bool quantizes_f32(const struct node *node)
            !is_narrow((enum dtype)node_int(node, "precision", DTYPE_NONE));
 }
 
-/* Whether the graph has 16-bit floats and all of them may be widened. Not for graphs with bodies,
- * or where scales of a quantization are float16: those kernels require their dtypes. */
+/* True if the graph has 16-bit floats and all may be widened. Not for graphs with bodies, or with
+ * float16 scales of a quantization: those kernels require their dtypes. */
 static bool is_promoted(const struct graph *graph)
 {
     bool any = false;
@@ -329,8 +330,8 @@ static enum status promote_half(struct edit *edit)
 
 /* ---- per-channel scale and shift into convolutions ---- */
 
-/* Scales each output channel of a Conv's weights [M, …] by scale[m] and makes the bias
- * bias * scale + shift. New tensors: the old ones may be shared. */
+/* Scales each output channel of a Conv's weights [M, …] by scale[m] and sets the bias to bias *
+ * scale + shift. Makes new tensors, because the old ones may be shared. */
 static bool scale_conv(struct edit *edit, struct node *conv, const float *scale, const float *shift)
 {
     const struct tensor *old = conv->inputs[1]->known;
@@ -355,7 +356,8 @@ static bool scale_conv(struct edit *edit, struct node *conv, const float *scale,
     return true;
 }
 
-/* Is it a per-channel constant for [N, C, spatial…]: C elements along axis 1 of `rank`, or one? */
+/* True for a per-channel constant for [N, C, spatial…]: C elements along axis 1 of `rank`, or
+ * one. */
 static bool is_per_channel(const struct value *value, int64_t channels, int rank)
 {
     if (!is_f32_constant(value))
@@ -397,7 +399,8 @@ void fold_affine_norm(const struct node *node, float *scale, float *shift)
     }
 }
 
-/* Reads the y = x * scale + shift that a node applies per channel; false for other nodes. */
+/* Reads the y = x * scale + shift that a node applies per channel. Returns false for other
+ * nodes. */
 static bool affine_of(const struct node *node, const struct value *x, int64_t channels, int rank,
                       float *scale, float *shift)
 {
@@ -454,7 +457,7 @@ static bool fold_conv_affine(struct edit *edit, size_t *n)
     return true;
 }
 
-/* MatMulNBits with constant weights becomes MatMul with the weights that they mean. */
+/* MatMulNBits with constant weights becomes MatMul with dequantized weights. */
 static bool widen_nbits(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
@@ -484,7 +487,8 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
-/* Replaces an LSTM, GRU or RNN with constant W by all steps' product with W and a Recurrence. */
+/* Replaces an LSTM, GRU or RNN with constant W by the product of all steps with W, and a
+ * Recurrence. */
 static bool split_recurrent(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

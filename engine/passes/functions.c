@@ -26,8 +26,8 @@
 #include "engine/op/transformer.h"
 #include "engine/passes/functions.h"
 
-/* New nodes are put at graph->nodes[at], in front of `from`. After a failure every step returns
- * NULL, and edit->status says why. */
+/* New nodes are inserted at graph->nodes[at], before `from`. After a failure every step returns
+ * NULL, and edit->status has the reason. */
 struct expansion {
     struct edit *edit;
     struct node *from;
@@ -62,7 +62,7 @@ static struct value *expansion_emit(struct expansion *e, const struct function_s
 {
     size_t count = 0;
     if (e->edit->status != STATUS_OK)
-        return NULL; /* an operand could not be made */
+        return NULL; /* creating an operand failed */
     while (count < COUNT_OF(step->in) && step->in[count])
         count++;
     struct graph *graph = e->edit->graph;
@@ -125,13 +125,13 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
     return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
-/* A float32 number, rounded to the dtype that is computed in. */
+/* A float32 number, rounded to the dtype of the computation. */
 static struct value *number(struct expansion *e, float x, enum dtype dtype)
 {
     return cast(e, edit_constant(e->edit, DTYPE_F32, &SHAPE_SCALAR, &x), dtype);
 }
 
-/* 0 where `condition` holds, else -inf. */
+/* 0 where `condition` is true, otherwise -inf. */
 static struct value *hide_unless(struct expansion *e, struct value *condition, enum dtype dtype)
 {
     struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
@@ -146,7 +146,8 @@ static bool is_operand(const struct node *node, const struct value *value)
     return false;
 }
 
-/* `made` becomes output i of the node, where that is wanted. Returns what stands for it now. */
+/* Makes `made` output i of the node, if that is wanted. Returns the value that now represents
+ * it. */
 static struct value *bind(struct expansion *e, size_t i, struct value *made)
 {
     struct value *output = node_output(e->from, i);
@@ -170,11 +171,11 @@ struct attention_expansion {
     struct attention_call call;
     enum dtype dtype;
     int64_t group;      /* heads of Q that share one of K and V */
-    struct value *bias; /* what is added to the scores, [batch, q_heads, rows, keys] or what
-                           broadcasts to it; NULL: nothing */
+    struct value *bias; /* added to the scores, [batch, q_heads, rows, keys] or broadcast to it;
+                           NULL: nothing */
 };
 
-/* [batch, rows, heads * width] to [batch, heads, rows, width]. */
+/* Converts [batch, rows, heads * width] to [batch, heads, rows, width]. */
 static struct value *apart(struct attention_expansion *a, struct value *x, int64_t rows,
                            int64_t heads, int64_t width)
 {
@@ -183,7 +184,8 @@ static struct value *apart(struct attention_expansion *a, struct value *x, int64
     return a->call.merged ? transpose(a->e, reshape(a->e, x, dims, 4), perm, 4) : x;
 }
 
-/* [batch, heads, rows, width] with the heads in two dimensions, [kv_heads, heads / kv_heads]. */
+/* Splits the heads of [batch, heads, rows, width] in two dimensions, [kv_heads, heads /
+ * kv_heads]. */
 static struct value *grouped(struct attention_expansion *a, struct value *x, int64_t heads,
                              int64_t rows, int64_t width)
 {
@@ -200,7 +202,7 @@ static struct value *ungrouped(struct attention_expansion *a, struct value *x, i
     return a->group > 1 ? reshape(a->e, x, dims, 4) : x;
 }
 
-/* K or V with what was there before, bound to its output. */
+/* K or V with the past values before it, bound to its output. */
 static struct value *cached(struct attention_expansion *a, size_t operand, size_t past,
                             size_t present, int64_t width)
 {
@@ -230,7 +232,7 @@ static struct value *fixed_bias(struct attention_expansion *a)
     return hides ? cast(a->e, bias, a->dtype) : NULL;
 }
 
-/* [1, 1, rows, keys] of `key + by_row * row + more`, to be compared with the valid keys. */
+/* [1, 1, rows, keys] of `key + by_row * row + more`, for comparison with the valid keys. */
 static struct value *positions(struct attention_expansion *a, int64_t by_key, int64_t by_row,
                                int64_t more)
 {
@@ -244,15 +246,15 @@ static struct value *positions(struct attention_expansion *a, int64_t by_key, in
     return line;
 }
 
-/* A bound of a window, at most what reaches over all rows and keys. */
+/* A bound of a window, limited to the extent of all rows and keys. */
 static int64_t reach(const struct attention_call *c, int64_t bound)
 {
     const int64_t all = c->rows + c->keys;
     return bound < all ? bound : all;
 }
 
-/* The same where nonpad_kv_seqlen says how many keys are valid, n: the row's position is
- * row + n - rows. [batch, 1, rows, keys]. */
+/* The same if nonpad_kv_seqlen gives the number of valid keys, n: the row's position is row + n -
+ * rows. [batch, 1, rows, keys]. */
 static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
 {
     const struct attention_call *c = &a->call;
@@ -275,7 +277,7 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
     return hide_unless(e, sees, a->dtype);
 }
 
-/* The mask as numbers to be added, all keys wide. */
+/* The mask as an addend, extended to all keys. */
 static struct value *mask_bias(struct attention_expansion *a, struct value *mask)
 {
     struct expansion *e = a->e;
@@ -291,7 +293,7 @@ static struct value *mask_bias(struct attention_expansion *a, struct value *mask
     return expansion_join(e, mask, cast(e, low, a->dtype), -1);
 }
 
-/* Heads in two dimensions, as the scores have them. */
+/* Splits the heads of a bias in two dimensions, as in the scores. */
 static struct value *grouped_bias(struct attention_expansion *a, struct value *bias)
 {
     const struct attention_call *c = &a->call;
@@ -305,7 +307,7 @@ static struct value *grouped_bias(struct attention_expansion *a, struct value *b
     return reshape(a->e, bias, dims, 5);
 }
 
-/* Whether the line of a known mask that begins at element `first` keeps the key. */
+/* True if the line of a constant mask that starts at element `first` keeps the key. */
 static bool mask_keeps(const struct attention_call *c, const struct value *mask, size_t first,
                        int64_t key)
 {
@@ -317,11 +319,11 @@ static bool mask_keeps(const struct attention_call *c, const struct value *mask,
                                      : tensor_number(mask->known, at) > (double)-INFINITY;
 }
 
-/* Keys that are looked at before it is taken that there may be a row without any: sequences of half
- * a million would be looked at for minutes. */
+/* Limit of keys to check before assuming that a row may have none: checking sequences of half a
+ * million would take minutes. */
 #define LOOKS_MAX ((size_t)1 << 24)
 
-/* Whether a row may exist whose keys are all hidden. Softmax makes NaN of it, Attention 0. */
+/* True if a row may exist whose keys are all hidden. Softmax makes it NaN, Attention 0. */
 static bool may_hide_a_row(const struct attention_expansion *a, const struct value *mask,
                            bool has_valid)
 {
@@ -334,7 +336,7 @@ static bool may_hide_a_row(const struct attention_expansion *a, const struct val
     const size_t mask_rows = mask && s->rank > 1 ? (size_t)s->dims[s->rank - 2] : 1;
     size_t looks = 0;
     for (size_t at = 0; at < lines; at++) {
-        /* rows of the scores that this line of the mask is for */
+        /* rows of the scores that use this line of the mask */
         const int64_t first = mask_rows == 1 ? 0 : (int64_t)(at % mask_rows);
         const int64_t end = mask_rows == 1 ? c->rows : first + 1;
         for (int64_t row = first; row < end; row++) {
@@ -350,8 +352,8 @@ static bool may_hide_a_row(const struct attention_expansion *a, const struct val
     return false;
 }
 
-/* The scores, or probabilities, as they are at `stage`: an output, if it is the one asked for.
- * Returns what stands for them now. */
+/* Makes the scores, or probabilities, at `stage` an output if it is the requested one. Returns the
+ * value that now represents them. */
 static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
                            struct value *s)
 {
@@ -363,7 +365,7 @@ static struct value *shown(struct attention_expansion *a, enum attention_stage s
     return s;
 }
 
-/* scores + bias, with STAGE_BIASED and what was before it bound. */
+/* scores + bias; binds STAGE_BIASED and earlier stages. */
 static struct value *scores(struct attention_expansion *a, struct value *q, struct value *k)
 {
     static const int64_t perm4[4] = {0, 1, 3, 2}, perm5[5] = {0, 1, 2, 4, 3};
@@ -378,7 +380,7 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
     if (c->softcap > 0) {
-        /* of less than 1e-38 the reciprocal is no float32: what is off then is less than that */
+        /* the reciprocal of less than 1e-38 is not a float32: the error is then below that */
         const float inverse = fminf(1 / c->softcap, FLT_MAX);
         s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
         s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));
@@ -396,7 +398,7 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
     return shown(a, STAGE_BIASED, s);
 }
 
-/* Is every key hidden of a row? [batch, q_heads, rows, 1] or what broadcasts to it. */
+/* True where every key of a row is hidden: [batch, q_heads, rows, 1] or broadcast to it. */
 static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};
@@ -405,7 +407,7 @@ static struct value *hidden_rows(struct attention_expansion *a)
     return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
 }
 
-/* 0 where `hidden` holds, else x. */
+/* 0 where `hidden` is true, otherwise x. */
 static struct value *clear(struct attention_expansion *a, struct value *hidden, struct value *x)
 {
     struct value *zero = number(a->e, 0, a->dtype);
@@ -414,7 +416,7 @@ static struct value *clear(struct attention_expansion *a, struct value *hidden, 
     return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
-/* p v as Y has it. hidden: as above, or NULL where there is no such row. */
+/* p v in the layout of Y. hidden: as above, or NULL if there is no such row. */
 static struct value *results(struct attention_expansion *a, struct value *p, struct value *v,
                              struct value *hidden)
 {
@@ -427,7 +429,7 @@ static struct value *results(struct attention_expansion *a, struct value *p, str
     if (!c->merged)
         return hidden ? clear(a, hidden, y) : y;
     y = transpose(e, y, perm, 4);
-    if (hidden) { /* after all moves: attention writes its rows where they belong */
+    if (hidden) { /* after all moves, because attention writes its rows in place */
         int64_t dims[4] = {1, 1, 1, 1};
         for (int d = 1; d <= hidden->shape.rank; d++)
             dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];
@@ -467,9 +469,9 @@ static enum status expand_attention(struct expansion *e)
 
 /* ---- RotaryEmbedding ---- */
 
-/* [images, tokens, rotated / 2] of one of the tables, as it broadcasts to x with its heads apart:
- * [images, 1, tokens, rotated], or [images, tokens, 1, rotated] where they are merged. `negated`:
- * the first of a pair gets the negative. */
+/* [images, tokens, rotated / 2] of one of the tables, broadcast to x with separate heads: [images,
+ * 1, tokens, rotated], or [images, tokens, 1, rotated] if they are merged. `negated`: negates the
+ * first of a pair. */
 static struct value *rotary_table(struct expansion *e, const struct rotary_call *c, size_t operand,
                                   bool negated)
 {
@@ -487,7 +489,7 @@ static struct value *rotary_table(struct expansion *e, const struct rotary_call 
     return c->interleaved ? reshape(e, table, whole, 4) : table;
 }
 
-/* The two numbers of each pair in each other's place. */
+/* The two numbers of each pair swapped. */
 static struct value *swapped(struct expansion *e, const struct rotary_call *c, struct value *x)
 {
     if (!x)
@@ -526,8 +528,8 @@ static enum status expand_rotary(struct expansion *e)
 
 /* ---- both ---- */
 
-/* Numbers of a constant that says which row sees which key: 256 MiB of float32. A file of a few
- * bytes may ask for any. */
+/* Limit for a constant with visible keys per row: 256 MiB of float32. A file of a few bytes could
+ * request any size. */
 #define BIAS_MAX ((size_t)1 << 26)
 
 static bool is_bias_small(const struct node *node)
@@ -536,7 +538,7 @@ static bool is_bias_small(const struct node *node)
     struct error ignored;
     size_t count;
     if (attention_call_load(node, &c, &ignored) != STATUS_OK)
-        return true; /* the expansion says what is wrong */
+        return true; /* the expansion reports the error */
     const bool sees_all = !c.is_causal && c.left < 0 && c.right < 0;
     return sees_all || (size_mul((size_t)c.rows, (size_t)c.keys, &count) && count <= BIAS_MAX);
 }

@@ -13,7 +13,7 @@ static bool is_image(const struct value *value)
     return value && !value->known && value->dtype == DTYPE_F32 && value->shape.rank == 4;
 }
 
-/* One number for each image and channel of x. */
+/* True for one number per image and channel of x. */
 static bool is_gate_of(const struct value *gate, const struct value *x)
 {
     return is_image(gate) && gate->shape.dims[0] == x->shape.dims[0] && gate->shape.dims[1] == 1 &&
@@ -40,7 +40,7 @@ static bool give_mean(struct edit *edit, struct node *pool)
     return true;
 }
 
-/* The Conv becomes one with the Mul in front of it: x, weights, bias or none, gate, residual. */
+/* Fuses the Mul before a Conv into it: x, weights, bias or none, gate, residual. */
 static bool take_gate(struct edit *edit, struct node *conv)
 {
     const struct value *product = node_input(conv, 0);

@@ -1,9 +1,9 @@
-/* A ScaleShift that alone reads a Concat of channels reads the inputs of the Concat instead, which
- * is then not written. DenseNet has one before every layer. Saves 1 to 3 % of DenseNet-121's time
- * for one image, 9 % for eight (AVX-512, two threads). */
+/* A ScaleShift that is the only reader of a Concat of channels reads the inputs of the Concat
+ * instead, which is then not written. DenseNet has one before every layer. Saves 1 to 3 % of
+ * DenseNet-121's time for one image, 9 % for eight (AVX-512, two threads). */
 #include "engine/passes/passes.h"
 
-/* Whether the node concatenates images along their last dimension. */
+/* True if the node concatenates images along their last dimension. */
 static bool joins_channels(const struct node *concat)
 {
     const struct value *whole = concat->outputs[0];

@@ -1,18 +1,19 @@
 /* The layout pass: images are [N, spatial…, C] inside the engine.
  *
- * ONNX says [N, C, spatial…]. One pass over the nodes rewrites the graph so that it is again a
- * plain row-major graph, only with permuted shapes and axes:
+ * ONNX has [N, C, spatial…]. One pass over the nodes rewrites the graph to a row-major graph with
+ * permuted shapes and axes:
  *
- *   - an image operator the backend runs channels-last gets its operand so, and its result is so;
+ *   - an image operator that the backend runs channels-last gets its operand in this layout, as is
+ *     its result;
  *   - elementwise operators, Concat, Split, Softmax, reductions, … follow their operands: their
  *     axes are renumbered, their constants permuted;
- *   - a Transpose of such a value is composed with the permutation, which turns ConvNeXt's and
- *     Swin's own NCHW → NHWC transposes into nothing;
- *   - everything else, and the graph's outputs, get the value transposed back, which is only a view
- *     where all spatial extents are 1 (in front of Flatten → Gemm).
+ *   - a Transpose of such a value is composed with the permutation, which removes ConvNeXt's and
+ *     Swin's own NCHW → NHWC transposes;
+ *   - all other nodes, and the graph's outputs, get the value transposed back, which is only a view
+ *     if all spatial extents are 1 (before Flatten → Gemm).
  *
- * For every value there are up to two forms: as ONNX has it (plain) and channels-last. The pass
- * makes the missing one where it is needed, once. */
+ * Every value has up to two forms: ONNX's (plain) and channels-last. The pass makes the missing
+ * form where it is needed, once. */
 #include <assert.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ struct layout_pass {
     size_t node_count, node_capacity;
 };
 
-/* Logical axis a of rank r stands at this place channels-last. */
+/* Logical axis a of rank r has this position channels-last. */
 static int place_of_axis(int axis, int rank)
 {
     return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
@@ -75,14 +76,14 @@ static struct value *make_node(struct layout_pass *layout, struct value *from,
                           "layout", &from, 1, from->dtype, shape);
     if (!value)
         return NULL;
-    graph->node_count--; /* it stands in the new order only */
+    graph->node_count--; /* it is only in the new list */
     if (perm && !node_set_ints(graph, value->producer, "perm", perm, (size_t)shape->rank))
         edit_no_memory(layout->edit);
     push_node(layout, value->producer);
     return value;
 }
 
-/* Do both layouts have the same bytes? (one channel, or one pixel) */
+/* True if both layouts have the same bytes (one channel, or one pixel). */
 static bool same_bytes(const struct shape *plain)
 {
     size_t spatial = 1;
@@ -121,7 +122,8 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
-/* Forms of values made during the pass are not tracked: they are used where they are made. */
+/* Forms of values made during the pass are not tracked, because they are used where they are
+ * made. */
 static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
@@ -132,7 +134,7 @@ static bool is_last(struct layout_pass *layout, const struct value *value)
     return value && value->index < layout->form_count && forms_of(layout, value)->last == value;
 }
 
-/* The file's own Transpose from [N, spatial…, C] to [N, C, spatial…]. */
+/* True for the file's own Transpose from [N, spatial…, C] to [N, C, spatial…]. */
 static bool is_to_plain(const struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -180,7 +182,7 @@ static struct value *get_plain(struct layout_pass *layout, struct value *value)
     return forms->plain;
 }
 
-/* The node's result is channels-last from now on. */
+/* Records that the node's result is channels-last now. */
 static void mark_last(struct layout_pass *layout, struct value *value)
 {
     value->shape = channels_last_shape(&value->shape);
@@ -221,14 +223,14 @@ static void image_op(struct layout_pass *layout, struct node *node)
 
 /* ---- operators that follow their operands ---- */
 
-/* An operand of an elementwise operator of rank `rank`, channels-last; scalars stay. */
+/* An operand of an elementwise operator of rank `rank`, channels-last; scalars do not change. */
 static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank)
 {
     if (is_last(layout, value) || shape_count(&value->shape) == 1)
         return value;
     if (value->shape.rank == rank)
         return get_last(layout, value);
-    /* [C, 1, 1] and the like: numpy aligns at the end, so put ones in front first. */
+    /* [C, 1, 1] and the like: numpy aligns at the end, so prepend ones first. */
     struct shape full = {.rank = rank};
     int missing = rank - value->shape.rank;
     for (int a = 0; a < rank; a++)
@@ -294,7 +296,7 @@ static void follow_concat(struct layout_pass *layout, struct node *node, size_t 
 }
 
 /* Mean over the spatial axes (MnasNet, ShuffleNet, squeeze-and-excite): with keepdims the result is
- * channels-last too; without it is [N, C] in either layout. Other reductions go back to plain. */
+ * channels-last, too; without it is [N, C] in either layout. Other reductions return to plain. */
 static bool follows_reduce(struct layout_pass *layout, const struct node *node)
 {
     if ((node->op != OP_REDUCE_MEAN && node->op != OP_REDUCE_SUM && node->op != OP_REDUCE_MAX) ||
@@ -310,7 +312,7 @@ static bool follows_reduce(struct layout_pass *layout, const struct node *node)
         reduced[axes[i]] = true;
     if (node_int(node, "keepdims", 1))
         return true;
-    /* the order of what remains must be the same: not both a channel and a spatial axis */
+    /* the remaining axes must keep their order: not both a channel and a spatial axis */
     bool spatial_left = false;
     for (int a = 2; a < rank; a++)
         spatial_left = spatial_left || !reduced[a];
@@ -333,7 +335,7 @@ static void follow_axes(struct layout_pass *layout, struct node *node, size_t i,
     node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
 }
 
-/* Slice with constant axes: only the axes are renumbered. */
+/* Slice with constant axes: only renumbers the axes. */
 static bool follows_slice(struct layout_pass *layout, const struct node *node)
 {
     int64_t axes[TENSOR_MAX_RANK];
@@ -342,8 +344,8 @@ static bool follows_slice(struct layout_pass *layout, const struct node *node)
            edit_axes(node, 3, axes, &count);
 }
 
-/* NHWC to NCHW by the file's own Transpose of a plain value: what it reads is its result
- * channels-last already (the end of ConvNeXt's and of Swin's block). */
+/* The file's own Transpose of a plain value from NHWC to NCHW: its input is already its result in
+ * channels-last form (the end of ConvNeXt's and of Swin's block). */
 static bool is_way_back(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -351,7 +353,7 @@ static bool is_way_back(struct layout_pass *layout, const struct node *node)
            !is_last(layout, x);
 }
 
-/* A view of the same bytes from now on. */
+/* Turns the node into a view of the same bytes. */
 static void become_view(struct node *node)
 {
     node->op = OP_RESHAPE;
@@ -360,8 +362,8 @@ static void become_view(struct node *node)
     node->opset = 13;
 }
 
-/* Transpose of a channels-last value: the permutations are composed, to a view where nothing moves.
- * The result is plain. */
+/* Transpose of a channels-last value: composes the permutations, to a view if nothing moves. The
+ * result is plain. */
 static void compose_transpose(struct layout_pass *layout, struct node *node)
 {
     int rank = node->inputs[0]->shape.rank;
@@ -425,7 +427,7 @@ static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struc
     mark_last(layout, last->outputs[0]);
 }
 
-/* Scales and zero points of one number make these elementwise too. */
+/* Scalar scales and zero points make these elementwise, too. */
 static unsigned quantized_flags(const struct node *node)
 {
     bool of_two = false;
@@ -447,7 +449,7 @@ static unsigned quantized_flags(const struct node *node)
     return of_two ? OP_BROADCAST : OP_UNARY;
 }
 
-/* A Resize that stretches the image alone; told apart by the shapes as ONNX has them. */
+/* A Resize that only changes the image's sides; recognised by ONNX's shapes. */
 static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -501,7 +503,8 @@ static void follow(struct layout_pass *layout, struct node *node)
 void pass_layout(struct edit *edit)
 {
     struct graph *graph = edit->graph;
-    /* Values the pass adds are used where they are made; forms are kept for the others only. */
+    /* Values that the pass adds are used where they are made; forms are kept only for the
+     * others. */
     struct layout_pass layout = {
         .edit = edit,
         .graph = graph,

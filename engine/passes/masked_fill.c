@@ -1,11 +1,11 @@
-/* Rewrites x[mask] = constant (masked_fill). Exporters write it as a scatter to the places where
- * the mask is true; a Where chooses for each element:
+/* Rewrites x[mask] = constant (masked_fill). Exporters write it as a scatter to the positions where
+ * the mask is true; a Where selects each element instead:
  *
  *     mask → NonZero → Transpose ─ (columns → Concat) ─▶ ScatterND(x, places, Expand(c))
  *     mask → Reshape → Where(mask, c, x)
  *
- * The number of places depends on the data, so what follows has no known shape, and images cannot
- * be proven independent. A Where has x's shape and needs no list of places. */
+ * The number of positions depends on the data, so later shapes are unknown, and images cannot be
+ * proven independent. A Where has x's shape and needs no list of positions. */
 #include "engine/passes/functions.h"
 
 #include <string.h>
@@ -58,8 +58,8 @@ static bool masked_is_one(const struct value *value)
     return one && one->kind == ATTR_TENSOR && tensor_number(one->t, 0) == 1;
 }
 
-/* True for the Shape of the sum of all columns of `from`, to which a tracer expands each of them.
- * It may have passed a Where that sets lengths to 1: Expand then keeps the column's own. */
+/* True for the Shape of the sum of all columns of `from`, to which a tracer expands each of them. A
+ * Where may have set lengths to 1: Expand then keeps the column's own length. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;
@@ -90,7 +90,7 @@ static const struct node *masked_tuple_part(const struct value *part, int64_t at
     return from && masked_is_extent(expand->inputs[1], from) ? from : NULL;
 }
 
-/* Returns the NonZero at whose places a ScatterND writes; NULL: none. */
+/* Returns the NonZero whose positions a ScatterND writes; NULL: none. */
 static const struct node *masked_source(const struct value *tuples)
 {
     const struct node *concat = tuples->producer, *from = masked_places(tuples);
@@ -110,7 +110,7 @@ static const struct node *masked_source(const struct value *tuples)
     return from && from->inputs[0]->shape.rank == (int)concat->input_count ? from : NULL;
 }
 
-/* Returns the constant of one number that all updates repeat; NULL: none. */
+/* Returns the scalar constant that all updates repeat; NULL: none. */
 static const struct tensor *masked_number(const struct value *updates)
 {
     for (const struct node *node = updates->producer;

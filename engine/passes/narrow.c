@@ -1,9 +1,9 @@
-/* Activations in bfloat16 or float16 where the backend computes in it.
+/* Changes activations to bfloat16 or float16 where the backend supports it.
  *
  * The graph's own inputs and outputs keep their dtype; sums inside products are float32 in the
- * backend. A value's dtype is decided by the node that makes it; where a reader wants the other
- * one, a Cast stands between, once per value. What follows the last product, scores and boxes, is
- * float32: rounding it would gain nothing and cost the most. */
+ * backend. The node that makes a value decides its dtype. For a reader that needs the other dtype,
+ * a Cast is inserted, once per value. Values after the last product, scores and boxes, are float32:
+ * rounding them would gain nothing and cost the most precision. */
 #include <math.h>
 
 #include "engine/op/ops.h"
@@ -14,8 +14,8 @@ struct narrow {
     enum dtype dtype;                   /* the narrow one */
     struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
     size_t value_count;
-    bool *keeps_f32; /* by value->index: an output of the graph, or no product follows it */
-    bool *is_narrow; /* made so by this pass: a file's own 16-bit values are left alone */
+    bool *keeps_f32; /* by value->index: an output of the graph, or no product comes after it */
+    bool *is_narrow; /* this pass made it so: a file's own 16-bit values do not change */
 };
 
 static bool is_narrow(const struct narrow *narrow, const struct value *value)
@@ -28,7 +28,7 @@ static bool is_activation(const struct narrow *narrow, const struct value *value
     return value && !value->known && (value->dtype == DTYPE_F32 || is_narrow(narrow, value));
 }
 
-/* The value in `to`, by a Cast in front of node *at; NULL when out of memory. */
+/* Casts the value to `to` by a node before node *at; NULL when out of memory. */
 static struct value *cast_value(struct narrow *narrow, size_t *at, struct value *from,
                                 enum dtype to)
 {
@@ -50,7 +50,7 @@ static uint16_t narrow_bits(enum dtype dtype, float x)
     return float_to_half(isfinite(x) ? fminf(fmaxf(x, -greatest), greatest) : x);
 }
 
-/* Constants that an elementwise operator or Concat reads beside 16-bit activations. */
+/* Converts constants that an elementwise operator or Concat reads with 16-bit activations. */
 static struct value *narrow_constant(struct narrow *narrow, const struct tensor *from)
 {
     struct value *value = edit_constant(narrow->edit, narrow->dtype, &from->shape, NULL);
@@ -60,7 +60,7 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* The operands of a NARROW_SAME node that stay float32: its parameters. */
+/* True for operands of a NARROW_SAME node that stay float32: its parameters. */
 static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
@@ -76,7 +76,7 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
         struct value *value = node->inputs[i];
         bool residual = value && value == node->epilogue.residual && i == node->input_count - 1;
         enum dtype wanted = support == NARROW_NO ? DTYPE_F32 : narrow->dtype;
-        if (residual) /* added to the result where it lies: the same dtype */
+        if (residual) /* it is added in place, so it has the same dtype */
             wanted = node->outputs[0]->dtype;
         if (is_activation(narrow, value) && value->dtype != wanted)
             node->inputs[i] = cast_value(narrow, at, value, wanted);
@@ -87,7 +87,7 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
     }
 }
 
-/* The backend answers for a node as it was before this pass: all activations float32. */
+/* The backend's answer for a node before this pass: all activations float32. */
 static enum narrow_support ask_backend(const struct narrow *narrow, const struct node *node)
 {
     enum { MOST = 64 };
@@ -109,8 +109,8 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     return support;
 }
 
-/* A node whose activations must all have one type cannot make a float32 output of the graph from
- * 16-bit operands; it stays float32. */
+/* A node whose activations must all have one type stays float32 if it makes a float32 output of the
+ * graph. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     bool any = false;
@@ -126,7 +126,7 @@ static enum narrow_support support_of(const struct narrow *narrow, const struct 
     return support;
 }
 
-/* A Cast reads what it gets. */
+/* A Cast accepts any type. */
 static bool is_cast_to_float(const struct node *node)
 {
     return node->op == OP_CAST && dtype_is_float(node->outputs[0]->dtype) &&

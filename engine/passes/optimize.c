@@ -1,7 +1,7 @@
 /* Runs the passes that prepare a graph with known shapes for a backend, in order. */
 #include "engine/passes/passes.h"
 
-/* An output that is an input is copied: outputs must not change when the caller's buffer does. */
+/* Copies an output that is an input, because outputs must not change with the caller's buffer. */
 static void copy_inputs_to_outputs(struct edit *edit)
 {
     struct graph *graph = edit->graph;

@@ -1,4 +1,4 @@
-/* Patterns that exporters write out in primitives, recognised from their last node upwards. */
+/* Patterns of primitives from exporters, matched from their last node upwards. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "engine/op/geometry.h"
 #include "engine/passes/passes.h"
 
-/* The node that makes operand i of `node`, when it has operator `op`. */
+/* The node that makes operand i of `node`, if it has operator `op`. */
 static struct node *made_by(const struct node *node, size_t i, enum op op)
 {
     const struct value *value = node_input(node, i);
@@ -30,7 +30,7 @@ static struct value *other(const struct node *node, size_t i)
     return node->inputs[1 - i];
 }
 
-/* Clip(x + 3, 0, 6): returns x. */
+/* Matches Clip(x + 3, 0, 6): returns x. */
 static struct value *relu6_of_plus_3(const struct value *value)
 {
     const struct node *clip = value ? value->producer : NULL;
@@ -46,7 +46,7 @@ static struct value *relu6_of_plus_3(const struct value *value)
     return NULL;
 }
 
-/* Is `node` v / 6 or v * (1/6)? Returns v. */
+/* If `node` is v / 6 or v * (1/6), returns v. */
 static struct value *sixth_of(const struct node *node)
 {
     if (node->op == OP_DIV && scalar_is(node->inputs[1], 6))
@@ -78,7 +78,7 @@ static bool match_hard(struct edit *edit, struct node *node)
     return false;
 }
 
-/* x * sigmoid(x), x * hard_sigmoid(x). */
+/* Matches x * sigmoid(x) and x * hard_sigmoid(x). */
 static bool match_gate(struct edit *edit, struct node *node)
 {
     for (size_t i = 0; node->op == OP_MUL && i < 2; i++) {
@@ -94,7 +94,7 @@ static bool match_gate(struct edit *edit, struct node *node)
     return false;
 }
 
-/* 1 + erf(x / sqrt 2): returns x. */
+/* Matches 1 + erf(x / sqrt 2): returns x. */
 static struct value *one_plus_erf(const struct value *value)
 {
     const struct node *add = value->producer;
@@ -114,7 +114,7 @@ static struct value *one_plus_erf(const struct value *value)
     return NULL;
 }
 
-/* GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
+/* Matches GELU: the product of x, 1 + erf(x / sqrt 2) and 0.5, in any grouping. */
 static bool match_gelu(struct edit *edit, struct node *node)
 {
     if (node->op != OP_MUL)
@@ -137,7 +137,7 @@ static bool match_gelu(struct edit *edit, struct node *node)
     return false;
 }
 
-/* Is `node` a mean over the last axis only, keeping it? */
+/* True if `node` is a mean over only the last axis with keepdims. */
 static bool is_last_axis_mean(const struct node *node)
 {
     int64_t axes[TENSOR_MAX_RANK];
@@ -147,7 +147,7 @@ static bool is_last_axis_mean(const struct node *node)
            axes[0] == node->inputs[0]->shape.rank - 1;
 }
 
-/* The mean over all spatial axes of an image, which keeps them: GlobalAveragePool. */
+/* Matches a mean over all spatial axes with keepdims: GlobalAveragePool. */
 static bool match_spatial_mean(struct edit *edit, struct node *node)
 {
     struct value *x = node_input(node, 0);
@@ -161,7 +161,7 @@ static bool match_spatial_mean(struct edit *edit, struct node *node)
     return edit_become(edit, node, OP_GLOBAL_AVERAGE_POOL, 1, &x, 1);
 }
 
-/* A float32 constant with one number for each channel of an image, as numpy broadcasts it. */
+/* True for a float32 constant with one number per channel of an image, by numpy's broadcasting. */
 static bool is_channel_vector(const struct value *value, const struct shape *image)
 {
     if (!is_f32_constant(value) || value->shape.rank > image->rank ||
@@ -190,8 +190,8 @@ static struct value *as_vector(struct edit *edit, const struct value *from)
                          from->known->data);
 }
 
-/* GroupNormalization as PyTorch exports it: [N, C, …] as [N, groups, rest], InstanceNormalization
- * without a scale, back, and a scale and a bias for each channel. Matched at the Add. */
+/* Matches PyTorch's export of GroupNormalization at its Add: [N, C, …] as [N, groups, rest],
+ * InstanceNormalization without a scale, back, and a scale and a bias per channel. */
 static bool match_group_norm(struct edit *edit, struct node *add)
 {
     if (add->op != OP_ADD)
@@ -221,15 +221,14 @@ static bool match_group_norm(struct edit *edit, struct node *add)
             edit_no_memory(edit));
 }
 
-/* A float32 constant vector over the last dimension of `like`. */
+/* True for a float32 constant vector over the last dimension of `like`. */
 static bool is_last_vector(const struct value *value, const struct shape *like)
 {
     return like->rank > 0 && is_f32_vector(value, like->dims[like->rank - 1]);
 }
 
-/* LayerNormalization before opset 17:
- *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) * scale
- * matched at the Mul. */
+/* Matches LayerNormalization before opset 17, at the Mul:
+ *   d = x - mean(x);  y = d / sqrt(mean(d ^ 2) + epsilon) * scale */
 static bool match_layer_norm(struct edit *edit, struct node *node)
 {
     if (node->op != OP_MUL)
@@ -282,8 +281,8 @@ static bool match_layer_norm_bias(struct edit *edit, struct node *add)
     return true;
 }
 
-/* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift wants
- * channels last, which they are from the start or are going to be. */
+/* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift needs
+ * channels-last images, now or after the layout pass. */
 static bool match_batch_norm(struct edit *edit, struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -301,7 +300,7 @@ static bool match_batch_norm(struct edit *edit, struct node *node)
     return edit_become(edit, node, OP_SCALE_SHIFT, 1, inputs, 3);
 }
 
-/* Pad with zeros in front of a Conv becomes the Conv's own pads. */
+/* Folds a Pad with zeros before a Conv into the Conv's pads. */
 static bool match_padded_conv(struct edit *edit, struct node *conv)
 {
     const struct node *pad = conv->op == OP_CONV ? made_by(conv, 0, OP_PAD) : NULL;
@@ -376,10 +375,10 @@ static bool is_pointwise(const struct node *conv)
 }
 
 /* The mean of a pointwise convolution's results is the convolution of the means, which are fewer
- * pixels: DenseNet's transitions. The two nodes change places. */
+ * pixels (DenseNet's transitions): swaps the two nodes. */
 static bool match_pooled_conv(struct edit *edit, struct node *pool)
 {
-    enum { MOST_WIDER = 4 }; /* the pool then reads the channels in front of the Conv */
+    enum { MOST_WIDER = 4 }; /* the pool then reads the channels before the Conv */
     struct value *between = node_input(pool, 0), *y = node_output(pool, 0);
     struct node *conv = between ? between->producer : NULL;
     struct window window;
@@ -408,7 +407,7 @@ static bool match_pooled_conv(struct edit *edit, struct node *pool)
     return true;
 }
 
-/* A Pad that adds nothing (exporters put one in front of every AveragePool). */
+/* Removes a Pad that adds nothing (exporters write one before every AveragePool). */
 static bool match_empty_pad(struct graph *graph, struct node *pad)
 {
     const struct value *x = node_input(pad, 0);

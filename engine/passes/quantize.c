@@ -1,13 +1,13 @@
-/* Quantized models in integers: what exporters write as DequantizeLinear → operator →
- * QuantizeLinear ("QDQ") becomes the operator on 8-bit integers that it stands for.
+/* Runs quantized models in integers: replaces exporters' DequantizeLinear → operator →
+ * QuantizeLinear ("QDQ") by the operator on 8-bit integers.
  *
  *     x → DQ ─┐                                    x ─┐
  *     w → DQ ─┴▶ Conv → [Relu] → Q → y      ─▶     w ─┴▶ QLinearConv → y
  *
- * A Relu or Clip goes where the range of the result's type already ends at its limits, and is a
- * table after the operator elsewhere. Operators that only move or compare numbers (MaxPool,
- * Reshape …) work on the stored integers, followed by their DequantizeLinear; activations become
- * tables (quantize_table.c). What does not match stays as the file has it. */
+ * A Relu or Clip is removed if the result's range ends at its limits anyway; otherwise it becomes a
+ * table after the operator. Operators that only move or compare numbers (MaxPool, Reshape …) run on
+ * the stored integers, followed by their DequantizeLinear. Activations become tables
+ * (quantize_table.c). Other nodes do not change. */
 #include "engine/passes/quantize.h"
 #include "engine/op/ops.h"
 
@@ -17,12 +17,12 @@
 #include "engine/base/size.h"
 #include "engine/tensor/quantized_number.h"
 
-/* ---- what storing clamps ---- */
+/* ---- clamping by storing ---- */
 
-/* The producer of a QuantizeLinear's input, and what the Relu or Clip between them clamps. */
+/* The producer of a QuantizeLinear's input, and the clamp by a Relu or Clip between them. */
 struct stored {
-    struct node *producer; /* NULL: none is known, or another node reads a value in between */
-    bool clamp;            /* to [low, high], which storing does not do by itself */
+    struct node *producer; /* NULL: unknown, or another node reads a value in between */
+    bool clamp;            /* to [low, high], if storing does not clamp by itself */
     float low, high;
 };
 
@@ -31,7 +31,7 @@ static int lowest_of(const struct ends *ends)
     return ends->zero->known->dtype == DTYPE_I8 ? -128 : 0;
 }
 
-/* Whether storing as `to` clamps to [low, high] anyway. */
+/* True if storing as `to` clamps to [low, high] anyway. */
 static bool clamps(const struct ends *to, double low, double high)
 {
     const double scale = tensor_number(to->scale->known, 0);
@@ -61,7 +61,7 @@ static struct stored stored_maker(const struct edit *edit, const struct node *qu
     return stored;
 }
 
-/* The number that `real` is stored as. */
+/* The stored form of `real`. */
 static int store(const struct ends *to, float real)
 {
     return (int)quantized_number(real, (float)tensor_number(to->scale->known, 0),
@@ -69,8 +69,8 @@ static int store(const struct ends *to, float real)
                                  to->zero->known->dtype == DTYPE_I8);
 }
 
-/* Stored numbers keep their order, so that clamping them is clamping what they stand for. Node n is
- * followed by a table. */
+/* Adds a table after node n that clamps its stored numbers, whose order is that of the real
+ * ones. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {
@@ -97,7 +97,7 @@ static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
 
 /* ---- operators on stored numbers ---- */
 
-/* An activation, or a stored constant with a number for each place of the last dimension. */
+/* An activation, or a stored constant with a number per position of the last dimension. */
 static bool read_operand(const struct value *value, struct ends *ret)
 {
     if (quantize_read_activation(value, ret))
@@ -124,7 +124,7 @@ static bool match_binary(struct edit *edit, struct node *quantize, const struct 
                            binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-/* Whether it reduces axes 2 and 3 of four and keeps them as ones. */
+/* True if it reduces axes 2 and 3 of four and keeps them as ones. */
 static bool is_image_mean(const struct node *mean)
 {
     int64_t axes[TENSOR_MAX_RANK];
@@ -199,7 +199,7 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
 
 /* ---- before ---- */
 
-/* A zero point that is left out is 0, of the stored type. */
+/* An omitted zero point is 0, of the stored type. */
 static void add_zero(struct edit *edit, struct node *node)
 {
     enum dtype dtype = (enum dtype)node_int(node, "output_dtype", DTYPE_U8);
@@ -235,7 +235,7 @@ bool optimize_keeps_numbers(const struct node *node)
     return op_has(node->op, OP_KEEPS_NUMBERS);
 }
 
-/* DequantizeLinear → move becomes move → DequantizeLinear, one after each result. */
+/* Turns DequantizeLinear → move into move → DequantizeLinear, one after each result. */
 static void sink_dequantize(struct edit *edit, size_t n)
 {
     struct graph *graph = edit->graph;

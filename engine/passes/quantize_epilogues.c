@@ -1,9 +1,9 @@
-/* What follows a product of 8-bit integers becomes part of it, for backends that say so:
+/* Fuses operators after a product of 8-bit integers into it, for backends that support this:
  *
  *     QLinearConv → [QLinearAdd with another value] → [Lookup]
  *
- * Results are rounded to stored numbers between the three as before, so that they are the same. The
- * further operands follow the product's own (enum quantized_operand). */
+ * Results are rounded to stored numbers between the three as before, so they do not change. Further
+ * operands follow the product's own (enum quantized_operand). */
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
@@ -19,7 +19,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
     return node;
 }
 
-/* Do both say the same number? */
+/* True if both have the same number. */
 static bool is_same(const struct value *a, const struct value *b)
 {
     return a && b && a->known && b->known && a->known->dtype == b->known->dtype &&
@@ -43,7 +43,7 @@ static bool take_product(struct edit *edit, struct node *node, const struct node
 }
 
 /* Fuses a QLinearAdd into the product that makes one of its operands. Both operands have the shape
- * and type of the sum, and the Add reads the scale and zero point that the product writes with. */
+ * and type of the sum, and the Add's scale and zero point are those of the product's result. */
 static bool match_sum(struct edit *edit, struct node *add)
 {
     const struct value *y = add->outputs[0];

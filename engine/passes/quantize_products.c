@@ -6,7 +6,7 @@
 
 /* ---- Conv ---- */
 
-/* Unsigned bytes around 128 as signed ones around 0. */
+/* Converts unsigned bytes around 128 to signed ones around 0. */
 static bool make_signed(struct edit *edit, struct ends *weights)
 {
     const struct tensor *from = weights->stored->known;
@@ -20,8 +20,8 @@ static bool make_signed(struct edit *edit, struct ends *weights)
     return true;
 }
 
-/* Stored symmetric weights as signed integers with one scale, or one an output channel, which are
- * counted by dimension `channel_axis`; false when they are something else. */
+/* Reads stored symmetric weights as signed integers with one scale, or one per output channel in
+ * dimension `channel_axis`. Returns false for others. */
 static bool read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
                          struct ends *ret)
 {
@@ -43,10 +43,10 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
     return !middle || make_signed(edit, ret);
 }
 
-/* A bias as the file has it: constant, float32 or stored. */
+/* A bias in the file: constant, float32 or stored. */
 struct bias {
     const struct tensor *number;
-    const struct tensor *scale; /* of what is stored: one, or one per number; NULL: it is float32 */
+    const struct tensor *scale; /* of stored numbers: one, or one per number; NULL: it is float32 */
 };
 
 static bool is_zero(const struct tensor *tensor)
@@ -57,7 +57,7 @@ static bool is_zero(const struct tensor *tensor)
     return true;
 }
 
-/* Whether `shape` gives each of `channels` columns one number, the same in all rows. */
+/* True if `shape` has one number for each of `channels` columns, the same in all rows. */
 static bool is_by_column(const struct shape *shape, int64_t channels)
 {
     return shape_count(shape) == (size_t)channels &&
@@ -78,7 +78,7 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
         ret->number = node->inputs[0]->known;
         ret->scale = node->inputs[1]->known;
     }
-    /* the scales of a vector or a row of columns are counted as its numbers are */
+    /* the scales of a vector or a row of columns are counted like its numbers */
     return ret->number && is_by_column(&ret->number->shape, channels) &&
            (!ret->scale || shape_count(&ret->scale->shape) == 1 ||
             shape_count(&ret->scale->shape) == (size_t)channels);
@@ -102,7 +102,7 @@ static struct value *integer_bias(struct edit *edit, const struct value *from,
         if (bias.scale)
             real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
         const double units = rint(real / unit);
-        if (!(fabs(units) <= INT32_MAX / 2)) /* does not fit beside the sums, or no number */
+        if (!(fabs(units) <= INT32_MAX / 2)) /* does not fit beside the sums, or is NaN */
             return NULL;
         ((int32_t *)value->known->data)[m] = (int32_t)units;
     }
@@ -162,13 +162,13 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- results in float32 ---- */
 
-#define LOST_BIAS 1e-3 /* of a bias: as much as rounding products of 8 bits loses elsewhere */
+#define LOST_BIAS 1e-3 /* of a bias: the usual loss from rounding 8-bit products */
 
 bool quantize_makes_float(const struct node *node)
 {
     if (node->op != OP_QLINEAR_CONV && node->op != OP_QLINEAR_MATMUL && node->op != OP_QGEMM)
         return false;
-    /* A file's own may have scales that only a run knows. */
+    /* The file's own QLinear operator may have scales that are not constant. */
     const struct value *y = node_output(node, 0), *scales = node_input(node, 4);
     return y && y->dtype == DTYPE_F32 && is_f32_constant(node_input(node, 1)) &&
            quantize_is_one(node->inputs[1]) && is_f32_constant(scales) && scales->shape.rank <= 1 &&
@@ -178,7 +178,7 @@ bool quantize_makes_float(const struct node *node)
 bool quantize_product(struct edit *edit, struct node *product)
 {
     struct ends from, weights;
-    /* grouped ones have quicker kernels for real numbers */
+    /* grouped ones have faster kernels for real numbers */
     if ((product->op != OP_CONV && product->op != OP_GEMM && product->op != OP_MATMUL) ||
         node_int(product, "group", 1) != 1 ||
         !quantize_read_activation(node_input(product, 0), &from) ||
@@ -188,7 +188,8 @@ bool quantize_product(struct edit *edit, struct node *product)
                                   : quantize_gemm(edit, product, product, NULL);
 }
 
-/* Tools give columns of zeros a scale of 1: whether that rounds the bias of such a column. */
+/* True if the bias of a column of zeros is rounded away, because tools give such columns a scale of
+ * 1. */
 static bool loses_bias(const struct node *matmul, const struct value *bias, int64_t columns)
 {
     const struct tensor *weights = matmul->inputs[3]->known, *scales = matmul->inputs[4]->known;

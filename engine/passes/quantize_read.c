@@ -1,5 +1,5 @@
-/* What the passes over quantized models share: reading DequantizeLinear and QuantizeLinear nodes,
- * and putting an operator on stored integers in their place. */
+/* Helpers of the passes over quantized models: they read DequantizeLinear and QuantizeLinear nodes,
+ * and replace them by an operator on stored integers. */
 #include "engine/passes/quantize.h"
 
 #include <math.h>

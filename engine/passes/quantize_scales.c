@@ -1,5 +1,5 @@
-/* A ScaleShift between DequantizeLinear and QuantizeLinear works on the stored numbers: their
- * scales and zero points become part of its own. */
+/* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: their
+ * scales and zero points are folded into its own terms. */
 #include <math.h>
 
 #include "engine/passes/passes.h"
@@ -7,7 +7,7 @@
 
 enum { SCALE = 1, SHIFT = 2 }; /* inputs; all others are parts of the image */
 
-/* Its own copies of scale and shift, to be changed. */
+/* Copies scale and shift before they are changed. */
 static bool copy_terms(struct edit *edit, struct node *node)
 {
     struct value *inputs[2];
@@ -22,8 +22,8 @@ static bool copy_terms(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Channels first … first + count - 1 become (x * scale + shift) * factor + offset where x was
- * (stored - zero) * step. */
+/* Changes the terms of channels first … first + count - 1 to (x * scale + shift) * factor + offset,
+ * where x was (stored - zero) * step. */
 static void change_terms(const struct node *node, int64_t first, int64_t count,
                          const struct tensor *step, const struct tensor *zero, bool inverse)
 {
@@ -58,7 +58,7 @@ static bool read_stored(struct edit *edit, struct node *node)
     return changed;
 }
 
-/* The bounds at which the activation clamps, in stored numbers. */
+/* The clamp of the activation in stored numbers. */
 static struct epilogue clamp_stored(const struct epilogue *e, const struct ends *to)
 {
     const float scale = (float)tensor_number(to->scale->known, 0);

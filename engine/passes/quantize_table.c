@@ -1,11 +1,11 @@
-/* Activations of quantized models as tables: what is computed from one stored tensor alone has 256
- * answers.
+/* Activations of quantized models as tables: an expression of a single stored tensor has 256
+ * results.
  *
  *     x → DQ ─┬─────────────▶ Mul → Q → y      ─▶    x → Lookup → y
  *             └▶ Sigmoid → Q → DQ ─┘
  *
  * The nodes between are collected backwards from the one that stores, then run once on the 256
- * numbers by the reference kernels, whose inputs' `known` is set for that long. */
+ * numbers by the reference kernels, with the inputs' `known` set temporarily. */
 #include <string.h>
 
 #include "engine/op/interpret.h"
@@ -14,7 +14,7 @@
 
 enum { MOST_NODES = 32, MOST_LEAVES = 8, NUMBERS = 256 };
 
-/* The stored tensors that an expression reads: the root, or what an OP_LOOKUP made of it. */
+/* The stored tensors that an expression reads: the root, or the result of an OP_LOOKUP of it. */
 struct leaf {
     struct value *stored;
     enum dtype dtype;
@@ -23,7 +23,7 @@ struct leaf {
 
 struct expression {
     struct value *root;
-    struct node *nodes[MOST_NODES]; /* in the order in which they are computed */
+    struct node *nodes[MOST_NODES]; /* in the order of computation */
     size_t node_count;
     struct leaf leaves[MOST_LEAVES];
     size_t leaf_count;
@@ -54,7 +54,7 @@ static bool add_leaf(struct expression *e, struct value *stored, enum dtype dtyp
     return true;
 }
 
-/* Whether a constant is one number whose rank changes no result's shape. */
+/* True for a constant scalar whose rank does not change a result's shape. */
 static bool is_small_constant(const struct value *value)
 {
     return quantize_is_one(value) && value->known->shape.rank <= 1;
@@ -76,14 +76,14 @@ static bool table_push(struct expression *e, struct node *node)
     return true;
 }
 
-/* A Clip's limits are constants as well, or it is none that fits. */
+/* True if elementwise; a Clip's limits must be constant, too. */
 static bool is_elementwise(const struct node *node)
 {
     return op_has(node->op, OP_UNARY | OP_BROADCAST) && node->op != OP_LOOKUP &&
            node->op != OP_DYNAMIC_ROUND;
 }
 
-/* `value` and all that it is computed from; depth bounds the search. */
+/* Collects `value` and its sources; `depth` limits the search. */
 static bool table_collect(struct expression *e, struct value *value, int depth)
 {
     struct ends ends;
@@ -111,7 +111,7 @@ static bool table_collect(struct expression *e, struct value *value, int depth)
     return table_push(e, node);
 }
 
-/* A stored operand, which its scale and zero point follow. */
+/* Collects a stored operand, followed by its scale and zero point. */
 static bool collect_triple(struct expression *e, const struct node *node, size_t at)
 {
     const struct value *scale = node_input(node, at + 1), *zero = node_input(node, at + 2);
@@ -141,7 +141,7 @@ static bool collect_all(struct expression *e, struct node *node)
     return fits && e->root && table_push(e, node);
 }
 
-/* What a value of the graph was before it got all 256 numbers as its contents. */
+/* The state of a value before its contents became all 256 numbers. */
 struct before {
     enum dtype dtype;
     struct shape shape;
@@ -157,7 +157,8 @@ static enum status all_numbers(struct graph *graph, enum dtype dtype, struct ten
     return STATUS_OK;
 }
 
-/* Makes a tensor the contents of `value` until table_take_back(). Takes the reference. */
+/* Makes a tensor the contents of `value` until table_take_back(). Takes ownership of the
+ * reference. */
 static void table_put(struct value *value, struct tensor *tensor)
 {
     value->known = tensor;
@@ -202,7 +203,8 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression; ret gets the results of the last node. False if they cannot be used. */
+/* Runs the expression; ret gets the results of the last node. Returns false if they cannot be
+ * used. */
 static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {
@@ -237,7 +239,7 @@ struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint
     return edit_constant(edit, dtype, &SHAPE(NUMBERS), table);
 }
 
-/* Does every number stay the one it is? */
+/* True if the table maps every number to itself. */
 static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS], enum dtype dtype)
 {
     for (int i = 0; i < NUMBERS; i++)

@@ -3,8 +3,8 @@
  *
  *     inputs ─▶ backbone, heads (static) ─▶ NonMaxSuppression, NonZero, … (tail) ─▶ outputs
  *
- * A node is data-dependent when a result or an operand has no known shape; what reads such a value
- * is data-dependent too, so the tail is closed downstream and one cut is enough. */
+ * A node is data-dependent if a result or an operand has no known shape. Readers of such a value
+ * are data-dependent, too, so one cut is enough. */
 #include <string.h>
 
 #include "engine/passes/edit.h"
@@ -14,7 +14,7 @@ static bool is_dynamic_value(const struct value *value)
     return value && !value->known && (!shape_is_known(&value->shape) || value->dtype == DTYPE_NONE);
 }
 
-/* One sweep is enough: nodes are in topological order. `made` marks values the tail makes. */
+/* One sweep is enough, because nodes are in topological order. `made` marks values of the tail. */
 static void mark(const struct graph *graph, bool *in_tail, bool *made)
 {
     for (size_t n = 0; n < graph->node_count; n++) {
@@ -33,7 +33,7 @@ static void mark(const struct graph *graph, bool *in_tail, bool *made)
 
 struct tail_split {
     struct graph *graph, *tail;
-    struct value **in_tail;  /* by value->index of graph: the tail's value that stands for it */
+    struct value **in_tail;  /* by value->index of graph: the corresponding value of the tail */
     struct value **crossing; /* values of graph that the tail reads, in order */
     size_t crossing_count;
 };
@@ -69,7 +69,7 @@ static bool move_node(struct tail_split *split, struct node *node)
     moved->opset = node->opset;
     if (node->attr_count)
         memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
-    moved->attrs = attrs; /* tensors and bodies move; their texts live in graph's arena, which the
+    moved->attrs = attrs; /* tensors and bodies move; their texts lie in graph's arena, which the
                              caller keeps as long as the tail */
     moved->attr_count = node->attr_count;
     node->attr_count = 0;
@@ -101,7 +101,7 @@ static bool move_node(struct tail_split *split, struct node *node)
     return true;
 }
 
-/* Outputs: those of the static part first, then what crosses the cut. */
+/* Sets the outputs: first those of the static part, then the values that cross the cut. */
 static bool set_outputs(struct tail_split *split, int *output_of)
 {
     struct graph *graph = split->graph, *tail = split->tail;

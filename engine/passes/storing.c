@@ -1,13 +1,13 @@
-/* A node whose result only a QuantizeLinear reads stores it in 8 bits itself:
+/* If only a QuantizeLinear reads a node's result, the node itself stores it in 8 bits:
  *
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
- * The moves between them are then of bytes. */
+ * Moves between them then copy bytes. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* Whether the node keeps all elements, in any order. */
+/* True if the node keeps all elements, in any order. */
 static bool only_moves_elements(const struct node *node)
 {
     return op_has(node->op, OP_MOVES) && (op_has(node->op, OP_VIEW) || node->op == OP_TRANSPOSE);

@@ -1,11 +1,11 @@
-/* A chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … that ends at a node that
- * computes becomes one strided copy (OP_STRIDED_COPY), or nothing if the elements stay in their
- * order: window partitions, channel shuffles, patch merging. */
+/* Replaces a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … before a node
+ * that computes by one strided copy (OP_STRIDED_COPY), or by nothing if the order of elements does
+ * not change: window partitions, channel shuffles, patch merging. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
 
-/* `value` from now on comes straight from the beginning of its chain. */
+/* Makes `value` depend directly on the start of its chain. */
 static void shorten(struct edit *edit, struct value *value)
 {
     struct graph *graph = edit->graph;

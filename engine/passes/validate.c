@@ -12,8 +12,8 @@
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)
 
-/* Elements of operands and results of one node that is computed: shape arithmetic is tiny. Where
- * the work is more than proportional to them, fewer. */
+/* Limit for the elements of operands and results of a node that is computed: shape arithmetic is
+ * tiny. Lower if the work grows faster than the elements. */
 #define NODE_ELEMENTS  ((size_t)1 << 16)
 #define HEAVY_ELEMENTS ((size_t)1 << 10)
 #define MAX_OUTPUTS    64
@@ -26,7 +26,7 @@ struct validation {
     struct error *err;
 };
 
-/* Elements of what a node reads and makes; SIZE_MAX when an input's contents are not known. */
+/* Number of elements that a node reads and makes; SIZE_MAX if an input's contents are unknown. */
 static size_t node_elements(const struct node *node)
 {
     size_t elements = 0;
@@ -57,7 +57,7 @@ static bool may_compute(struct validation *v, const struct node *node)
     return true;
 }
 
-/* The budget ends with the validation, the value does not: it gets a copy outside of it. */
+/* The budget ends with the validation, but the value does not, so it gets a copy outside of it. */
 static enum status keep(struct validation *v, struct value *value, const struct tensor *tensor)
 {
     struct tensor *copy;
@@ -75,7 +75,7 @@ static enum status compute(struct validation *v, struct node *node)
     struct tensor *outputs[MAX_OUTPUTS] = {NULL};
     enum status status = fold_interpret(node, &v->budget, outputs, v->err);
     if (status == STATUS_NO_MEMORY || status == STATUS_UNSUPPORTED)
-        return STATUS_OK; /* no verdict about the model */
+        return STATUS_OK; /* this says nothing about the model */
     TRY(status);
     for (size_t i = 0; i < node->output_count; i++) {
         struct value *value = node->outputs[i];
@@ -141,7 +141,7 @@ static enum status validate_nodes(struct validation *v, struct graph *graph)
     return STATUS_OK;
 }
 
-/* The declared outputs must match what the graph computes, because clients rely on them. */
+/* The declared outputs must match the computed ones, because clients rely on them. */
 static enum status check_outputs(const struct graph *graph, const enum dtype *declared,
                                  struct error *err)
 {

@@ -1,4 +1,4 @@
-/* Traces a value back through the nodes that only move elements, to the value they start from. */
+/* Traces a value back through nodes that only move elements, to the first value of the chain. */
 #include "engine/passes/view.h"
 #include "engine/op/ops.h"
 
@@ -51,7 +51,7 @@ bool view_is_plain(const struct view *view)
            access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
 }
 
-/* Takes `extent` steps off the front of a group, which is what an outer dimension has. */
+/* Takes `extent` steps off the front of a group, for an outer dimension. */
 static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
 {
     *ret = (struct access_map_group){0};
@@ -115,7 +115,7 @@ bool view_expand(struct view *view, const struct shape *shape)
     return true;
 }
 
-/* `count` steps of dimension d from `start` on, each `step` apart. */
+/* Selects `count` indexes of dimension d from `start` on, `step` apart. */
 static bool cut(struct view *view, int d, int64_t start, int64_t step, int64_t count)
 {
     struct access_map_group *dim = &view->dims[d];
@@ -173,7 +173,7 @@ static bool through_split(struct view *view, const struct node *node, const stru
     return false;
 }
 
-/* One index of an axis, which disappears, or stays as an extent of 1 where the index is a list. */
+/* Selects one index of an axis. The axis disappears, or has extent 1 if the index is a list. */
 static bool through_gather(struct view *view, const struct node *node)
 {
     const struct value *index = node->inputs[1];
@@ -282,7 +282,8 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Down again. Where a step is not an access map, the view starts again before or after it. */
+    /* Now downwards. Where a step is not an access map, the view starts again before or after
+     * it. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {
