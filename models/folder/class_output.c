@@ -1,7 +1,7 @@
-/* Chooses the output that has a classifier's scores. Several outputs may have a row of numbers for
- * each image: a vector that the scores are computed from, boxes, or other scores (each digit of a
- * captcha; age and gender). If names and values leave more than one, none is chosen: any would be a
- * guess. */
+/* Chooses the output that has a classifier's scores. Several outputs may have a row of numbers per
+ * image: a vector from which the scores are computed, boxes, or other scores (each digit of a
+ * captcha; age and gender). If names and values leave more than one, none is chosen, because any
+ * choice would be a guess. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ struct heads {
     const struct model *model;
     const struct graph *graph; /* with shapes */
     size_t count;
-    size_t outputs[16]; /* more are not told apart, and none of them is chosen */
+    size_t outputs[16]; /* if there are more, none is chosen */
 };
 
 /* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another, such as a
@@ -57,7 +57,7 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* whose producer is in the model */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* its producer is in the model */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)
@@ -153,7 +153,7 @@ static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct hea
         *heads = left;
 }
 
-/* Writes "'age', 'gender'": all outputs but `except`. */
+/* Writes all outputs except `except`: "'age', 'gender'". */
 static void heads_names(const struct heads *heads, size_t except, char *text, size_t size)
 {
     size_t used = 0;

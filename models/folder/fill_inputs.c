@@ -1,6 +1,6 @@
-/* Fills a graph's other inputs, so that it needs only a photo: sizes by which a detector scales its
- * boxes, thresholds, and those that lensd.json names. They become nodes of the graph. Boxes must be
- * in pixels of the model's input, as from other detectors, so a size is always that of this
+/* Fills a graph's additional inputs, so that it needs only a photo: sizes by which a detector
+ * scales its boxes, thresholds, and inputs in lensd.json. They become nodes of the graph. Boxes
+ * must be in pixels of the model's input, as from other detectors, so a size is always that of this
  * input. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -14,8 +14,8 @@
 enum {
     SIDE_WIDTH = -1,
     SIDE_HEIGHT = -2,
-    ZEROS = 3,      /* a count: 0 for each number */
-    ROWS_MAX = 4096 /* images of a batch that a file fixes, as a session takes them */
+    ZEROS = 3,      /* a count: 0 for each image */
+    ROWS_MAX = 4096 /* largest batch that a file may fix, as in a session */
 };
 
 /* Hugging Face's mask of a padded batch (1 is a pixel); the earlier mask of SAM's decoder, and a
@@ -24,7 +24,7 @@ enum {
  * suppression as Ultralytics has them. */
 static const struct known_input {
     const char *name;
-    size_t count; /* numbers per image, or 1: a threshold, or 0: one for each pixel */
+    size_t count; /* numbers per image, or 1: a threshold, or 0: one per pixel */
     float numbers[2];
 } known_inputs[] = {
     {"pixel_mask", 0, {1}},
@@ -95,7 +95,7 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
-/* Returns ones [batch, height, width], as large as the photos; NULL: edit->status is the error. */
+/* Returns ones [batch, height, width], as large as the photos. NULL: edit->status has the error. */
 static struct value *fill_pixels(struct edit *edit, const struct model *model)
 {
     struct value *image = edit->graph->inputs[model->image_input];
@@ -216,7 +216,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* Clients that send tensors keep sending all inputs that are not named. */
+        /* Clients that send tensors still have to send all inputs without a constant. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

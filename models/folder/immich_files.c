@@ -1,5 +1,5 @@
-/* Configuration files that models in Immich's cache lack: Immich's service has the settings in its
- * code. */
+/* Configuration files that models in Immich's cache lack, because Immich's service has the settings
+ * in its code. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -8,7 +8,7 @@
 /* True if a path ends in TASK/NAME/PART/model.onnx. */
 static bool is_part(const char *path, const char *task, const char *part)
 {
-    const char *ends[4] = {NULL}; /* beginnings of the last four names, the last first */
+    const char *ends[4] = {NULL}; /* starts of the last four names, the last name first */
     size_t count = 0;
     for (const char *at = path + strlen(path); at > path && count < COUNT_OF(ends); at--)
         if (at[-1] == '/' || at == path + 1)

@@ -1,4 +1,4 @@
-/* Reads JSON configuration files: the file as a tree, the members of an object by a table. */
+/* Reads JSON configuration files: parses a file, and reads an object's members by a table. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

@@ -15,8 +15,8 @@
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 
-/* Stands for every class without a label: a file that names class 999999 alone costs pointers, not
- * a million allocations. */
+/* The label of every class without one: a file that names only class 999999 costs pointers, not a
+ * million allocations. */
 static char hole[1] = "";
 
 static void labels_drop(char *name)
@@ -62,7 +62,7 @@ size_t labels_json_bytes(const char *name)
     return bytes;
 }
 
-/* Sets the label of one class; holes below it become "". */
+/* Sets the label of one class; missing classes below it get "". */
 static enum status labels_put(struct builder *b, size_t index, const char *name, size_t size,
                               struct error *err)
 {
@@ -87,7 +87,7 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
     return STATUS_OK;
 }
 
-/* Hands the labels over, or drops them. */
+/* Returns the labels, or frees them after an error. */
 static enum status labels_finish(struct builder *b, enum status status, struct labels *ret)
 {
     if (status == STATUS_OK)
@@ -145,7 +145,7 @@ static bool parse_index(const char *text, size_t *ret)
     return true;
 }
 
-/* "tench", or ["n01440764", "tench"]: the last string is the one for people. */
+/* "tench", or ["n01440764", "tench"]: the last string is the readable one. */
 static const char *name_of(const cJSON *item)
 {
     if (cJSON_IsArray(item)) {
@@ -192,7 +192,7 @@ static enum status read_indexed(struct builder *b, const cJSON *object, struct e
     return STATUS_OK;
 }
 
-/* {"tench": 0}: Hugging Face's label2id, where id2label is missing. */
+/* {"tench": 0}: Hugging Face's label2id, if id2label is missing. */
 static enum status read_inverse(struct builder *b, const cJSON *object, struct error *err)
 {
     const cJSON *item;
@@ -228,7 +228,7 @@ static enum status read_json(struct builder *b, const cJSON *json, struct error 
         return read_list(b, item, NULL, err);
     if (cJSON_IsObject(item))
         return read_indexed(b, item, err);
-    /* timm writes its names at the top, older exports inside pretrained_cfg. */
+    /* timm writes its names at the top level, older exports inside pretrained_cfg. */
     const cJSON *places[] = {json, cJSON_GetObjectItemCaseSensitive(json, "pretrained_cfg")};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         item = cJSON_GetObjectItemCaseSensitive(places[i], "label_names");
@@ -294,7 +294,7 @@ static bool take_escaped_number(struct python *p, unsigned digits)
         c = c << 4 | (uint32_t)digit;
         p->at++;
     }
-    /* An escape is at least as long in the text as its bytes: \xNN 4 for 2, \uNNNN 6 for 3. */
+    /* An escape is never shorter than its bytes: \xNN has 4 for 2, \uNNNN 6 for 3. */
     if (c == 0 || c > 0x10FFFF)
         return false;
     p->length += utf8_put(c, p->word + p->length);

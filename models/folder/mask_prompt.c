@@ -2,15 +2,16 @@
  *
  *     points [1, 32, 2], labels [1, 32] ──▶ those that are used ──▶ the graph as the file has it
  *
- * Points that are left over cannot be padding: attention would see it. So they are cut off in the
- * graph, where their shapes depend on data from there on. */
+ * Unused points cannot be padding, because attention would read it. So they are cut off in the
+ * graph, whose later shapes depend on data. */
 #include <string.h>
 
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
-/* segment-anything's and samexporter's export (also of MobileSAM and SAM 2); Hugging Face's. */
+/* Names in the exports of segment-anything and samexporter (also of MobileSAM and SAM 2), and of
+ * Hugging Face. */
 enum prompt_input mask_prompt_input(const char *name, size_t size)
 {
     static const struct {
@@ -52,8 +53,8 @@ static bool fix_shape(struct value *input)
     return true;
 }
 
-/* Replaces an input by one of float32. The file's nodes read what `used` (int64, [n]) picks of it.
- */
+/* Replaces an input by one of float32. The file's nodes read the elements that `used` (int64, [n])
+ * selects. */
 static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
 {
     struct graph *graph = edit->graph;
@@ -104,7 +105,7 @@ static bool cut_points(struct edit *edit, struct mask_prompt *prompt)
            pick_used(edit, prompt->labels, labels, labels->shape.rank - 1, value);
 }
 
-/* The first output with one of these names; NULL: there is none. */
+/* The first output with one of these names, or NULL. */
 static struct value *output_of(const struct graph *graph, const char *const *names, size_t count)
 {
     for (size_t k = 0; k < count; k++)
@@ -114,7 +115,7 @@ static struct value *output_of(const struct graph *graph, const char *const *nam
     return NULL;
 }
 
-/* Reads what the decoder is by the names of its inputs, and fixes their shapes. */
+/* Identifies the decoder's inputs by their names, and fixes their shapes. */
 static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, struct error *err)
 {
     enum { BYTES_MOST = 64 << 20 };

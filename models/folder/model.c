@@ -117,7 +117,7 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
         graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
-/* Sets symbolic dimensions to those of config.pbtxt. Its dims do not include the batch if it has
+/* Sets symbolic dimensions to those in config.pbtxt. Its dims do not include the batch if it has
  * max_batch_size; otherwise their number shows whether they do. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
@@ -246,7 +246,7 @@ static enum status read_labels(const struct model_place *place, const struct onn
 typedef enum status (*preprocess_reader)(const char *json, size_t size, struct preprocess *ret,
                                          struct error *err);
 
-/* Checks all but the sizes that the model gives, which are still unknown. */
+/* Checks everything except sizes that the model provides, which are still unknown. */
 static enum status check_preprocess(const struct preprocess *p, struct error *err)
 {
     struct preprocess fitted = *p;
@@ -368,7 +368,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
 static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
-    enum { MOST = 4096 }; /* labels that are compared, for time */
+    enum { MOST = 4096 }; /* labels that are compared, to save time */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -412,7 +412,7 @@ enum status model_find_classes(const struct model *model, const char *const *own
 
 /* ---- loading ---- */
 
-/* Reads the tokenizer, and finds the inputs that take its tokens. */
+/* Reads the tokenizer, and finds the inputs for its tokens. */
 static enum status read_text(const struct model_place *place, struct model *model,
                              struct error *err)
 {
@@ -436,7 +436,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
-    /* These name the file that is wrong, which need not be the model's. */
+    /* These errors name the wrong file, which need not be the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
     model->texts.scale = 100;

@@ -1,4 +1,4 @@
-/* Describes a graph to the server: the image input and its size, the output with the scores, the
+/* Describes a graph for the server: the image input and its size, the output with the scores, the
  * number of classes and parameters. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
-/* For inputs below this size the default is to scale the whole photo: a crop would lose too much of
+/* For smaller inputs the default is to scale the whole photo, because a crop would lose too much of
  * an icon or a digit. */
 #define SMALL_INPUT 64
 
@@ -77,7 +77,7 @@ static enum status find_image_input(struct model *model, struct described_image 
     return model->input_name ? STATUS_OK : error_no_memory(err, NULL);
 }
 
-/* ---- fitting the preprocessing ---- */
+/* ---- adapting the preprocessing ---- */
 
 /* Warns of mean and std for pixels 0 … 255 after a division by 255: every result would be near
  * -mean/std. */
@@ -118,7 +118,7 @@ static void fit_channels(struct model *model, const struct described_image *imag
         model_warn(model, "%s asks for grey photos but the model takes 3 channels: they stay RGB",
                    model->preprocess_source);
     }
-    /* A model that takes bytes normalises inside. */
+    /* A model with a uint8 input normalises by itself. */
     if (!configured && model->input_dtype == DTYPE_U8) {
         p->scale = 1;
         no_normalising(model);
@@ -188,7 +188,7 @@ static void note_outputs(const struct model *model, const struct graph *graph,
 }
 
 /* Infers shapes for `batch` photos or one text on a copy of the graph, which the caller frees.
- * *ret_fits: whether the shapes fit the graph. */
+ * *ret_fits: the shapes fit the graph. */
 static enum status probe_shapes(const struct model *model, int64_t batch, struct graph **ret,
                                 bool *ret_fits, struct error *err)
 {
@@ -213,7 +213,7 @@ static enum status probe_shapes(const struct model *model, int64_t batch, struct
     return STATUS_OK;
 }
 
-/* Finds out whether output i is [steps, batch, classes], as CTC's loss wants it: by its shape for
+/* Checks whether output i is [steps, batch, classes], the layout of CTC's loss: by its shape for
  * two photos or, if the file fixes a batch of one, by the number of characters. */
 static enum status is_time_major(const struct model *model, size_t i, const struct shape *one,
                                  const struct task_facts *facts, bool *ret, struct error *err)
@@ -235,7 +235,7 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
     return STATUS_OK;
 }
 
-/* Makes `to` the output in place of `from`, which the file may list twice. */
+/* Makes `to` the output instead of `from`, which the file may list twice. */
 static void rename_output(struct graph *graph, struct value *from, struct value *to)
 {
     to->name = from->name;
@@ -359,7 +359,7 @@ static enum status probe_outputs(struct model *model, struct task_facts *facts,
 
 /* ---- the task ---- */
 
-/* Whether the dimensions of the first output that are known allow one score per class. */
+/* True if the known dimensions of the first output allow one score per class. */
 static bool may_be_scores(const struct model *model, const struct task_output *output)
 {
     int wide = 0;
@@ -371,7 +371,7 @@ static bool may_be_scores(const struct model *model, const struct task_output *o
     return wide <= 1;
 }
 
-/* Sets the sides that the graph leaves open. */
+/* Sets the sides that the graph does not fix. */
 static void set_open_sides(struct model *model, int width, int height)
 {
     const int64_t *dims = model->graph->inputs[model->image_input]->shape.dims;
@@ -382,8 +382,8 @@ static void set_open_sides(struct model *model, int width, int height)
         model->preprocess.width = width;
 }
 
-/* PaddleOCR's: BGR, OpenCV's resize. A line is 48 pixels high, and padded on the right with 0 after
- * normalising. */
+/* PaddleOCR's preprocessing: BGR, OpenCV's resize. A line is 48 pixels high, and padded on the
+ * right with 0 after normalisation. */
 static void fit_text(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
@@ -403,8 +403,8 @@ static void fit_text(struct model *model)
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
 }
 
-/* SAM's: the longest side as long as the input, zeros on the right and below after normalising. SAM
- * 2 stretches photos; its encoder has further outputs, of more points. */
+/* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
+ * after normalisation. SAM 2 stretches photos; its encoder has further outputs, of more points. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
@@ -420,7 +420,7 @@ static void fit_encoder(struct model *model)
     snprintf(model->preprocess_source, sizeof model->preprocess_source, "defaults of this task");
 }
 
-/* Sets the preprocessing of the layout's framework; used if no file sets it. */
+/* Sets the preprocessing of the layout's framework, if no file sets it. */
 static void fit_task(struct model *model, bool configured)
 {
     struct preprocess *p = &model->preprocess;
@@ -540,7 +540,7 @@ static enum status copy_tensors(struct value *const *values, size_t count,
 
 /* ---- labels ---- */
 
-/* "1, 2, 3 and 5 more"; how many of the first `count` classes have no label. */
+/* Lists the first `count` classes without a label: "1, 2, 3 and 5 more". Returns their number. */
 static size_t list_unnamed(const struct labels *labels, size_t count, char *text, size_t size)
 {
     enum { NAMED = 3 };

@@ -74,11 +74,11 @@ static char *parent_of(const char *path)
     return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-/* The findings of one pass over a folder. */
+/* The results of one pass over a folder. */
 struct survey {
-    char *only;       /* the single *.onnx file; NULL when there is none */
+    char *only;       /* the only *.onnx file; NULL if there is none */
     size_t files;     /* *.onnx files */
-    char *checkpoint; /* a model that is not ONNX: weights, or else config.json; NULL: none */
+    char *checkpoint; /* a model that is not ONNX: weights, or else config.json; or NULL */
     uint64_t version; /* highest N with N/model.onnx */
     bool has_version;
 };
@@ -103,7 +103,8 @@ static bool ends_with(const char *name, const char *ending)
     return length > tail && !strcmp(name + length - tail, ending);
 }
 
-/* Weights of a framework that models/export/ knows, or a model in ONNX Runtime's own format. */
+/* True for weights of a framework that models/export/ supports, or a model in ONNX Runtime's
+ * format. */
 static bool is_weights(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
@@ -111,7 +112,7 @@ static bool is_weights(const char *name)
            (!strncmp(name, "pytorch_model", 13) && ends_with(name, ".bin"));
 }
 
-/* Prefers weights to config.json, and of several weights the first by name. */
+/* Prefers weights to config.json, and among weights the first by name. */
 static enum status note_checkpoint(const char *name, struct survey *survey, struct error *err)
 {
     bool weights = is_weights(name), known = survey->checkpoint && is_weights(survey->checkpoint);
@@ -184,7 +185,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
                      "to model.onnx in it, or serve a folder of model folders with --models");
 }
 
-/* Refuses a folder with both a pipeline.json and a model: one name stands for one of them. */
+/* Refuses a folder with both a pipeline.json and a model, because its name can mean only one. */
 static enum status refuse_second_model(const char *folder, struct error *err)
 {
     char *path = folder_join(folder, "model.onnx");
@@ -202,8 +203,8 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* Where the halves of a model lie in its folder: that for photos, and that for texts, or the
- * decoder of masks (SAM). */
+/* The files of a model's halves in its folder: for photos, and for texts or the decoder of masks
+ * (SAM). */
 static const struct {
     const char *photos, *second, *ending; /* of the second's name */
 } halves[] = {
@@ -267,7 +268,7 @@ static void note_points(void *context, bool is_output, const char *name, size_t 
         *takes_points = true;
 }
 
-/* Finds the halves that lie in a folder as files, malloc'ed; NULL: there are none. */
+/* Finds the halves of a model in a folder, malloc'ed; NULL if there are none. */
 static enum status find_pair(const char *folder, char **ret_photos, char **ret_second,
                              const char **ret_ending, struct error *err)
 {
@@ -305,7 +306,8 @@ enum status model_find_half(const char *folder, char **ret, const char **ret_end
     return find_text_within(folder, ret, err);
 }
 
-/* Sets `file`, half of the model in `folder`. Looks for other files beside it, then in `folder`. */
+/* Sets `file`, half of the model in `folder`. Other files are searched beside it, then in
+ * `folder`. */
 static enum status set_half(struct model_place *place, const char *file, const char *folder,
                             struct error *err)
 {
@@ -378,7 +380,7 @@ static enum status name_second_half(struct model_place *place, const char *path,
     return STATUS_OK;
 }
 
-/* Looks through the layouts; place->folders[0] is the folder itself. */
+/* Tries the layouts; place->folders[0] is the folder itself. */
 static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
     const char *folder = place->folders[0];
@@ -405,7 +407,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
     enum status status = survey_folder(folder, version, &survey, err);
     if (status == STATUS_OK && survey.has_version) {
         place->is_numbered = true;
-        /* Files of a version go before those of the model. */
+        /* Files of a version override those of the model. */
         place->folders[1] = place->folders[0];
         if (asprintf(&place->folders[0], "%s/%llu", folder, (unsigned long long)survey.version) < 0)
             place->folders[0] = NULL;
@@ -456,7 +458,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
     place->folders[0] = parent_of(path);
     TRY(check_memory(place->file && place->folders[0] && place->version && place->name,
                      "while looking for a model", err));
-    if (!strcmp(place->name, "model")) { /* every folder has one: the folder's name says more */
+    if (!strcmp(place->name, "model")) { /* the folder's name is more specific */
         free(place->name);
         place->name = name_of_path(place->folders[0]);
     }

@@ -1,5 +1,5 @@
-/* Splits a graph that takes photos and texts into its halves: what depends on photos only, and what
- * depends on texts only. */
+/* Splits a graph that takes photos and texts into two halves: the nodes that depend on photos only,
+ * and those that depend on texts only. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,9 +145,9 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
     return edit_end(&edit);
 }
 
-/* Replaces tokens by ones. No vector depends on them any more; a 1 says that its word is there. A
- * file may want very many, so an Expand makes them when a session is compiled, within its memory.
- */
+/* Replaces tokens by ones. No vector depends on them any more; a 1 means that its word is present.
+ * A file may have very many, so an Expand makes them when a session is compiled, within its memory
+ * limit. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
@@ -198,7 +198,7 @@ static enum status feed_words(struct division *d, struct error *err)
     return edit_end(&edit);
 }
 
-/* Returns the numbers of a vector, from the weights of the last product; 0: unknown. */
+/* Returns the length of a vector, from the weights of the last product; 0: unknown. */
 static int64_t vector_size(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -215,8 +215,8 @@ static int64_t vector_size(const struct value *value)
     return 0;
 }
 
-/* Finds how many words the detector takes (0: any number) and the numbers of a vector. False: they
- * are unknown, or no float32. */
+/* Finds how many words the detector takes (0: any number) and the length of a vector. Returns false
+ * if they are unknown or not float32. */
 static bool read_word_shape(struct division *d)
 {
     const struct shape *shape = &d->words->shape;

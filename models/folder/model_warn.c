@@ -1,4 +1,4 @@
-/* Notes what looks wrong in a model's files but works. */
+/* Records problems in a model's files that do not prevent its use. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

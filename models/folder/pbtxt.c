@@ -1,6 +1,6 @@
-/* Reads protobuf's text format, and refuses what Triton would refuse, so that no file is read in
- * half. Messages in {} or <>, lists in [], a colon before every plain value, an optional ',' or ';'
- * after a field. Names and types are not checked. */
+/* Reads protobuf's text format, and refuses what Triton would refuse, so that no file is read only
+ * in part. Messages in {} or <>, lists in [], a colon before every plain value, an optional ',' or
+ * ';' after a field. Names and types are not checked. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static bool in_list(const struct syntax *s)
     return s->depth > 0 && *s->open[s->depth - 1] == '[';
 }
 
-/* Passes on the value text[0 … size). */
+/* Reports the value text[0 … size). */
 static enum status report(const struct syntax *s, enum pbtxt_kind kind, const char *text,
                           size_t size, bool is_negative)
 {
@@ -95,7 +95,7 @@ static const char *text_end(const char *quote)
     return *end == *quote ? end : NULL;
 }
 
-/* Each of several texts in a row is reported. */
+/* Reports each of several consecutive texts. */
 static enum status read_texts(struct syntax *s)
 {
     while (*s->at == '"' || *s->at == '\'') {

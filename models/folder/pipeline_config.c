@@ -20,7 +20,7 @@ const struct align_template align_arcface = {112,
                                               {41.5493f, 92.3655f},
                                               {70.7299f, 92.2041f}}};
 
-/* A text that fits into `room` bytes with its terminator. */
+/* Reads a text that fits into `room` bytes with its terminator. */
 static bool stage_text(const cJSON *item, char *ret, size_t room)
 {
     if (!cJSON_IsString(item) || !item->valuestring[0] || strlen(item->valuestring) >= room)

@@ -1,5 +1,5 @@
 /* Reads preprocessing from Hugging Face's preprocessor_config.json, timm's configuration and
- * Ultralytics metadata, and fits it to the size of a model's input. */
+ * Ultralytics metadata, and adapts it to the size of a model's input. */
 #include "models/folder/preprocess_config.h"
 
 #include <cjson/cJSON.h>
@@ -54,7 +54,7 @@ static bool as_pixels(const cJSON *item, int *ret)
     return true;
 }
 
-/* Reads one number for all channels, or one for each. */
+/* Reads one number for all channels, or one per channel. */
 static enum status get_channels(const cJSON *json, const char *key, const float otherwise[3],
                                 float ret[3], struct error *err)
 {
@@ -80,7 +80,7 @@ static enum status get_channels(const cJSON *json, const char *key, const float 
 
 /* ---- Hugging Face ---- */
 
-/* Reads a size in any of its forms, in pixels; 0 where the file has none. */
+/* Reads a size in any of its forms, in pixels; 0 if the file has none. */
 struct size_spec {
     bool given;
     int shortest, longest;
@@ -148,7 +148,7 @@ static const cJSON *class_defaults(const cJSON *table, const char *name)
     return NULL;
 }
 
-/* Adds the keys that transformers' class sets by default and the file lacks (processors.json, made
+/* Adds the keys that the file omits and transformers' class sets by default (processors.json, made
  * by tests/conformance/processor_table.py). */
 static enum status add_class_defaults(cJSON *json, struct error *err)
 {
@@ -224,8 +224,8 @@ static enum status read_crop_pct(const cJSON *json, int side, struct preprocess 
     return STATUS_OK;
 }
 
-/* Keeps the aspect and pads to `canvas` on the right and below, with the byte "pad_value" or else
- * with 0 after normalising. */
+/* Keeps the aspect ratio and pads to `canvas` on the right and below, with the byte "pad_value" or
+ * else with 0 after normalisation. */
 static enum status read_padded(const cJSON *json, const struct size_spec *size,
                                const struct size_spec *canvas, struct preprocess *p,
                                struct error *err)
@@ -270,14 +270,14 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
         return STATUS_OK;
     if (!short_side && do_pad && canvas.given)
         return read_padded(json, size, &canvas, p, err);
-    /* Both limits are the same, so a square holds every photo. */
+    /* Both limits are equal, so a square holds every photo. */
     if (do_pad && !do_crop && size->shortest && size->shortest == size->longest) {
         if (!canvas.given)
             canvas.width = canvas.height = size->longest;
         return read_padded(json, size, &canvas, p, err);
     }
-    /* The processor keeps the aspect and makes images of any size. A batch needs one size, so the
-     * whole photo is scaled to a square. */
+    /* The processor keeps the aspect ratio and makes images of any size. A batch needs one size, so
+     * the whole photo is scaled to a square. */
     if (size->shortest && (!size->longest || do_crop))
         resize_short(p, size->shortest, size->shortest);
     else if (short_side)
@@ -414,7 +414,7 @@ static enum status read_huggingface(cJSON *json, struct preprocess *p, struct er
 
 /* ---- misspelt keys ---- */
 
-/* Whether one letter was added, left out or replaced, or two neighbours were swapped. */
+/* True if one letter was added, omitted or replaced, or two neighbours were swapped. */
 static bool is_one_slip(const char *a, const char *b)
 {
     size_t same = 0;
@@ -431,7 +431,7 @@ static bool is_one_slip(const char *a, const char *b)
     return !strcmp(a + 1, b + 1) || (a[0] == b[1] && a[1] && a[1] == b[0] && !strcmp(a + 2, b + 2));
 }
 
-/* A remark if lensd does not know the image processor's class, or supports it only in part. */
+/* Adds a remark if lensd does not support the image processor's class, or only in part. */
 static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
 {
     const char *name = class_name(json);
@@ -454,7 +454,8 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     return used;
 }
 
-/* Writes remarks on settings by which a processor makes photos of any size, lensd of one. */
+/* Adds remarks on settings with which a processor makes images of several sizes, but lensd of
+ * one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
 {
     const cJSON *size = get(json, "size");

@@ -1,5 +1,5 @@
-/* Scans a model repository: its models, their versions, which of these to serve, and a signature
- * of the files that changes with them. */
+/* Scans a model repository: its models, their versions, which of these to serve, and a signature of
+ * the files, which changes with them. */
 #include "models/folder/repository.h"
 
 #include <dirent.h>
@@ -43,7 +43,7 @@ const struct repository_model *repository_find(const struct repository *reposito
     return find_entry(repository, name);
 }
 
-/* ---- signatures: FNV-1a of what stat() says ---- */
+/* ---- signatures: FNV-1a of stat() results ---- */
 
 #define FNV_BEGIN UINT64_C(0xcbf29ce484222325)
 
@@ -186,7 +186,7 @@ static bool is_listed(const struct version_policy *policy, uint64_t number)
     return false;
 }
 
-/* Moves the versions that the policy wants to the front, in their order. */
+/* Moves the versions that the policy selects to the front, in their order. */
 static void apply_policy(struct repository_model *model, const struct version_policy *policy)
 {
     size_t kept = 0, count = model->version_count;
@@ -264,7 +264,7 @@ static enum status describe(struct repository_model *model, struct error *err)
 /* ---- models ---- */
 
 /* Adds the pipeline `stages`, which the repository owns on success; NULL: the model at `path`.
- * Copies both texts. If the model cannot be described, its `problem` says why. */
+ * Copies both texts. If the model cannot be described, its `problem` has the reason. */
 static enum status add_model_of(struct repository *repository, const char *path, const char *name,
                                 struct pipeline_config *stages, struct error *err)
 {
@@ -326,7 +326,8 @@ static bool ends_in_onnx(const char *name, size_t *ret_stem)
     return length > 5 && !strcmp(name + length - 5, ".onnx");
 }
 
-/* Refuses DIR/NAME beside DIR/NAME.onnx: the order of a folder must not decide which one counts. */
+/* Refuses DIR/NAME beside DIR/NAME.onnx, because the order of a folder must not decide between
+ * them. */
 static void refuse_twins(struct repository_model *model)
 {
     model->version_count = 0;
@@ -429,7 +430,7 @@ static enum status for_each_entry(struct repository *repository, const char *fol
 
 /* ---- Immich's cache ---- */
 
-/* Adds the model in FOLDER/PART as NAME.PART, if it is there. */
+/* Adds the model in FOLDER/PART as NAME.PART, if it exists. */
 static enum status add_part(struct repository *repository, const char *folder, const char *name,
                             const char *part, struct error *err)
 {
@@ -448,8 +449,8 @@ static enum status add_part(struct repository *repository, const char *folder, c
 /* Fills the stages of a pipeline of Immich's, except the names of their models. */
 static void immich_stages(bool is_text, struct pipeline_config *ret)
 {
-    /* For pictures of 4:3 and 16:9 with a short side of 736, Immich's default maxResolution. No
-     * more, for each size takes memory and time to load. */
+    /* For photos of 4:3 and 16:9 with a short side of 736, Immich's default maxResolution. No more
+     * sizes, because each takes memory and time to load. */
     static const struct stage_size pages[] = {{992, 736}, {736, 992}, {1312, 736}, {736, 1312}};
     static const struct stage_size lines[] = {{320, 48}, {640, 48}, {1280, 48}};
     struct pipeline_stage *first = &ret->stages[0], *second = &ret->stages[1];
@@ -474,7 +475,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     TRY(add_part(repository, folder, name, "detection", err));
     const size_t before = repository->count;
     TRY(add_part(repository, folder, name, "recognition", err));
-    if (is_text && repository->count == before) /* a detector that readers of other folders use */
+    if (is_text && repository->count == before) /* a detector that other folders use */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
     TRY(check_memory(config, "while looking through a repository", err));

@@ -1,4 +1,4 @@
-/* Reads what a model's folder says of its task: lensd.json, and the architecture in config.json. */
+/* Reads the task from a model's folder: lensd.json, and the architecture in config.json. */
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Reads zero_shot.json of a model's folder: texts, their vectors, and how scores are made. */
+/* Reads zero_shot.json of a model's folder: texts, their vectors, and the scoring. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stddef.h>
@@ -62,7 +62,7 @@ static enum status read_activation(const cJSON *item, void *object, struct error
                : json_wrong(item, "\"softmax\" or \"sigmoid\"", err);
 }
 
-/* Reads a member that read_texts() has read, or will. */
+/* Accepts a member that read_texts() reads. */
 static enum status read_later(const cJSON *item, void *object, struct error *err)
 {
     (void)item, (void)object, (void)err;
@@ -94,7 +94,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
 {
     TRY(json_members(json, "it", texts_members, COUNT_OF(texts_members), ret, err));
     ret->has_scale = ret->has_scale || cJSON_GetObjectItemCaseSensitive(json, "scale") != NULL;
-    /* Without labels the file says how to score those of requests. */
+    /* Without labels the file sets the scoring of labels in requests. */
     if (!cJSON_GetObjectItemCaseSensitive(json, "vectors") &&
         !cJSON_GetObjectItemCaseSensitive(json, "labels"))
         return STATUS_OK;

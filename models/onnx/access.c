@@ -1,4 +1,4 @@
-/* Finds why a file or folder cannot be read. */
+/* Explains why a file or folder cannot be read. */
 #include "models/onnx/access.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static bool is_in_hidden_home(const char *path)
     return false;
 }
 
-/* Whether a file, or the folder that it lies in, is a link. */
+/* True if a file, or its folder, is a link. */
 static bool is_behind_link(const char *path)
 {
     char folder[PATH_MAX];

@@ -1,4 +1,5 @@
-/* ONNX files: bytes to messages (onnx_wire.c, protobuf-c), messages to a graph (onnx_graph.c …). */
+/* Converts ONNX files: bytes to messages (onnx_wire.c, protobuf-c), messages to a graph
+ * (onnx_graph.c …). */
 #include "models/onnx/onnx.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 #include "engine/passes/validate.h"
 #include "models/onnx/onnx_import.h"
 
-/* Newest IR version whose changes have been read (ONNX 1.23). */
+/* The newest IR version that has been reviewed (ONNX 1.23). */
 #define IR_VERSION_MAX 14
 
 static enum status check_header(const Onnx__ModelProto *model, struct error *err)
@@ -56,7 +57,7 @@ static enum status copy_header(const Onnx__ModelProto *model, struct graph *grap
     return STATUS_OK;
 }
 
-/* Infers types and shapes on a copy: the graph itself keeps those that its file declares. */
+/* Infers types and shapes on a copy, so that the graph keeps its file's declarations. */
 static enum status validate(const struct graph *graph, struct error *err)
 {
     struct graph *copy;

@@ -1,13 +1,13 @@
 /* External data: tensors whose bytes lie in another file of the model's folder.
  *
- * The file named must be inside that folder: no absolute path, no "..", no link that leads out of
- * it (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). Only regular files are read.
- * Large tensors are mapped (engine/tensor/tensor_file.h), the others read with pread(); either way
- * a file that shrinks meanwhile is an error and not a signal.
+ * That file must be inside the folder: no absolute path, no "..", no link that leads out of it
+ * (CVE-2022-25882, CVE-2024-27318, CVE-2026-27489, CVE-2026-34447). Only regular files are read.
+ * Large tensors are mapped (engine/tensor/tensor_file.h), others are read with pread(). In both
+ * cases a file that shrinks meanwhile gives an error, not a signal.
  *
- * Hard links are accepted: stores that keep equal files once are made of them, and whoever can make
- * one in a model's folder could as well put a copy there (CVE-2026-34446 is about unpacking
- * archives, which lensd does not do). */
+ * Hard links are accepted, because stores that keep equal files once use them. Who can make one in
+ * a model's folder could as well put a copy there (CVE-2026-34446 is about unpacking archives,
+ * which lensd does not do). */
 #include "models/onnx/onnx_file.h"
 
 #include <errno.h>
@@ -86,7 +86,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
     return STATUS_OK;
 }
 
-/* Plain decimal digits that fit 63 bits. */
+/* Reads plain decimal digits that fit 63 bits. */
 static enum status parse_decimal(const char *key, const char *text, uint64_t *ret,
                                  struct error *err)
 {
@@ -139,8 +139,8 @@ static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, 
                              (unsigned long long)file->external_size);
         length = given;
     }
-    /* Without a length the rest of the file is meant; more than is needed is then no mistake of
-     * the tensor that comes first in a shared file. */
+    /* Without a length the tensor may use the rest of the file, so for the first tensor of a shared
+     * file more bytes than needed are not an error. */
     if (found[2] ? length != bytes : length < bytes)
         return error_set(
             err, STATUS_MODEL,

@@ -1,4 +1,4 @@
-/* Reading a model file, and turning its bytes into protobuf-c's messages. */
+/* Reads a model file and converts its bytes to protobuf-c's messages. */
 #include "models/onnx/onnx_file.h"
 
 #include <errno.h>
@@ -32,8 +32,8 @@ static size_t default_limit(void)
     return available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
 }
 
-/* Maps the file, unless its weights would pass the memory that there is; where that fails,
- * file->mapping stays NULL. */
+/* Maps the file, unless its weights would exceed the available memory. If that fails, file->mapping
+ * stays NULL. */
 static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
 {
     TRY(file_open(path, &file->fd, &file->size, err));
@@ -65,7 +65,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
                          access_advice(path, errno));
     if (status == STATUS_NO_MEMORY)
         return error_set(err, status, "%s", cause.message);
-    /* One that is too large does not fit the limit, which says so. */
+    /* If it is too large, it exceeds the limit, whose error says so. */
     TRY(onnx_charge(file, size, err));
     file->data = file->owned = data;
     file->size = size;
@@ -167,7 +167,7 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
                                        "export the model again")
                    : err->status;
     }
-    /* The messages are gone again before the graph is used: they are limited, not charged. */
+    /* The messages are freed before the graph is used, so they are limited but not charged. */
     struct onnx_unpacking unpacking = {.arena = arena_create(file->limit - file->used)};
     ProtobufCAllocator allocator = {
         .alloc = arena_take, .free = arena_keep, .allocator_data = &unpacking};

@@ -1,8 +1,8 @@
-/* Older spellings of operators, and com.microsoft's fused ones, as nodes of today's operators.
+/* Rewrites older forms of operators, and com.microsoft's fused ones, as nodes of today's operators.
  *
- * Sources: ONNX's Changelog.md, ONNX Runtime's ContribOperators.md. Shapes are not known yet: what
- * depends on a rank that the file does not declare becomes shape arithmetic, which is folded once
- * the shapes are known. */
+ * Sources: ONNX's Changelog.md, ONNX Runtime's ContribOperators.md. Shapes are not known yet. If a
+ * rewrite depends on a rank that the file does not declare, it uses shape arithmetic, which is
+ * folded once the shapes are known. */
 #include "models/onnx/onnx_forms.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@
 struct onnx_rewrite {
     struct edit edit;
     struct node *node;
-    struct value *result; /* the node's, which nodes that follow it make instead */
+    struct value *result; /* the node's result; later nodes may make it instead */
 };
 
 /* ---- building blocks: after a failure they do nothing and return NULL ---- */
@@ -59,7 +59,7 @@ static struct node *form_node(struct onnx_rewrite *r, enum op op, size_t count,
                             count);
 }
 
-/* A new value that a new node makes of its inputs. */
+/* Adds a node with these inputs, and returns its new value. */
 static struct value *form_value(struct onnx_rewrite *r, enum op op, size_t count,
                                 struct value *const *inputs)
 {
@@ -72,21 +72,21 @@ static struct value *form_value(struct onnx_rewrite *r, enum op op, size_t count
     return value;
 }
 
-/* A new value that a new node makes of a and b (NULL: of a alone). */
+/* Adds a node with the inputs a and b (NULL: only a), and returns its new value. */
 static struct value *apply(struct onnx_rewrite *r, enum op op, struct value *a, struct value *b)
 {
     return form_value(r, op, b ? 2 : 1, (struct value *[]){a, b});
 }
 
-/* A number of x's type, which the file may not tell before shapes are inferred. */
+/* A number of x's type, which may be unknown before shapes are inferred. */
 static struct value *form_number_like(struct onnx_rewrite *r, float number, struct value *x)
 {
     struct value *value = form_float(r, number);
     return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
 }
 
-/* A new node after the one that makes the result: it makes the result instead, of that and b (NULL:
- * of that alone). */
+/* Adds a node after the one that makes the result. It makes the result instead, from that and b
+ * (may be NULL). */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
     if (!r->result || r->edit.status != STATUS_OK)
@@ -147,9 +147,9 @@ static void set_string(struct onnx_rewrite *r, struct node *node, const char *na
         (void)edit_no_memory(&r->edit);
 }
 
-/* ---- attributes that have become operands ---- */
+/* ---- attributes that became operands ---- */
 
-/* A list or number becomes operand `at`, if the node has it. */
+/* Makes a list or number operand `at`, if the node has it. */
 static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
 {
     const struct attr *attr = node_attr(r->node, name);
@@ -229,7 +229,7 @@ static struct value *shape_of(struct onnx_rewrite *r, struct value *x)
     return apply(r, OP_SHAPE, x, NULL);
 }
 
-/* [rank], a constant where the file declares the shape. */
+/* [rank]; a constant if the file declares the shape. */
 static struct value *rank_of(struct onnx_rewrite *r, struct value *x)
 {
     return x->shape.rank >= 0 ? form_int(r, x->shape.rank) : shape_of(r, shape_of(r, x));
@@ -243,13 +243,13 @@ static struct value *join(struct onnx_rewrite *r, struct value *a, struct value 
     return joined;
 }
 
-/* Returns `number`, repeated as often as `count`, a tensor of one number, says. */
+/* Repeats `number` as often as `count`, a tensor of one number, says. */
 static struct value *int64_fill(struct onnx_rewrite *r, struct value *count, int64_t number)
 {
     return apply(r, OP_EXPAND, form_int(r, number), count);
 }
 
-/* b with ones appended, so that it begins at `axis` of a. */
+/* Appends ones to b, so that it starts at `axis` of a. */
 static struct value *placed(struct onnx_rewrite *r, struct value *a, struct value *b, int64_t axis)
 {
     struct value *from = form_int(r, axis);
@@ -269,7 +269,7 @@ static void broadcast_as_numpy(struct onnx_rewrite *r)
     drop(r, "broadcast");
 }
 
-/* A list is one slope a channel. */
+/* A list has one slope per channel. */
 static void slope_of_channels(struct onnx_rewrite *r)
 {
     struct value *x = r->node->inputs[0], *slope = r->node->inputs[1];
@@ -279,7 +279,7 @@ static void slope_of_channels(struct onnx_rewrite *r)
 
 /* ---- other old forms ---- */
 
-/* All dimensions from the axis on count as one. */
+/* Merges all dimensions from the axis on. */
 static void flatten_from(struct onnx_rewrite *r, int64_t axis)
 {
     struct node *node = r->node;
@@ -300,7 +300,7 @@ static void softmax_of_one_axis(struct onnx_rewrite *r)
     flatten_from(r, node_int(r->node, "axis", 1));
 }
 
-/* Scale and bias of each group become those of each channel. */
+/* Repeats scale and bias of each group for its channels. */
 static void group_norm_of_channels(struct onnx_rewrite *r)
 {
     const int64_t column[2] = {node_int(r->node, "num_groups", 0), 1};
@@ -317,8 +317,8 @@ static void group_norm_of_channels(struct onnx_rewrite *r)
     }
 }
 
-/* With spatial = 0 each position of [C, D1, D2 …] has statistics of its own:
- * (x - mean) / sqrt(var + epsilon) * scale + B. The node becomes the product. */
+/* With spatial = 0 each position of [C, D1, D2 …] has its own statistics: (x - mean) / sqrt(var +
+ * epsilon) * scale + B. The node becomes the product. */
 static void batch_norm_of_positions(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -437,7 +437,8 @@ static void grid_modes(struct onnx_rewrite *r)
                                           : mode);
 }
 
-/* Coordinates were asymmetric, and the nearest pixel below, or above where the image shrinks. */
+/* Coordinates are asymmetric, and the nearest pixel is the one below, or above if the image
+ * shrinks. */
 static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -491,8 +492,8 @@ static void image_scaler(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
-/* border: what is cut off left, at the top, right and at the bottom; with `scale` the height and
- * width that are kept. */
+/* border: elements to remove on the left, at the top, on the right and at the bottom; with `scale`
+ * the height and width that remain. */
 static void crop(struct onnx_rewrite *r)
 {
     static const int64_t axes[2] = {2, 3};
@@ -521,13 +522,14 @@ static void crop(struct onnx_rewrite *r)
 
 /* ---- com.microsoft ---- */
 
-/* They have a scale for each channel, as ONNX's since opset 13. */
+/* They have a scale per channel, as ONNX's since opset 13. */
 static void quantize_as_13(struct onnx_rewrite *r)
 {
     r->node->opset = 13;
 }
 
-/* Operand `at` of an operator on 8-bit tensors, which its scale and zero point follow, as float. */
+/* Returns operand `at` of an operator on 8-bit tensors as float; its scale and zero point follow
+ * it. */
 static struct value *dequantized(struct onnx_rewrite *r, size_t at)
 {
     struct value *const inputs[3] = {node_input(r->node, at), node_input(r->node, at + 1),
@@ -540,8 +542,8 @@ static struct value *dequantized(struct onnx_rewrite *r, size_t at)
     return value;
 }
 
-/* The node's operands become `inputs`; a QuantizeLinear follows, with the scale at `at` and the
- * zero point after it, which without one is 0 of the type of operand `like`. */
+/* Makes `inputs` the node's operands. A QuantizeLinear follows, with the scale at `at` and the zero
+ * point after it; the default zero point is 0 of the type of operand `like`. */
 static void quantized(struct onnx_rewrite *r, size_t at, size_t like, size_t count,
                       struct value *const *inputs)
 {
@@ -566,7 +568,7 @@ static void quantized_unary(struct onnx_rewrite *r)
     quantized(r, 3, 0, 1, (struct value *[]){dequantized(r, 0)});
 }
 
-/* `opset` is that of the Softmax it stands for. */
+/* `opset` selects the meaning of the Softmax. */
 static void quantized_softmax(struct onnx_rewrite *r)
 {
     const bool is_flat = node_int(r->node, "opset", 13) < 13;
@@ -598,7 +600,7 @@ static struct value *quantized_gates(struct onnx_rewrite *r, size_t i, size_t sc
     return form_transpose(r, product, turned, 3);
 }
 
-/* The weights become float32; input and states, which the operator quantizes, stay float32. */
+/* The weights become float32. Input and states, which the operator quantizes, stay float32. */
 static void quantized_lstm(struct onnx_rewrite *r)
 {
     for (size_t i = 8; i < 12; i++)
@@ -612,7 +614,7 @@ static void quantized_lstm(struct onnx_rewrite *r)
     r->node->input_count = 8;
 }
 
-/* The activation that a fused node ends with. */
+/* Adds the activation at the end of a fused node. */
 static void activate(struct onnx_rewrite *r, const char *name, const float *params, size_t count)
 {
     if (!*name)
@@ -669,7 +671,7 @@ static void fused_gemm(struct onnx_rewrite *r)
     activate(r, name, params, !has_alpha ? 0 : has_beta ? 2 : 1);
 }
 
-/* The operand with its last two dimensions exchanged; without a declared rank NULL. */
+/* Swaps the operand's last two dimensions; NULL without a declared rank. */
 static struct value *transposed(struct onnx_rewrite *r, struct value *x)
 {
     int64_t perm[TENSOR_MAX_RANK];
@@ -731,7 +733,8 @@ static void fast_gelu(struct onnx_rewrite *r)
     set_string(r, gelu, "approximate", "tanh");
 }
 
-/* Inputs: x, skip, gamma, beta (not of RMSNormalization), bias. Output 3 is what is normalised. */
+/* Inputs: x, skip, gamma, beta (not of RMSNormalization), bias. Output 3 is the sum before
+ * normalisation. */
 static void skip_norm(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -746,7 +749,7 @@ static void skip_norm(struct onnx_rewrite *r)
     if (r->edit.status != STATUS_OK)
         return;
     struct value *kept = node_output(node, 3);
-    /* an Identity makes this output, because it must keep the name from the file */
+    /* an Identity makes this output, because it must keep its name from the file */
     struct node *copy = kept ? form_node(r, OP_IDENTITY, 1, &sum) : NULL;
     node->output_count = 1;
     if (copy)

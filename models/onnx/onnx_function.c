@@ -1,9 +1,9 @@
-/* Model-local functions (ONNX IR.md, "Functions"): expanded where they are called.
+/* Model-local functions (ONNX IR.md, "Functions"): expands them at their calls.
  *
- * A call gets its own scope over the caller's graph: formal inputs stand for the caller's values,
- * formal outputs are bound to them, everything else gets the call's name in front. Functions that
- * call themselves, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond IMPORT_MAX_WORK
- * are refused (GHSA-7w46-vvrh-m8q5, and thirty functions that double each other). */
+ * A call gets its own scope over the caller's graph: formal inputs refer to the caller's values,
+ * formal outputs are bound to them, and other names get the call's name as prefix. Recursive
+ * functions, calls nested deeper than IMPORT_MAX_CALLS and expansions beyond IMPORT_MAX_WORK are
+ * refused (GHSA-7w46-vvrh-m8q5, and thirty functions that double each other). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,7 @@ const Onnx__FunctionProto *function_find(const struct import *import, const char
     return slot ? slot->value : NULL;
 }
 
-/* Whether an enclosing expansion is of the same function. */
+/* True if an enclosing expansion is of the same function. */
 static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *function)
 {
     for (; scope; scope = scope->caller ? scope->caller : scope->outer)
@@ -72,7 +72,8 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
     return false;
 }
 
-/* The call's attributes, references resolved; then the function's defaults for those not given. */
+/* Binds the call's attributes, with references resolved; the function's defaults apply to missing
+ * ones. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
                                    const Onnx__FunctionProto *function, struct scope *scope,
                                    const Onnx__AttributeProto **bindings,
@@ -138,7 +139,8 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
     return STATUS_OK;
 }
 
-/* Outputs that no node of the function makes: an input handed through becomes an Identity. */
+/* Binds outputs that no node of the function makes: an input that is returned becomes an
+ * Identity. */
 static enum status bind_results(const Onnx__NodeProto *call, const Onnx__FunctionProto *function,
                                 struct scope *scope)
 {
@@ -217,7 +219,8 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     scope_done(&scope);
     free(bindings);
     free(renamed);
-    /* The outermost call is the one people can find in the file; a chain would fill the text. */
+    /* The outermost call is the one that a user can find in the file; a chain would fill the
+     * text. */
     return status == STATUS_OK || caller->calls
                ? status
                : error_prefix(import->err, "in function '%.60s'", function_name);

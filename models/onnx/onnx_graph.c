@@ -72,7 +72,7 @@ static enum status import_input(struct scope *scope, const Onnx__ValueInfoProto 
     struct value *value;
     if (!*name)
         return error_set(import->err, STATUS_MODEL, "an input of the graph has no name");
-    /* Bodies take the types of what they are given; their own declarations may be missing. */
+    /* Bodies take the types of their inputs; their own declarations may be missing. */
     if (!is_body || (info->type && info->type->tensor_type)) {
         enum status status = read_type(import, info, &dtype, &shape);
         if (status != STATUS_OK)
@@ -84,7 +84,7 @@ static enum status import_input(struct scope *scope, const Onnx__ValueInfoProto 
     return STATUS_OK;
 }
 
-/* Inputs that are initialisers too (IR version 3) are constants, not inputs. */
+/* Inputs that are also initialisers (IR version 3) are constants, not inputs. */
 static enum status import_inputs(struct scope *scope, const Onnx__GraphProto *proto, bool is_body)
 {
     struct graph *graph = scope->graph;
@@ -127,7 +127,7 @@ static enum status import_outputs(struct scope *scope, const Onnx__GraphProto *p
                 import->err, STATUS_UNSUPPORTED,
                 "graph output '%.100s' has data type %s, which lensd reads in constants only", name,
                 scope_packed(value));
-        /* Descriptions use the declared type until inference knows better. */
+        /* Descriptions use the declared type until inference determines it. */
         if (value->producer && value->dtype == DTYPE_NONE && info->type &&
             info->type->tensor_type) {
             if (read_type(import, info, &value->dtype, &value->shape) != STATUS_OK)

@@ -1,5 +1,5 @@
-/* Lists the operators of a file without building its graph, so that everything lensd lacks is known
- * at once and not one refusal at a time. */
+/* Lists the operators of a file without building its graph, so that all missing operators are
+ * reported at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "models/onnx/onnx_import.h"
 
 struct list {
-    struct import import; /* its functions tell calls from operators */
+    struct import import; /* its functions distinguish calls from operators */
     struct onnx_op_use *uses;
     size_t count, capacity;
     struct name_map index; /* "domain\nname\nopset" to position + 1 */

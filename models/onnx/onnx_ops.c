@@ -1,8 +1,8 @@
 /* Nodes: operator, operands and attributes, checked against the operator table (engine/op/ops.h).
  *
- * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is left out; the version of an
- * operator is the opset its domain is imported at, in the function where there is one;
- * AttributeProto.type may be missing in old files, and a value equal to the default, too. */
+ * Easy to get wrong (ONNX IR.md, onnx.proto): an operand named "" is omitted. The version of an
+ * operator is the imported opset of its domain, in a function that of the function. Old files may
+ * lack AttributeProto.type, and values equal to the default. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static const int type_of_kind[] = {
     [ATTR_FLOATS] = TYPE_FLOATS, [ATTR_STRINGS] = TYPE_STRINGS,
 };
 
-/* The declared type, which must be the only one with a value; for files without declared types, the
+/* The declared type, which must be the only one with a value. For files without declared types, the
  * one that has a value. */
 static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
                                   int *ret)
@@ -109,7 +109,7 @@ static enum status copy_strings(struct import *import, struct graph *graph,
     return STATUS_OK;
 }
 
-/* A body; what it captures is added to the node's. On failure nothing is kept. */
+/* Imports a body and adds its captures to the node's. On failure nothing is kept. */
 static enum status import_body(struct scope *scope, const Onnx__GraphProto *proto,
                                struct name_map *captures, struct graph **ret)
 {
@@ -150,7 +150,7 @@ static enum status import_body(struct scope *scope, const Onnx__GraphProto *prot
     return STATUS_OK;
 }
 
-/* A tensor is read as often as its function is called. */
+/* Counts a tensor as often as its function is called. */
 static enum status tensor_work(const struct scope *scope, const struct tensor *tensor)
 {
     return scope->calls ? import_work(scope->import, tensor->bytes / 256) : STATUS_OK;
@@ -197,7 +197,7 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     return STATUS_OK;
 }
 
-/* Drops what a half-made attribute holds; the graph frees only those a node owns. */
+/* Frees a partial attribute; the graph frees only those that a node owns. */
 static void attribute_drop(struct attr *attr)
 {
     if (attr->kind == ATTR_TENSOR)
@@ -206,8 +206,8 @@ static void attribute_drop(struct attr *attr)
         graph_free(attr->g);
 }
 
-/* The opsets at which lensd has the operator, with `name` among its attributes unless that is NULL,
- * as one range: what a file of another opset is to be made with. 0 and 0 where there is none. */
+/* The range of opsets at which lensd supports the operator, with `name` among its attributes unless
+ * that is NULL; for advice in errors. 0 and 0 if there is none. */
 static void opsets_of(const Onnx__NodeProto *node, const char *name, int *first, int *last)
 {
     const char *domain = text_or_empty(node->domain);
@@ -282,11 +282,11 @@ static enum status one_attribute(struct scope *scope, const struct op_info *info
         return STATUS_OK;
     TRY(import_work(import, attribute_work(value)));
     TRY(import_attribute(scope, info, of, name, value, captures, &attrs[node->attr_count]));
-    node->attr_count++; /* from here on the graph owns what it holds */
+    node->attr_count++; /* from now on the graph owns it */
     return STATUS_OK;
 }
 
-/* No operator has more attributes than this; a list of thousands would make every look-up slow. */
+/* No operator has more attributes; a list of thousands would make every look-up slow. */
 #define MAX_ATTRIBUTES 64
 
 static enum status import_attributes(struct scope *scope, const struct op_info *info,
@@ -321,7 +321,7 @@ static enum status import_attributes(struct scope *scope, const struct op_info *
 
 /* ---- Constant ---- */
 
-/* The one attribute of a Constant as a tensor. `name` is the node's name for it. */
+/* Returns the attribute of a Constant as a tensor. `name` is the node's name for the attribute. */
 static enum status constant_tensor(struct import *import, const char *name, int type,
                                    const Onnx__AttributeProto *proto, struct tensor **ret)
 {
@@ -363,7 +363,7 @@ static enum status constant_tensor(struct import *import, const char *name, int 
     return STATUS_OK;
 }
 
-/* A Constant node is not kept: its output becomes a constant of the graph. */
+/* Turns a Constant node into a constant of the graph. */
 static enum status import_constant(struct scope *scope, const Onnx__NodeProto *proto)
 {
     struct import *import = scope->import;
@@ -392,8 +392,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
 
 /* ---- nodes ---- */
 
-/* Operands named "" at the end are as good as absent, but for a Split's results: how many there are
- * says into how many parts it splits. */
+/* Operands named "" at the end count as absent, except for a Split, whose number of results is the
+ * number of parts. */
 static size_t trimmed(char *const *names, size_t count)
 {
     while (count && !*names[count - 1])
@@ -438,10 +438,10 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     return import_attributes(scope, spec, proto, node);
 }
 
-/* From here on operators are added that stand for several of older opsets. */
+/* The opset for added operators that replace those of older opsets. */
 #define FUSED_OPSET 23
 
-/* lensd has the operator, at other opsets. */
+/* Refuses an operator that lensd supports only at other opsets. */
 static enum status refuse_version(struct import *import, const Onnx__NodeProto *node,
                                   const char *domain, int opset, int first, int last)
 {

@@ -1,4 +1,4 @@
-/* Elements of fewer bits than a byte, and 8-bit floats: unpacked when a constant is read.
+/* Unpacks constants with elements of less than a byte, and 8-bit floats.
  *
  * Source: onnx.proto, TensorProto.DataType: the first element is in the lowest bits. Float types:
  * ONNX's float8.md, "FP8 Formats for Deep Learning" (E4M3FN, E5M2), "8-bit Numerical Formats for

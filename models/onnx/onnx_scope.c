@@ -1,5 +1,5 @@
-/* Scopes of an import: what a name, an attribute of a function and a domain's opset stand for where
- * they are read; and how much work the import may still do. */
+/* Scopes of an import: they resolve names, attributes of functions and opsets of domains, and limit
+ * the import's work. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ void scope_done(struct scope *scope)
     free(scope->captured);
 }
 
-/* Names of values made in a function get the call in front; very long ones are numbered instead. */
+/* Values in a function get the call's name as prefix; very long names are replaced by numbers. */
 static enum status add_value(struct scope *scope, const char *name, enum dtype dtype,
                              const struct shape *shape, struct value **ret)
 {
@@ -168,7 +168,7 @@ enum status opsets_check(const struct opsets *opsets, struct error *err)
     for (size_t i = 0; i < opsets->count; i++) {
         const Onnx__OperatorSetIdProto *entry = opsets->entries[i];
         const char *domain = opset_domain(entry);
-        /* Other domains number as they like; ai.onnx is known up to OPSET_MAX. */
+        /* Other domains have their own numbers; lensd supports ai.onnx up to OPSET_MAX. */
         int64_t newest = *domain ? INT32_MAX : OPSET_MAX;
         if (entry->version < 1 || entry->version > newest)
             return refuse_opset(entry, domain, err);

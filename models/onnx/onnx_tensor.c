@@ -16,11 +16,11 @@
 #error "raw tensor data is copied as it is: lensd needs a little-endian machine"
 #endif
 
-/* Bytes that a tensor object takes besides its elements. The budget counts them, because a file may
- * have a million empty tensors. */
+/* Size of a tensor object without its elements. The budget counts it, because a file may have a
+ * million empty tensors. */
 #define TENSOR_OVERHEAD 320
 
-/* Smaller ones are read: a mapping costs more than copying a few pages. */
+/* Smaller tensors are read: a mapping costs more than copying a few pages. */
 #define MAPPED_BYTES ((size_t)128 << 10)
 
 enum status onnx_dtype(int32_t number, enum dtype *ret, struct error *err)
@@ -140,7 +140,7 @@ static struct wire_reference raw_place(const Onnx__TensorProto *proto)
     return reference;
 }
 
-/* Finds the one field that is filled; two of them, or another data type's list, are an error. */
+/* Finds the field that has the values; two fields, or another data type's list, are an error. */
 static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype, size_t count,
                                 enum storage *ret, size_t *ret_count, struct error *err)
 {
@@ -180,7 +180,7 @@ static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype
     return STATUS_OK;
 }
 
-/* Any byte but 0 is true; kernels rely on 0 and 1. */
+/* Any byte except 0 is true; kernels rely on 0 and 1. */
 static void tidy_bools(struct tensor *tensor)
 {
     uint8_t *values = tensor->data;
@@ -199,7 +199,7 @@ static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProt
     return STATUS_OK;
 }
 
-/* `place`: where the bytes of IN_RAW and IN_FILE are. */
+/* `place` is the range of the bytes for IN_RAW and IN_FILE. */
 static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
                         enum storage storage, const struct onnx_external *place,
                         struct tensor *tensor, struct error *err)
@@ -234,8 +234,8 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
     return STATUS_OK;
 }
 
-/* Large weights of a file at an offset that their elements can be read from (writers mostly put one
- * after the other); bools are tidied in place. */
+/* True for large weights at a suitably aligned offset (writers usually store them one after the
+ * other). Bools are not mapped, because they are normalised in place. */
 static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype, size_t bytes)
 {
     return place->fd >= 0 && bytes >= MAPPED_BYTES && place->offset % dtype_size(dtype) == 0 &&
@@ -267,7 +267,7 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     if (!size_add(bytes, TENSOR_OVERHEAD, &cost))
         return error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
     struct tensor *tensor;
-    /* Pages of a file are not charged: the kernel can take them back. */
+    /* Mapped pages are not charged: the kernel can reclaim them. */
     if (is_worth_mapping(&place, dtype, bytes) &&
         tensor_from_file(place.fd, place.offset, dtype, &shape, &tensor, NULL) == STATUS_OK) {
         const enum status status = onnx_charge(file, TENSOR_OVERHEAD, err);

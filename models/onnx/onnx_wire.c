@@ -1,13 +1,14 @@
-/* Checks the bytes of a model file, and makes the copy of them that protobuf-c unpacks.
+/* Checks the bytes of a model file, and makes the copy that protobuf-c unpacks.
  *
- * protobuf-c's unpacker recurses without a limit, knows no groups, copies unknown fields, and cuts
- * strings at a NUL. This parser reads the bytes first, with its own stack, and hands on a copy
- * that holds nothing it would stumble over. The file may be mapped, and change meanwhile: what is
- * checked is what was copied.
+ * protobuf-c's unpacker recurses without a limit, does not support groups, copies unknown fields,
+ * and cuts strings at a NUL. This parser reads the bytes first, with its own stack, and makes a
+ * copy without these problems. The file may be mapped and change meanwhile, so the copied bytes are
+ * the checked ones.
  *
- * The copy leaves out the bulk: raw_data of tensors becomes a reference into the original bytes, so
- * that loading a file costs the file and the tensors, not a third copy. Nested messages get a
- * length of fixed width (a varint padded to 5 bytes, which is legal), filled in when they close. */
+ * The copy omits large data: raw_data of tensors becomes a reference into the original bytes, so
+ * that loading a file needs memory for the file and the tensors, but no third copy. Nested messages
+ * get a length of fixed width (a varint padded to 5 bytes, which is legal), filled in at their
+ * end. */
 #include "models/onnx/onnx_wire.h"
 
 #include <limits.h>
@@ -26,11 +27,11 @@
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_OPEN = 3, WIRE_CLOSE = 4, WIRE_32 = 5 };
 
 struct wire_frame {
-    const ProtobufCMessageDescriptor *descriptor; /* NULL: inside a group that is dropped */
-    size_t end;     /* of the message; of the enclosing message for a group */
+    const ProtobufCMessageDescriptor *descriptor; /* NULL: inside a dropped group */
+    size_t end;     /* end of the message; for a group that of the enclosing message */
     size_t body;    /* where its body starts in the copy */
     uint32_t group; /* number of the group */
-    uint64_t seen;  /* singular messages already met, by index of the field */
+    uint64_t seen;  /* bits of singular fields that occurred, by index */
 };
 
 struct wire_parser {
@@ -48,7 +49,7 @@ static enum status bad(const struct wire_parser *w, const char *what)
     return error_set(w->err, STATUS_MODEL, "malformed file: %s at byte %zu", what, w->at);
 }
 
-/* Something continues after `end`. Where that is the end of the file, the rest is missing. */
+/* Reports data that continues after `end`. At the end of the file, the rest is missing. */
 static enum status cut_off(const struct wire_parser *w, const char *what, size_t end)
 {
     if (end != w->size)
@@ -133,7 +134,7 @@ static enum status read_length(struct wire_parser *w, size_t end, size_t *ret)
     return STATUS_OK;
 }
 
-/* The wire type a single element of this field has. */
+/* The wire type of a single element of this field. */
 static int element_wire(ProtobufCType type)
 {
     switch (type) {
@@ -154,7 +155,7 @@ static int element_wire(ProtobufCType type)
     }
 }
 
-/* Moves over one value of a wire type; groups are handled by the caller. */
+/* Skips one value of a wire type; the caller handles groups. */
 static enum status skip(struct wire_parser *w, int wire, size_t end)
 {
     uint64_t number = 0;
@@ -183,7 +184,7 @@ static enum status wire_push(struct wire_parser *w, struct wire_frame frame)
     return STATUS_OK;
 }
 
-/* Whether these are whole numbers of at most 10 bytes each. */
+/* True if these are complete varints of at most 10 bytes each. */
 static bool varints_are_whole(const uint8_t *bytes, size_t size)
 {
     size_t length = 0;
@@ -192,7 +193,7 @@ static bool varints_are_whole(const uint8_t *bytes, size_t size)
     return length == 0;
 }
 
-/* A packed list: whole elements only. */
+/* Reads a packed list of complete elements. */
 static enum status packed(struct wire_parser *w, uint64_t tag, ProtobufCType type, size_t end)
 {
     size_t length = 0;
@@ -307,7 +308,7 @@ static enum status one_field(struct wire_parser *w)
     return field ? known_field(w, tag, field, frame->end) : skip(w, wire, frame->end);
 }
 
-/* Ends the innermost message: its length is now known. */
+/* Ends the innermost message, whose length is now known. */
 static enum status close_message(struct wire_parser *w)
 {
     const struct wire_frame *frame = &w->stack[w->depth - 1];
@@ -381,7 +382,7 @@ const char *wire_recognise(const uint8_t *data, size_t size)
     return NULL;
 }
 
-/* True if the first bytes are UTF-8 without control characters: a model rarely begins so. */
+/* True if the first bytes are UTF-8 without control characters, with which models rarely begin. */
 static bool looks_like_text(const uint8_t *data, size_t size)
 {
     size_t length = size < TEXT_WINDOW ? size : TEXT_WINDOW;

@@ -1,5 +1,5 @@
-/* A graph as ONNX's messages, which protobuf-c packs straight into the file: tensors are not
- * copied.
+/* Converts a graph to ONNX's messages, which protobuf-c packs directly into the file without
+ * copying tensors.
  *
  * All messages lie in one arena. Recursion follows the nesting of bodies, which the importer
  * bounds. */
@@ -16,7 +16,7 @@
 #include "models/onnx/name_map.h"
 #include "proto/onnx.pb-c.h"
 
-/* Of all tensors together. A message may have 2 GiB; the rest is for what is not tensors. */
+/* Limit for all tensors together. A message may have 2 GiB; the rest is for other data. */
 #define TENSORS_LIMIT ((size_t)1536 << 20)
 
 /* The lowest IR version for QuantizeLinear and for the opsets that lensd writes. */
@@ -35,14 +35,14 @@ enum {
 
 struct onnx_writer {
     struct arena *arena;
-    struct name_map names; /* every name that is taken, to its struct value */
-    struct name_map nodes; /* the same of nodes, which have names of their own */
+    struct name_map names; /* names that are in use, with their struct value */
+    struct name_map nodes; /* the same for nodes, which have separate names */
     struct error *err;
 };
 
 /* ---- names ---- */
 
-/* A captured value has the name of the value that it stands for. */
+/* A captured value has the name of the value that it refers to. */
 static const struct value *origin_of(const struct value *value)
 {
     while (value->outer)
@@ -50,7 +50,8 @@ static const struct value *origin_of(const struct value *value)
     return value;
 }
 
-/* *ret: the name of `object`, which is called `name`, with a suffix where another has that name. */
+/* *ret is the name of `object`, which is called `name`, with a suffix if another object has that
+ * name. */
 static enum status unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
                                const void *object, char **ret)
 {
@@ -286,7 +287,7 @@ static enum status write_node(struct onnx_writer *w, const struct node *node, On
 
 /* ---- graphs ---- */
 
-/* Which constants something reads. */
+/* The constants that have readers. */
 static bool *constants_read(const struct graph *graph)
 {
     bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
@@ -419,7 +420,7 @@ static void sink_append(ProtobufCBuffer *buffer, size_t size, const uint8_t *dat
     sink->failed = sink->failed || fwrite(data, 1, size, sink->file) != size;
 }
 
-/* Bytes read from mapped files are right only if the files did not change meanwhile. */
+/* Bytes from mapped files are valid only if the files have not changed meanwhile. */
 static bool any_changed(const struct graph *graph)
 {
     for (size_t v = 0; v < graph->value_count; v++) {

@@ -1,12 +1,12 @@
-/* How far apart two answers are, a number for each image, and the verdict on all of them. */
+/* The difference of two answers as a number per image, and the verdict on all images. */
 #include "models/quantize/agreement.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* A channel whose numbers are below this share of the tensor's is measured by that share: in a
- * detector's output that holds boxes in pixels and scores in one tensor, scores of classes that are
- * not there are next to nothing, and so is what they change by. */
+/* A channel whose numbers are below this share of the tensor's is measured by that share. If a
+ * detector's output has boxes in pixels and scores in one tensor, the scores of absent classes and
+ * their changes are almost 0. */
 #define QUIET 0.001
 
 /* Adds number `n` to a mean, and to the sum of squared deviations from it (Welford). */
@@ -69,7 +69,7 @@ static double probability(const struct scores *s, size_t i)
     return exp(x - s->greatest) / s->sum;
 }
 
-/* Of the best class over the second; a single score says yes or no. */
+/* The lead of the best class over the second; a single score means yes or no. */
 static double lead_of(const struct scores *s)
 {
     if (s->count == 1)
@@ -87,7 +87,7 @@ static bool same_best(const struct scores *a, const struct scores *b)
                          : a->best == b->best;
 }
 
-/* Pearson's; 1 for equal vectors, also where all their numbers are the same. */
+/* Pearson's correlation; 1 for equal vectors, even if all their numbers are the same. */
 static double correlation_of(const float *a, const float *b, size_t count)
 {
     double mean_a = 0, mean_b = 0, aa = 0, bb = 0, ab = 0, difference = 0;
@@ -153,7 +153,7 @@ static double relative_difference(const struct agreement_tensor *t, const float 
     return sum / (double)t->channels;
 }
 
-/* Best classes, and a lead there, at every position of a map. */
+/* Compares the best classes at every position of a map. */
 static void compare_map(struct agreement *a, const struct agreement_tensor *t,
                         const float *reference, const float *candidate)
 {
@@ -231,18 +231,18 @@ static double bound_of(const struct agreement *a)
     return a->is_vector ? AGREEMENT_PROBABILITY : AGREEMENT_RELATIVE;
 }
 
-/* Whether the bound on the correlation of vectors applies. */
+/* True if the bound on the correlation of vectors applies. */
 static bool needs_correlation(const struct agreement *a)
 {
     return a->is_vector && a->clear < AGREEMENT_FEW;
 }
 
-/* How far the true mean may lie above that of `count` numbers, with 95 % confidence. */
+/* How far the true mean may be above that of `count` numbers, with 95 % confidence. */
 static double margin(double squares, int count)
 {
     if (count < 2)
         return INFINITY;
-    const double t = 1.645 + 1.75 / (count - 1); /* Student's, within 1 % from 8 numbers on */
+    const double t = 1.645 + 1.75 / (count - 1); /* Student's, within 1 % for 8 numbers or more */
     return t * sqrt(squares / (count - 1) / count);
 }
 

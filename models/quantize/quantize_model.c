@@ -1,4 +1,5 @@
-/* Calibrates, chooses by measured error which layers stay in float32, compares with float32. */
+/* Calibrates, chooses by measured error the layers that stay in float32, and compares with
+ * float32. */
 #include "models/quantize/quantize_model.h"
 
 #include <malloc.h>
@@ -14,26 +15,25 @@
 
 enum {
     HOLD_OUT = 5,      /* every fifth photo is held out */
-    TRIED_PHOTOS = 32, /* that layers are chosen with */
-    LAYER_PHOTOS = 4,  /* that the error of each layer is measured with */
-    TIMED_TURNS = 3,   /* of the models that the report compares */
-    TIMED_RUNS = 5     /* in each turn, after one that is not timed */
+    TRIED_PHOTOS = 32, /* for choosing layers */
+    LAYER_PHOTOS = 4,  /* for measuring the error of each layer */
+    TIMED_TURNS = 3,   /* turns for each model in the report */
+    TIMED_RUNS = 5     /* per turn, after a run that is not timed */
 };
 
 /* At most this share of the multiply-adds stays in float32. VNNI does four times as many of them in
  * 8 bits: with a third in float32 the arithmetic takes half of float32's time, with half of them
- * five eighths. A wrong answer is worse than a slow one, because nobody sees it while serving; but
- * a model that is no faster than float32 has no use at all. docs/quantize.md has what other limits
- * give. */
+ * five eighths. A wrong answer is worse than a slow one, because nobody notices it; but a model
+ * that is no faster than float32 is useless. docs/quantize.md has the results for other limits. */
 #define KEPT_WORK (1.0 / 3)
 
 /* While the bounds do not hold, more layers stay in float32 only if the error falls to this share:
- * smaller gains on the photos that layers are chosen with were losses on those held out. */
+ * smaller gains on the photos for choosing layers were losses on those held out. */
 #define KEPT_GAIN 0.5
 
 #define LEAST_PROBABILITY 1e-7f
 
-/* Answers in float32 that are remembered, and activations observed at a time. */
+/* Memory for float32 answers, and for observed activations. */
 #define ANSWERS_BYTES  ((size_t)64 << 20)
 #define OBSERVED_BYTES ((size_t)48 << 20)
 
@@ -41,17 +41,18 @@ struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
     struct quantize_report *report;
-    int *files;   /* photos that can be read: those to calibrate with, then those held out */
+    int *files;   /* readable photos: first those to calibrate with, then those held out */
     float *photo; /* prepared */
-    struct session *session; /* one at a time: each holds the weights once more */
+    struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* fp32's of `tried` photos, then of `held_out` ones; a candidate's of one */
-    size_t each;       /* numbers of an answer */
+    float
+        *answers[2]; /* fp32's for `tried` photos, then for `held_out` ones; one of a candidate's */
+    size_t each;     /* numbers of an answer */
     int tried, held_out;
-    struct task_answer *decoded; /* fp32's of the photos held out; NULL: no boxes, no text */
+    struct task_answer *decoded; /* fp32's for the photos held out; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
-    /* Of the best choice of layers so far, on `tried` photos; report->layers has the choice. */
+    /* The best choice of layers so far, on `tried` photos; report->layers has the choice. */
     double error;
     bool holds; /* the bounds */
     const char *phase;
@@ -95,7 +96,7 @@ static enum status read_photo(struct quantize_state *q, int i)
                : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
-/* Splits the photos that can be read. */
+/* Divides the readable photos. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -177,7 +178,7 @@ static void close_session(struct quantize_state *q)
 {
     session_free(q->session);
     q->session = NULL;
-    malloc_trim(0); /* the next session's blocks have other sizes, which the free ones do not fit */
+    malloc_trim(0); /* the next session's blocks have other sizes */
 }
 
 static enum status open_session(struct quantize_state *q, const struct graph *graph,
@@ -203,7 +204,8 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     if (!dst)
         return STATUS_OK;
     outputs_read(&q->outputs, 1, dst);
-    /* Scores whose softmax is these probabilities: small ones count in a correlation, too. */
+    /* Scores whose softmax is these probabilities, so that small ones count in a correlation,
+     * too. */
     for (size_t k = 0; q->outputs.is_vector && q->model->has_probabilities && k < each; k++)
         dst[k] = logf(fmaxf(dst[k], LEAST_PROBABILITY));
     return STATUS_OK;
@@ -232,7 +234,7 @@ static enum status decode_answer(struct quantize_state *q, struct task_answer *r
     return status;
 }
 
-/* Each box finds the one that overlaps it most among those that are left; best boxes first. */
+/* Pairs each box with the one that overlaps it most among the remaining ones; best boxes first. */
 static void pair_boxes(const struct detections *a, struct detections *b,
                        struct quantize_report *ret)
 {
@@ -255,7 +257,7 @@ static void pair_boxes(const struct detections *a, struct detections *b,
     }
 }
 
-/* Levenshtein's distance. False: no memory. */
+/* Levenshtein's distance. Returns false when out of memory. */
 static bool count_edits(const struct text_reading *a, const struct text_reading *b, size_t *ret)
 {
     size_t *row = alloc_array(b->count + 1, sizeof *row);
@@ -291,7 +293,7 @@ static enum status compare_texts(struct quantize_state *q, const struct text_rea
 
 /* ---- answers ---- */
 
-/* Answer i is of one of the photos that layers are chosen with, or of one held out. */
+/* The photo of answer i: one for choosing layers, or one held out. */
 static int photo_of(const struct quantize_state *q, int i)
 {
     return i < q->tried ? i : q->report->calibrated + i - q->tried;
@@ -352,7 +354,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 {
     const int all = first < q->tried ? q->tried : q->tried + q->held_out;
     *ret = (struct agreement){.is_vector = q->outputs.is_vector};
-    /* If the layers that should be in 8 bits cannot be quantized, the graph has none. */
+    /* If the layers for 8 bits cannot be quantized, the graph has none. */
     TRY(open_session(q, graph, quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32));
     for (int i = first; i < first + count && i < all; i++) {
         struct task_answer answer = {0};
@@ -372,7 +374,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     return STATUS_OK;
 }
 
-/* Compares the graph with the layers that are kept now. */
+/* Compares the graph with the currently kept layers. */
 static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is_quantized,
                               struct agreement *ret)
 {
@@ -385,7 +387,7 @@ static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is
     return status;
 }
 
-/* Biases are corrected only if that lowers the error; where layers amplify it, it does not. */
+/* Corrects biases only if that lowers the error; it does not if layers amplify it. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
@@ -408,13 +410,13 @@ static enum status quantize_all(struct quantize_state *q)
 
 /* ---- sensitive layers ---- */
 
-/* Layers that read one tensor. They stay in float32 together: as long as one of them is in 8 bits,
- * the tensor is stored in 8 bits. */
+/* Layers that read one tensor. They stay in float32 together: if one of them is in 8 bits, the
+ * tensor is stored in 8 bits. */
 struct layer_group {
     const struct value *input;
     size_t first; /* layer */
     double work;  /* multiply-adds */
-    double gain;  /* error removed for each multiply-add that is moved to float32 */
+    double gain;  /* reduction of the error per multiply-add in float32 */
 };
 
 static size_t find_groups(const struct quantize_state *q, struct layer_group *ret)
@@ -432,7 +434,7 @@ static size_t find_groups(const struct quantize_state *q, struct layer_group *re
     return count;
 }
 
-/* Keeps these groups in float32; returns how many layers that are. */
+/* Keeps these groups in float32; returns their number of layers. */
 static size_t keep_groups(const struct quantize_state *q, const struct layer_group *groups,
                           size_t count)
 {
@@ -472,7 +474,7 @@ static int compare_gains(const void *a, const void *b)
     return x->first < y->first ? -1 : 1;
 }
 
-/* Tries the first `count` groups in float32, and takes them if the model is better then. */
+/* Tries the first `count` groups in float32, and keeps them if that improves the model. */
 static enum status try_groups(struct quantize_state *q, const struct layer_group *groups,
                               size_t count, bool *ret_holds)
 {
@@ -482,7 +484,7 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     const size_t kept = keep_groups(q, groups, count);
     TRY(try_layers(q, q->tried, &is_quantized, &a));
     *ret_holds = is_quantized && agreement_holds(&a);
-    /* Once the bounds hold, fewer layers are better; before that, more have to lower the error. */
+    /* Once the bounds hold, fewer layers are better; before that, more must lower the error. */
     if (!*ret_holds && (!is_quantized || q->holds || error_of(&a) >= KEPT_GAIN * q->error))
         return STATUS_OK;
     q->error = error_of(&a);
@@ -493,7 +495,7 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     return STATUS_OK;
 }
 
-/* Leaves those, in order, that do at most KEPT_WORK of all multiply-adds together. */
+/* Keeps the first groups whose multiply-adds together are at most KEPT_WORK of all. */
 static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
     double all = 0, kept = 0;
@@ -554,7 +556,7 @@ static enum status keep_sensitive(struct quantize_state *q)
 
 /* ---- the report ---- */
 
-/* With the chosen layers in float32, or none. *ret: the caller's. */
+/* Makes the graph with the chosen layers in float32, or none. The caller owns *ret. */
 static enum status make_chosen(struct quantize_state *q, bool keeps, struct graph **ret)
 {
     for (size_t i = 0; i < q->report->layer_count; i++)
@@ -576,7 +578,7 @@ static enum status compare_held_out(struct quantize_state *q, bool keeps, struct
     return status;
 }
 
-/* Reports what the layers that stay in float32 cost and gain. */
+/* Reports costs and gains of the layers that stay in float32. */
 static enum status report_kept(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -596,7 +598,7 @@ static enum status report_kept(struct quantize_state *q)
     return STATUS_OK;
 }
 
-/* Runs the last photo; *quickest: 0, or the quickest run so far. */
+/* Runs the last photo; updates *quickest, 0 or the fastest run so far. */
 static enum status time_graph(struct quantize_state *q, const struct graph *graph,
                               enum precision precision, double *quickest)
 {
@@ -621,8 +623,8 @@ static enum status time_int8(struct quantize_state *q, bool keeps, double *quick
     return status;
 }
 
-/* In turns, because machines change their speed within seconds; each is made again in its turn,
- * because two at once would hold the weights twice. */
+/* Times them in turns, because machines change their speed within seconds. Each session is created
+ * again in its turn, because two at once would hold the weights twice. */
 static enum status time_in_turns(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -685,7 +687,7 @@ static enum status calibrate(struct quantize_state *q)
     return status;
 }
 
-/* Tries the model after smoothing, and takes it if that lowers the error. */
+/* Tries the model after smoothing, and uses it if that lowers the error. */
 static enum status smooth(struct quantize_state *q)
 {
     struct quantizer *plain = q->quantizer, *smoothed;
@@ -731,7 +733,7 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     TRY(quantize_all(q));
     TRY(smooth(q));
     TRY(keep_sensitive(q));
-    /* Serving compares and times the model itself, at the batch size that it serves. */
+    /* Serving compares and times the model itself, with its batch size. */
     if (q->options->has_report)
         TRY(report_on(q));
     return make_chosen(q, true, ret);

@@ -1,6 +1,6 @@
 /* Keeps the best candidates, and suppresses those that overlap with better ones.
  *
- * The numbers are torchvision's nms(): intersection over union in float32, strictly greater than
+ * The results equal torchvision's nms(): intersection over union in float32, strictly greater than
  * the threshold, in the order of the scores. */
 #include "engine/base/array.h"
 #include "models/tasks/decoders.h"
@@ -129,7 +129,7 @@ static float area_of(const struct detection *box)
     return (box->x2 - box->x1) * (box->y2 - box->y1);
 }
 
-/* Whether a kept box overlaps with `box` by more than `iou`. The rest of the last block is zero:
+/* True if a kept box overlaps with `box` by more than `iou`. The rest of the last block is zero:
  * empty boxes, which overlap with nothing. */
 static bool is_suppressed(const struct kept_boxes *kept, const struct detection *box, float iou,
                           bool agnostic)
@@ -196,10 +196,10 @@ static void oriented_add(struct oriented_boxes *boxes, const struct detection *b
     boxes->index[i] = box->index;
 }
 
-/* Whether the last box overlaps with an earlier one of its class by more than `iou`.
+/* True if the last box overlaps with an earlier one of its class by more than `iou`.
  *
  * The overlap is 1 - sqrt(1 - exp(-d)), where d is the Bhattacharyya distance of the Gaussians: a
- * part for the centres, and half the logarithm of r for the shapes. So d has a greatest value, and
+ * part for the centres, and half the logarithm of r for the shapes. So d has an upper limit, and
  * log(r) >= 2 (r - 1) / (r + 1) for r >= 1 decides nearly all pairs without a logarithm. */
 static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou, bool agnostic)
 {
@@ -224,7 +224,7 @@ static bool oriented_is_suppressed(const struct oriented_boxes *boxes, float iou
     return false;
 }
 
-/* Whether a better candidate suppresses `box`. */
+/* Decides whether a better candidate suppresses `box`. */
 struct candidate_suppression {
     const struct task_options *options;
     bool is_oriented;
@@ -264,7 +264,7 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
     else
         with.kept.count = 0;
     heap_make(items, all, 1);
-    /* The heap shrinks from its end. The kept candidates go there, the best last. */
+    /* The heap shrinks from its end, where the kept candidates go, the best last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

@@ -1,5 +1,5 @@
-/* Finds the scores of an image in an output, makes them probabilities where the model does not, and
- * picks the k best classes. */
+/* Finds the scores of an image in an output, converts them to probabilities if the model does not,
+ * and selects the k best classes. */
 #include "models/tasks/class_scores.h"
 
 #include <assert.h>
@@ -94,7 +94,7 @@ static void make_heap(struct ranking *ranking)
         ranking_sift_down(ranking->best, ranking->count, i);
 }
 
-/* Once full, `best` is a heap whose root is the one to beat. */
+/* Once full, `best` is a heap; a new value must exceed its root. */
 void ranking_add(struct ranking *ranking, double value, size_t index)
 {
     const struct ranked added = {value, index};

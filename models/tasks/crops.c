@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 
-/* PP-OCR: the ratio of height to width from which a crop is turned, and the distance of rows in
+/* PP-OCR's ratio of height to width above which a crop is turned, and its distance of rows in
  * pixels. */
 #define TURN_RATIO   1.5
 #define ROW_DISTANCE 10
@@ -45,7 +45,7 @@ static double distance(const float a[2], const float b[2])
     return hypot((double)a[0] - (double)b[0], (double)a[1] - (double)b[1]);
 }
 
-/* The corners are there; finds the size. */
+/* Finds the size for given corners. */
 static enum status measure(double most, struct crop *ret, struct error *err)
 {
     float(*c)[2] = ret->corners;
@@ -91,7 +91,7 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
         TRY(measure(most, &crop, err));
         crop.is_turned = (double)crop.height >= TURN_RATIO * (double)crop.width;
     } else if (kind == TASK_ORIENTED) {
-        /* Its corners begin with the bottom right one. */
+        /* Its corners start with the bottom right one. */
         float corners[4][2];
         detection_corners(&found->items[box], corners);
         for (int i = 0; i < 4; i++)

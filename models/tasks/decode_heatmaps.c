@@ -72,7 +72,7 @@ void heatmap_point(const struct task_rows *rows, const struct task_geometry *geo
     ret[1] = (float)(point[1] * ((double)geometry->input_height - 1) / (double)(height - 1));
 }
 
-/* Finds one body. Its box is the whole picture, and its score is the mean of its points' scores. */
+/* Finds one body. Its box is the whole photo, and its score is the mean of its points' scores. */
 enum status decode_heatmaps(const struct task_rows *outputs, struct candidates *candidates,
                             struct error *err)
 {

@@ -1,4 +1,4 @@
-/* Decodes detectors that find what words name. Boxes are shares of the input's sides.
+/* Decodes detectors that find objects named by words. Boxes are shares of the input's sides.
  *
  * Sources: Hugging Face's post_process_object_detection() of OWL-ViT and OWLv2 (a query's best word
  * after a sigmoid) and post_process_grounded_object_detection() of Grounding DINO (a query's best
@@ -7,7 +7,7 @@
 
 #include "models/tasks/decoders.h"
 
-/* Returns the word that a column of logits stands for; words->count: none. */
+/* Returns the word of a column of logits; words->count: none. */
 static size_t word_of(const struct task_words *words, size_t column)
 {
     if (!words->of_tokens)

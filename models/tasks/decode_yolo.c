@@ -1,7 +1,7 @@
 /* Decodes the outputs of the YOLO family.
  *
- * A candidate's class is the one with the greatest score, the first of equal ones. Sources:
- * Ultralytics' non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
+ * A candidate's class is the one with the highest score, on a tie the first. Sources: Ultralytics'
+ * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
  * postprocess. */
 #include <math.h>
 
@@ -19,8 +19,8 @@ static size_t best_class(const float *scores, size_t count, size_t step)
 /* Number of candidates decoded together, so that scores are read in the order of memory. */
 enum { BLOCK = 128 };
 
-/* Finds the greatest score of each of `count` candidates. The scores of class c are in line c;
- * lines are `step` numbers apart. */
+/* Finds the highest score of each of `count` candidates. The scores of class c are in line c; lines
+ * are `step` numbers apart. */
 static void block_greatest(const float *lines, size_t classes, size_t step, size_t count,
                            float greatest[static BLOCK])
 {

@@ -1,6 +1,6 @@
-/* Decodes YOLO-NAS, as SuperGradients exports it: boxes and scores, where each class of a box whose
- * score is above the threshold is a candidate (its multi_label_per_box), or a flat list of what
- * the graph itself has kept. */
+/* Decodes YOLO-NAS, as exported by SuperGradients: either boxes and scores, where each class of a
+ * box with a score above the threshold is a candidate (its multi_label_per_box), or a flat list of
+ * the boxes that the graph itself has kept. */
 #include "models/tasks/decoders.h"
 
 enum { FLAT_COLUMNS = 7 };

@@ -1,5 +1,5 @@
 /* Interpolates a depth map to the photo: rows of the map are widened once, and four of them are
- * mixed for each row of the photo. The range is found first, in a pass of its own. */
+ * mixed for each row of the photo. A first pass finds the range. */
 #include "models/tasks/depth.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ enum status depth_decode(const struct task_rows *row, const struct task_geometry
     return STATUS_OK;
 }
 
-/* The cubic convolution that PyTorch uses, with -0.75 for its free parameter. */
+/* The cubic convolution of PyTorch, with the parameter -0.75. */
 static float cubic(float distance)
 {
     const float a = -0.75f, x = fabsf(distance);

@@ -97,8 +97,8 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     return STATUS_OK;
 }
 
-/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may be a number even
- * then: the index that TopK found, a constant. */
+/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may still be a number:
+ * an index from TopK, a constant. */
 static enum status check_finite(const struct task *task, const struct task_rows *outputs,
                                 struct error *err)
 {
@@ -157,7 +157,7 @@ enum status detect_decode(const struct task *task, const struct task_rows *outpu
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err)
 {
-    /* Masks of all classes compete for pixels, whichever the client wants. */
+    /* Masks of all classes compete for pixels, whichever the client requests. */
     struct task_options competing = *options;
     if (task_layout_is_masks(task->layout))
         competing.class_count = 0;

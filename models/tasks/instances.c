@@ -1,8 +1,9 @@
 /* The masks of the objects in boxes.
  *
- * YOLO's mask is the sum of prototypes by the box's factors, interpolated to the photo, where it is
- * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's are probabilities in
- * pixels of the model's input; 0.5 is the threshold of its examples. RF-DETR's are logits. */
+ * YOLO's mask is where the sum of prototypes times the box's factors, interpolated to the photo, is
+ * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's masks are
+ * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's are
+ * logits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static enum status maps_init(int64_t height, int64_t width, float threshold,
     return error_set(err, STATUS_NO_MEMORY, "no memory for the masks of an image");
 }
 
-/* The points of the map that lie around pixels [begin, end). */
+/* The points of the map around pixels [begin, end). */
 static void points_around(const struct area_place *places, uint32_t begin, uint32_t end,
                           uint32_t *ret_begin, uint32_t *ret_end)
 {
@@ -125,7 +126,7 @@ static enum status take_mask(struct instance_maps *maps, const struct instance_p
     return error_set(err, STATUS_NO_MEMORY, "no memory for the mask of a box");
 }
 
-/* Does the same of the whole map. */
+/* Does the same for the whole map. */
 static enum status take_whole(struct instance_maps *maps, struct detection *box,
                               struct segment *ret, struct error *err)
 {
@@ -173,7 +174,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         const struct instance_part part = {
             pixel_at(box->x1, maps.width), pixel_at(box->y1, maps.height),
             pixel_at(box->x2, maps.width), pixel_at(box->y2, maps.height)};
-        /* The corners of a box may be in the wrong order; it is then empty. */
+        /* If the corners of a box are in the wrong order, it is empty. */
         const bool is_empty = part.right < part.left || part.bottom < part.top;
         const struct instance_part none = {0};
         struct detection own = *box; /* of its pixels */
@@ -206,7 +207,7 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     TRY(maps_init(shape->dims[shape->rank - 2], shape->dims[shape->rank - 1],
                   is_torchvision ? 0.5f : 0, g, &maps, err));
     enum status status = STATUS_OK;
-    /* A DETR's candidate is a pair of query and class. */
+    /* A DETR candidate is a pair of query and class. */
     const size_t classes = is_torchvision ? 1 : (size_t)outputs[0].shape.dims[1];
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
         struct detection own = found->items[i]; /* of its pixels */
@@ -246,7 +247,7 @@ struct prompted {
     size_t width, plane; /* of a mask in the output */
     int32_t part_width, part_height;
     struct area_place *columns, *rows; /* of the part's pixels in a mask */
-    float *part;                       /* NULL: masks are read as they are */
+    float *part;                       /* NULL: masks are read directly */
 };
 
 static void prompted_done(struct prompted *prompted)

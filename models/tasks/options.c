@@ -93,7 +93,7 @@ static bool has_option(const struct task *task, enum task_option option)
     case OPTION_MAX_DETECTIONS:
         return task_has_boxes(task->kind);
     case OPTION_IOU:
-    case OPTION_AGNOSTIC: /* overlaps of masks are the layout's matter */
+    case OPTION_AGNOSTIC: /* the layout decides about overlaps of masks */
         return task_has_boxes(task->kind) && has_classes && !task_layout_is_masks(task->layout);
     case OPTION_CLASSES:
         return (task_has_boxes(task->kind) && has_classes) || task->kind == TASK_SEGMENTATION;
@@ -161,7 +161,7 @@ static enum status option_flag(const char *name, const char *text, int *ret, str
     return STATUS_OK;
 }
 
-/* Reads a whole number up to `most` at *text and moves *text past it; -1 if there is none. */
+/* Reads an integer up to `most` at *text and moves *text past it; -1 if there is none. */
 static long take_whole(const char **text, long most)
 {
     char *end = NULL;

@@ -1,7 +1,7 @@
-/* Masks of Hugging Face's segmenters, which have one for each of a fixed number of queries.
+/* Masks of Hugging Face's segmenters, which have one mask for each of a fixed number of queries.
  *
- * LAYOUT_PANOPTIC: a pixel belongs to the query with the greatest product of its score and the
- * mask's probability (compute_segments, as DETR and the panoptic answers of MaskFormer use it).
+ * LAYOUT_PANOPTIC: a pixel belongs to the query with the highest product of its score and the
+ * mask's probability (compute_segments, used by DETR and the panoptic answers of MaskFormer).
  * LAYOUT_MASKFORMER: masks may overlap; the score is that of the class times the mean probability
  * of the mask (post_process_instance_segmentation of MaskFormer and Mask2Former). */
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "models/tasks/areas.h"
 #include "models/tasks/decoders.h"
 
-/* A mask takes at least this share of its own pixels from the others, or is dropped. */
+/* A mask that keeps less than this share of its own pixels is dropped. */
 #define LEAST_OWN_SHARE 0.8
 
 struct query_masks {
@@ -43,8 +43,8 @@ static void query_masks_done(struct query_masks *masks)
     free(masks->runs.items);
 }
 
-/* The points of the map that the pixels of a side take; -1: outside. As torch's nearest, in
- * float32: where a pixel begins decides, not its centre. free() them; NULL: out of memory. */
+/* The nearest map points of a side's pixels; -1: outside. As torch's nearest, in float32: a pixel's
+ * start decides, not its centre. free() them; NULL when out of memory. */
 static int32_t *nearest_points(uint32_t count, float gain, float begin, float input, int32_t side)
 {
     const bool is_whole = fabsf(begin) < 0.5f && fabsf(gain * (float)count - input) < 0.5f;
@@ -178,7 +178,7 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
         for (size_t k = 0; k < masks->plane; k++)
             plane[k] = found->items[i].score * sigmoid_of(plane[k]);
     }
-    /* A single mask has every pixel. */
+    /* A single mask gets every pixel. */
     const struct area_map map = map_of(masks, masks->planes, found->count, -INFINITY);
     if (!run_columns(masks, &map))
         return no_memory_for_masks(err);
@@ -245,7 +245,7 @@ static enum status find_overlapping(struct query_masks *masks, float confidence,
 
 /* ---- both ---- */
 
-/* Drops masks without area and of unwanted classes, sorts the rest, and keeps the best. */
+/* Drops masks without area and of excluded classes, sorts the rest, and keeps the best. */
 static void keep_best(const struct task_options *options, struct detections *found)
 {
     size_t kept = 0;

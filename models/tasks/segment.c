@@ -45,7 +45,7 @@ static enum status map_init(const struct task_rows *row, struct area_map *ret, s
     bool is_number = true;
     for (size_t i = 0; i < ret->plane; i++) {
         ret->best[i] = area_best(ret, ret->scores + i, ret->plane);
-        /* Nothing is greater than a NaN of class 0; those of others are never the best. */
+        /* No score exceeds a NaN of class 0; a NaN of another class is never the best. */
         is_number = is_number && !isnan(ret->scores[i]);
     }
     if (is_number)

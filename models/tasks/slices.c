@@ -13,8 +13,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Slices along one side: each begins `side` minus the overlap after the previous one; the last one
- * ends with the photo. */
+/* Number of slices along one side: each starts `side` minus the overlap after the previous one; the
+ * last one ends with the photo. */
 static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
 {
     return length <= side ? 1 : 1 + (length - side + step - 1) / step;
@@ -39,7 +39,7 @@ size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overla
     return columns * rows;
 }
 
-/* Equal scores are ordered by corners, as SAHI orders them. */
+/* Equal scores are sorted by corners, as in SAHI. */
 static int compare_boxes(const void *left, const void *right)
 {
     const struct detection *a = left, *b = right;
@@ -74,8 +74,8 @@ static void unite(struct detection *box, const struct detection *other)
     box->y2 = fmaxf(box->y2, other->y2);
 }
 
-/* Merges box i with those that match it, as SAHI does. Boxes that match the original box i are
- * dropped; those of them that also match the box as united so far extend it. */
+/* Merges box i with its matches, as SAHI does. Boxes that match the original box i are dropped;
+ * those that also match the merged box extend it. */
 static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
                    bool agnostic, bool *dropped)
 {

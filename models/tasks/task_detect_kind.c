@@ -1,5 +1,5 @@
-/* Determines a model's task: from lensd.json, else from what exporters write (metadata,
- * config.json, names of outputs), else from shapes; else it is TASK_UNKNOWN, with the reason. */
+/* Determines a model's task: from lensd.json, else from exporters' data (metadata, config.json,
+ * names of outputs), else from shapes. Otherwise it is TASK_UNKNOWN, with the reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +89,8 @@ static int64_t grid_cells(const struct task_facts *facts)
     return cells;
 }
 
-/* Returns the layout of an output [rows, columns], by these numbers; LAYOUT_NONE: none fits.
- * `classes`: their number; 0: unknown. */
+/* Returns the layout of an output [rows, columns] by its shape; LAYOUT_NONE if none fits. `classes`
+ * is their number; 0: unknown. */
 static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t rows,
                                         int64_t columns, int64_t classes)
 {
@@ -108,8 +108,8 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
     return LAYOUT_NONE;
 }
 
-/* Checks whether an output that fits no layout would fit one with another number of labels; if so,
- * notes that as the reason. `extras`: a candidate's numbers besides its box and scores. */
+/* Checks whether an output that fits no layout would fit with another number of labels; if so,
+ * records that as the reason. `extras`: a candidate's numbers besides its box and scores. */
 static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
                          int64_t extras, struct task *task)
 {
@@ -272,7 +272,7 @@ static enum task_kind kind_of_queries(const struct task *task)
     return task->output_count > 2 ? TASK_INSTANCES : TASK_DETECTION;
 }
 
-/* Hugging Face's segmenters, whose boxes are those around the masks. */
+/* Hugging Face's segmenters, whose boxes surround the masks. */
 static void decide_masks(const struct task_facts *facts, enum task_layout layout, struct task *task)
 {
     const char *architecture = facts->architecture;
@@ -329,8 +329,7 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
  * list of floats, and perhaps masks [n, 1, height, width]. n depends on the photo. A classifier of
- * 4 classes that also outputs its best class and that class's score has as many rows as photos
- * instead. */
+ * 4 classes that also outputs its best class and score has as many rows as photos instead. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     enum { BOXES, LABELS, SCORES, MASKS, LISTS };
@@ -528,7 +527,7 @@ static size_t named_vector(const struct task_facts *facts)
     return SIZE_MAX;
 }
 
-/* The output that an embedding most probably is; SIZE_MAX: there is none. */
+/* The output that is most probably an embedding; SIZE_MAX: none. */
 static size_t find_vector(const struct task_facts *facts)
 {
     const size_t named = named_vector(facts);
@@ -538,7 +537,8 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* Decides the task of a text model, or of half of a model for photos and texts: a row's vector. */
+/* Decides the task of a text model, or of half of a model for photos and texts: a vector per
+ * row. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;
@@ -807,7 +807,7 @@ static enum status configured_layout(const struct task_facts *facts, struct task
     return STATUS_OK;
 }
 
-/* A task whose answers are boxes: the layout says how these are found. */
+/* Applies a task whose answers are boxes; the layout defines how they are found. */
 static enum status apply_configured_boxes(const struct task_facts *facts, enum task_kind kind,
                                           struct task *task, struct error *err)
 {
@@ -858,7 +858,7 @@ static enum status apply_configured_task(const struct task_facts *facts, struct 
         enum task_kind kind;
         enum task_layout layout;
         size_t (*find)(const struct task_facts *facts);
-        const char *shape; /* of the output that it needs */
+        const char *shape; /* of the required output */
     } maps[] = {{TASK_EMBEDDING, LAYOUT_NONE, find_vector, "[batch, numbers]"},
                 {TASK_SEGMENTATION, LAYOUT_NONE, find_map, "[batch, classes, height, width]"},
                 {TASK_DEPTH, LAYOUT_NONE, find_depth, "[batch, height, width]"},
@@ -927,7 +927,7 @@ static void complete_options(const struct task_facts *facts, struct task *task)
     task->options = task_options_merge(&facts->options, &own);
 }
 
-/* Refuses models whose answers would not be those of their framework, unless lensd.json says how to
+/* Refuses models whose answers would differ from their framework's, unless lensd.json says how to
  * read them. */
 static void refuse_inexact(const struct task_facts *facts, struct task *task)
 {
@@ -963,7 +963,7 @@ enum status task_decide(const struct task_facts *facts, struct task *ret, struct
         if (task.kind == TASK_UNKNOWN && !task.output_count && !facts->takes_texts)
             rules[i](facts, &task);
     refuse_inexact(facts, &task);
-    /* lensd.json beside both halves of a detector is about the photos' half. */
+    /* lensd.json beside both halves of a detector applies to the photos' half. */
     const bool is_about_photos = (!facts->takes_texts || !facts->is_half) && !facts->makes_masks;
     if (facts->configured_layout && is_about_photos)
         TRY(configured_layout(facts, &task, err));

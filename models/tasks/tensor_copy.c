@@ -1,5 +1,5 @@
-/* Copies rows of raw tensors into a batch, images in the layout and numbers that the session reads,
- * and rows of results out of a run. */
+/* Copies rows of raw tensors into a batch, with images in the session's layout and dtype, and rows
+ * of results out of a run. */
 #include "models/tasks/tensor_copy.h"
 
 #include <assert.h>
@@ -24,8 +24,8 @@ struct planes {
     size_t channels, plane;
 };
 
-/* Pixels `first` … `first + count - 1` of an image of `type` at any alignment to [count, C]
- * float32. */
+/* Converts pixels `first` … `first + count - 1` of an image of `type` at any alignment to [count,
+ * C] float32. */
 #define TO_FLOATS(name, type, convert)                                                             \
     static void name(const char *src, float *dst, struct planes image, size_t first, size_t count) \
     {                                                                                              \
@@ -51,7 +51,7 @@ TO_FLOATS(floats_from_u8, uint8_t, )
 typedef void (*to_floats)(const char *src, float *dst, struct planes image, size_t first,
                           size_t count);
 
-/* The dtypes that model_describe takes for an image's. */
+/* The dtypes that model_describe accepts for an image. */
 static to_floats converter(enum dtype dtype)
 {
     switch (dtype) {

@@ -16,17 +16,17 @@
 /* A pixel above this is text. */
 #define TEXT_PIXEL 0.3f
 
-/* Rectangles with a shorter side are dropped; and with a shorter one after they were moved. */
+/* Drops rectangles with a shorter side, before or after they are enlarged. */
 #define TEXT_LEAST_SIDE  3
 #define TEXT_LEAST_MOVED 5
 
-/* Sides move outwards by this times area / perimeter, where the model's folder says nothing. */
+/* Sides move outwards by this times area / perimeter, if the model's folder does not set it. */
 #define TEXT_UNCLIP 1.5
 
 /* Most pixels of a map. */
 #define TEXT_MOST_PIXELS ((size_t)1 << 24)
 
-/* Pixels [begin, end) of a row, all of them text or none. */
+/* Pixels [begin, end) of a row, which are all text or all not. */
 struct text_run {
     uint32_t row, begin, end;
     uint32_t parent; /* another run of the same part with a lower index, or the run itself */
@@ -47,10 +47,10 @@ struct text_map {
     uint32_t width, height;
     uint32_t dilation; /* pixels */
     double unclip;
-    bool has_whole_points; /* boxes are moved outwards as pyclipper does */
+    bool has_whole_points; /* boxes are enlarged as in pyclipper */
     struct text_run *runs;
     size_t run_count;
-    size_t *row_runs;  /* for each row its first run; one entry more than rows */
+    size_t *row_runs;  /* by row: its first run; one entry more than rows */
     uint32_t *ordered; /* runs, sorted by their part */
     double *sums; /* for each row: sums of the pixels left of a column; width + 1 for each row */
     struct text_point *points, *hull;
@@ -114,7 +114,7 @@ static void join(struct text_map *map, uint32_t a, uint32_t b)
         map->runs[a].parent = b;
 }
 
-/* Joins the runs of a row with those above. Text is 8-connected, the rest 4-connected. */
+/* Merges the runs of a row with those above. Text is 8-connected, the background 4-connected. */
 static void join_rows(struct text_map *map, uint32_t row)
 {
     size_t first = map->row_runs[row - 1];
@@ -189,7 +189,7 @@ static bool add_text_beside(struct text_map *map, size_t *count, uint32_t begin,
 }
 
 /* The pixels at which the contour of a part may turn; none for a background that is not a hole.
- * False: out of memory. */
+ * Returns false when out of memory. */
 static bool collect_ends(struct text_map *map, const uint32_t *runs, size_t run_count,
                          size_t *ret_count)
 {
@@ -312,8 +312,8 @@ static void extents_add(struct text_extents *extents, int64_t x, int64_t y)
         extents->right[row] = (int32_t)x;
 }
 
-/* The pixels of a line, as OpenCV draws it: from the left end, where a point in the middle of two
- * pixels takes the one nearer to the beginning. */
+/* The pixels of a line, as OpenCV draws it from its left end; between two pixels it takes the one
+ * nearer to the start. */
 static void extents_line(struct text_extents *extents, const int64_t a[2], const int64_t b[2])
 {
     const int64_t *from = a[0] <= b[0] ? a : b, *to = a[0] <= b[0] ? b : a;
@@ -403,7 +403,7 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
 {
     const double turn = fmax(-1, fmin(1, from[0] * to[1] - to[0] * from[1]));
     const double angle = atan2(turn, from[0] * to[0] + from[1] * to[1]);
-    /* So many points that no chord is further than a quarter of a point from its arc. */
+    /* Enough points that no chord is further than a quarter of a point from its arc. */
     const double circle = fmin(acos(-1) / acos(1 - 0.25 / fmax(outwards, 1)), outwards * acos(-1));
     const int steps = (int)fmax(1, floor(circle / (2 * acos(-1)) * fabs(angle) + 0.5));
     for (int i = 0; i <= steps; i++) {
@@ -417,8 +417,9 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
     return true;
 }
 
-/* The smallest rectangle around what pyclipper makes of the corners, which are counter-clockwise:
- * cuts them to whole points, moves the sides outwards with round corners. False: no memory. */
+/* The smallest rectangle around pyclipper's result for the corners, which are counter-clockwise:
+ * rounds them down to whole points, and moves the sides outwards with round corners. Returns false
+ * when out of memory. */
 static bool move_whole_points(struct text_map *map, double corners[4][2], double outwards,
                               struct text_rectangle *ret)
 {
@@ -521,8 +522,8 @@ enum status decode_text_map(const struct task_rows *outputs, struct candidates *
 
 /* ---- corners ---- */
 
-/* Puts corners in reading order: top left, top right, bottom right, bottom left. The two on the
- * left are those with the lower x. */
+/* Puts corners in reading order: top left, top right, bottom right, bottom left. The two with the
+ * lower x are the left ones. */
 static void order_corners(float corners[static 4][2])
 {
     for (int i = 1; i < 4; i++)

@@ -1,4 +1,4 @@
-/* Splits texts at added tokens, which are tokens wherever they stand. */
+/* Splits texts at added tokens, which are tokens in any position. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>

@@ -170,7 +170,7 @@ static void push_pair(const struct token_model *model, struct word *word, uint32
 }
 
 /* Merges until no pair is left. A merge removes one symbol and adds at most two pairs, so the heap
- * holds 3 for each symbol. / */
+ * holds 3 per symbol. */
 static void merge_all(const struct token_model *model, struct word *word)
 {
     for (uint32_t i = 0; i < word->count; i++)
@@ -228,11 +228,12 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
     return true;
 }
 
-/* Splits the text into symbols. False: a character is unknown, and no token stands for it. */
+/* Splits the text into symbols. Returns false if a character is unknown and there is no token for
+ * it. */
 static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {
-    bool is_unknown = false; /* an unknown token waits for others to fuse with */
+    bool is_unknown = false; /* an unknown token that later ones may join */
     for (size_t i = 0, length; i < size; i += length) {
         length = utf8_length(text + i, size - i);
         const int32_t id = find_character(model, text + i, length, !i, i + length == size);

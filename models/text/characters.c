@@ -89,7 +89,7 @@ static int combining_class(utf8proc_int32_t character)
     return character < 0x300 ? 0 : utf8proc_get_property(character)->combining_class;
 }
 
-/* Sorts a run of marks by class, stably, in one pass for each class. / */
+/* Sorts a run of marks by class, stably, in one pass per class. */
 static void order_marks(utf8proc_int32_t *run, size_t count, utf8proc_int32_t *scratch)
 {
     bool is_there[256] = {false};
@@ -133,7 +133,7 @@ void characters_normalize(const char *text, size_t size, bool compatible, bool c
         text_parts_add(to, text, size);
         return;
     }
-    /* One character (U+FDFA) becomes 18: at most 6 for each byte of the text. */
+    /* One character (U+FDFA) becomes 18: at most 6 per byte of the text. */
     room = 6 * size + 18;
     utf8proc_int32_t *characters = alloc_array(room, 2 * sizeof *characters);
     if (!characters) {

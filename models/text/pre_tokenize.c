@@ -7,7 +7,7 @@
 #include "models/text/characters.h"
 #include "models/text/pipeline.h"
 
-/* GPT-2's pattern, which ByteLevel splits by. */
+/* GPT-2's pattern, which ByteLevel uses. */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
@@ -20,7 +20,7 @@ static struct splitter splitter_of(const struct text_step *step, const char *tex
         .to = to, .text = text, .behavior = step->behavior, .at_start = at_start};
 }
 
-/* Splits at characters: each is a match of its own. */
+/* Splits at characters; each is a separate match. */
 static void run_characters(const struct text_step *step, const char *text, size_t size,
                            bool at_start, struct text_parts *to)
 {
