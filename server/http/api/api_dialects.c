@@ -12,7 +12,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* The names of a task at Roboflow and CVAT; NULL: they have none. */
+/* Roboflow's and CVAT's names of a task; NULL: it has none. */
 static const struct {
     const char *roboflow, *shape;
 } words[TASK_KINDS] = {[TASK_CLASSIFICATION] = {"classification", "tag"},
@@ -24,7 +24,7 @@ static const struct {
                        [TASK_SEGMENTATION] = {NULL, "mask"},
                        [TASK_MASKS] = {NULL, "mask"}};
 
-/* Bytes of a label in a list beside its text. */
+/* Size of a label in a list, in addition to its text. */
 #define LISTED_LABEL_BYTES 64
 
 /* Models of a list. */
@@ -35,8 +35,8 @@ struct listed_models {
     size_t bytes; /* of the labels in the answer */
 };
 
-/* Adds the labels of the model's newest version, or what the decoder of masks takes, if it is
- * loaded. */
+/* If the model is loaded, adds the labels of its newest version, or the prompts that its mask
+ * decoder takes. */
 static void add_labels(struct exchange *x, struct listed_models *list)
 {
     struct dialect_model *row = &list->rows[list->count];
@@ -59,9 +59,9 @@ typedef char *(*write_models_fn)(const struct dialect_model *models, size_t coun
 
 enum model_list {
     LIST_NAMES,     /* of detectors, and pipelines that begin with one */
-    LIST_TASKS,     /* what Roboflow has a word for */
+    LIST_TASKS,     /* tasks that Roboflow has a name for */
     LIST_DETECTORS, /* each once with its labels, no pipelines */
-    LIST_SHAPES,    /* what CVAT has a word for, likewise */
+    LIST_SHAPES,    /* shapes that CVAT has a name for, likewise */
 };
 
 static bool is_listed(const struct model_status *model, enum model_list list, const char *only)

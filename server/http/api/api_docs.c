@@ -1,5 +1,5 @@
-/* The files that lensd carries: those of the console, and the description of the API as YAML, as
- * JSON, and as a page, which proto/openapi.py makes of proto/openapi.yaml when lensd is built. */
+/* The files that lensd contains: those of the console, and the description of the API as YAML, as
+ * JSON, and as a page, which proto/openapi.py makes from proto/openapi.yaml during the build. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -39,8 +39,8 @@ void asset_handle(struct exchange *x)
     respond_file(x, x->route->path);
 }
 
-/* GET answers with the console; OPTIONS, as TorchServe's clients send it, with the API. With
- * --immich, clients that do not ask for HTML get what Immich's service answers. */
+/* GET returns the console; OPTIONS, which TorchServe's clients send, the API. With --immich,
+ * clients that do not accept HTML get the answer of Immich's service. */
 void root_handle(struct exchange *x)
 {
     const char *accept = exchange_header(x, "Accept");

@@ -52,7 +52,7 @@ static const struct predict_image *face_of(const struct predict_image *image, si
     return crop && crop->status == STATUS_OK && crop->answer.embedding.count ? crop : NULL;
 }
 
-/* Returns the crop of the picture's best box that has a vector. */
+/* Returns the crop of the photo's best box that has a vector. */
 static const struct predict_image *best_face(const struct predict_image *image,
                                              const struct predict_image **ret_failed)
 {
@@ -108,7 +108,7 @@ static float similarity_of(float cosine)
 
 /* ---- register, recognize, match ---- */
 
-/* Finds the best face of each picture that has one. The caller frees *ret. */
+/* Finds the best face of each photo that has one. The caller frees *ret. */
 static enum status find_faces(const struct predict_request *request,
                               const struct predict_image ***ret, size_t *ret_count,
                               struct error *err)
@@ -187,7 +187,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     return status;
 }
 
-/* Recognizes a face of a picture, if a stored one is near enough. */
+/* Recognizes a face of a photo, if a stored one is similar enough. */
 static enum status recognize_face(struct faces *registry, const struct predict_image *face,
                                   float least, char *name, struct deepstack_face *ret,
                                   struct error *err)
@@ -324,7 +324,7 @@ static void list_faces(struct exchange *x)
     exchange_resume(x);
 }
 
-/* Reads the userid of a body "userid=Jane", as deepstack-sdk sends it. */
+/* Reads the userid of a body "userid=Jane", the form of deepstack-sdk. */
 static enum status read_urlencoded(const struct exchange *x, struct face_question *ret,
                                    struct error *err)
 {

@@ -1,5 +1,5 @@
-/* Frigate's detector over ZeroMQ (--zmq-port): a model's name in, whether it is loaded out; a
- * tensor in, 20 boxes out. Source: frigate/detectors/plugins/zmq_ipc.py. */
+/* Frigate's detector over ZeroMQ (--zmq-port). A model's name is answered with whether it is
+ * loaded, a tensor with 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* The tensor is the file's own input, or RGB pixels as a decoder would have made them. */
+/* The tensor is the file's own input, or RGB pixels like those of a decoded photo. */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {

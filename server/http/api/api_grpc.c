@@ -1,5 +1,5 @@
-/* The Open Inference Protocol over gRPC: reads which model a message names and calls the handlers
- * of HTTP, which write messages for these routes (route->is_message). */
+/* The Open Inference Protocol over gRPC: reads the model's name in a message and calls the HTTP
+ * handlers, which write messages for these routes (route->is_message). */
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
@@ -11,7 +11,7 @@ static enum status grpc_admit(struct exchange *x, struct error *err)
 {
     if (atomic_load(&x->server->draining))
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    return STATUS_OK; /* only the message says which model is asked for */
+    return STATUS_OK; /* only the message names the model */
 }
 
 /* Reads the message of a call about one model, then calls its handler. */

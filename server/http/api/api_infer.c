@@ -1,9 +1,9 @@
 /* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
  *
- * Three forms: JSON; JSON followed by binary tensors (Inference-Header-Content-Length says where
- * it ends); a raw body that is the single input itself (that header is 0). Tensors are read where
- * they lie in the body, or, as JSON numbers, into memory of their own. An image input also takes
- * BYTES with a JPEG or PNG in each element: these are decoded and prepared as /predict does it. */
+ * Three forms: JSON; JSON followed by binary tensors (Inference-Header-Content-Length is the size
+ * of the JSON); a raw body that is the single input (that header is 0). Binary tensors are read in
+ * place in the body, JSON numbers into separate memory. An image input also accepts BYTES with a
+ * JPEG or PNG in each element, which is decoded and prepared as for /predict. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ struct infer_work {
     struct predict_request request; /* first: submission.h */
     struct v2_request *v2;          /* NULL: a raw body */
     const void **tensors;           /* of the model's inputs; NULL: photos */
-    void **memory;                  /* of tensors that came as JSON; input_count of the model */
+    void **memory;                  /* memory of JSON tensors; by input of the model */
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
     struct request_texts rows_of_texts;
@@ -39,7 +39,7 @@ static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
     struct infer_work rest = *work;
-    submission_free(x); /* first: its images lie in the rest */
+    submission_free(x); /* first, because its images lie in the rest */
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
         free(rest.memory[i]);
@@ -151,13 +151,13 @@ static enum status infer_check_shape(const struct deployment *deployment,
                            "height and width takes other sizes");
 }
 
-/* Reads numbers in JSON into memory of their own, which is charged like the body. */
+/* Reads JSON numbers into separate memory, which is charged like the body. */
 static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
                                       struct error *err)
 {
     char text[SHAPE_TEXT];
     size_t size = dtype_size(input->dtype);
-    /* Each number takes two bytes at least, so that a shape alone cannot allocate memory. */
+    /* Each number has at least two bytes, so a shape alone cannot allocate memory. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' has too little data for its shape %s: the %zu elements "
@@ -221,7 +221,7 @@ static bool infer_is_image(const uint8_t *data, size_t size)
     return image_sniff(data, size) != IMAGE_UNKNOWN;
 }
 
-/* A text that is no image may be one in base64. */
+/* Text that is not an image may be base64. */
 static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 {
     size_t size;
@@ -233,8 +233,8 @@ static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
     bytes->size = size;
 }
 
-/* Reads the elements of a BYTES input into *ret, which the caller frees after success. `what`:
- * their name in an error. `is_bare`: of v2_read_bytes(). */
+/* Reads the elements of a BYTES input into *ret, which the caller frees after success. `what` names
+ * them in errors. `is_bare`: as for v2_read_bytes(). */
 static enum status read_elements(struct exchange *x, struct infer_work *work,
                                  const struct v2_input *input, const char *what,
                                  bool (*is_bare)(const uint8_t *data, size_t size),
@@ -312,7 +312,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* A body without JSON is the single input: an image, with or without its length before it, or one
+/* A body without JSON is the single input: an image, with or without a length prefix, or one
  * row. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
@@ -406,8 +406,8 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     return STATUS_OK;
 }
 
-/* Returns the most bytes that the texts of a row's `classes` best classes take: each is made, then
- * copied into the answer. */
+/* Returns the most bytes for the texts of a row's `classes` best classes: each is made, then copied
+ * into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
     const size_t each = 64 + deployment->model->labels.longest; /* a label is at most a file long */
@@ -621,8 +621,8 @@ static void infer_finish(struct exchange *x)
 
 /* ---- to the model host and back ---- */
 
-/* Bytes of the body that are JSON; *ret_raw: none are. The header says so, or the body is a picture
- * and the model takes one. */
+/* Number of JSON bytes in the body; *ret_raw: there are none. The header says so, or the body is a
+ * photo and the model takes one. */
 static enum status json_size(const struct exchange *x, const struct deployment *deployment,
                              size_t *ret, bool *ret_raw, struct error *err)
 {
@@ -644,7 +644,7 @@ static enum status json_size(const struct exchange *x, const struct deployment *
     return STATUS_OK;
 }
 
-/* The whole body should be JSON and is not: most likely a header is missing, or the client meant
+/* The whole body should be JSON but is not: probably a header is missing, or the client meant
  * another path. */
 static enum status check_is_json(const struct exchange *x, struct error *err)
 {
@@ -666,7 +666,7 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* Reads the body, unless it was a message. *ret_raw: it is the single input itself. */
+/* Reads the body, unless it was a message. *ret_raw: it is the single input. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
                              const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
                              struct error *err)
@@ -705,7 +705,7 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
-        /* What was JSON has become memory of its own. */
+        /* JSON data has been copied to separate memory. */
         if (json == x->body.size)
             upload_release_bytes(&x->body);
     }
@@ -723,7 +723,7 @@ static enum status charge_message(void *context, size_t bytes, struct error *err
     return upload_charge(&x->body, bytes, err);
 }
 
-/* A message names its model itself. */
+/* A message contains the model's name. */
 static enum status read_message(struct exchange *x, struct infer_work *work, struct error *err)
 {
     struct v2_named named;

@@ -1,5 +1,5 @@
 /* KServe's V1, which is TensorFlow Serving's: POST /v1/models/M:predict with {"instances": […]},
- * and what models there are. Instances are photos as base64, texts for a model that takes them, or
+ * and the list of models. Instances are photos as base64, texts for a model that takes them, or
  * rows of numbers for a model with one input. */
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
     struct kserve_work rest = *work;
-    submission_free(x); /* first: its images lie in the rest */
+    submission_free(x); /* first, because its images lie in the rest */
     texts_done(&rest.texts);
     v1_request_free(rest.v1);
     free(rest.numbers);
@@ -130,7 +130,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
         TRY(take_photos(work, err));
         upload_drop_bytes(&x->body); /* the tree stands for it */
     }
-    /* A model without classes answers photos with its outputs. */
+    /* A model without classes answers photos with its raw outputs. */
     if (!deployment_is_classifier(deployment))
         work->request.raw_outputs = true;
     if (work->request.raw_outputs)

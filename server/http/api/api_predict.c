@@ -1,10 +1,11 @@
-/* POST /predict: images in, labels, boxes or vectors out; and the paths of other servers' APIs that
- * do the same (proto/dialects.h), which name parameters and write answers otherwise.
+/* POST /predict: images in, labels, boxes or vectors out; and the paths of other servers' APIs with
+ * the same purpose (proto/dialects.h), which differ in the names of parameters and the form of
+ * answers.
  *
- * The body is a picture as it is, multipart/form-data with pictures in it, or JSON with base64.
- * Its bytes decide: an image is an image under any Content-Type. The model host reads the
- * images where they lie in the body (or, base64, in the JSON text they were decoded in), so the
- * body stays until it is done. */
+ * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its bytes
+ * decide: an image is an image under any Content-Type. The model host reads the images in place in
+ * the body (or, for base64, in the JSON text into which they were decoded), so the body stays until
+ * it is done. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/stages.h"
 
-/* Parts that are no images but parameters may come on top. */
+/* Number of parts that may be parameters in addition to the images. */
 #define PARAMETER_PARTS 8
 
 struct predict_work {
@@ -43,19 +44,19 @@ struct predict_work {
     struct multipart multipart; /* zeroed without one */
     struct predict_json *json;  /* NULL without one */
     struct sliced_photo slices;
-    struct staged_request *staged; /* NULL: the model is no pipeline */
+    struct staged_request *staged; /* NULL: the model is not a pipeline */
     struct request_texts texts;    /* instead of images */
     struct request_labels labels;  /* of the images */
     struct request_prompt prompt;  /* for the only image */
-    int form;                      /* enum describe_form that `format` names; -1: Accept decides */
+    int form;                      /* enum describe_form from `format`; -1: use Accept */
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
-    struct immich_entries immich; /* zeroed, unless Immich's server asks */
+    struct immich_entries immich; /* zeroed, unless Immich's server sends the request */
     size_t task;                  /* of `immich`, which is under way */
     char *before;                 /* the answer to the tasks before; NULL: none */
     uint8_t *photo;               /* their decoded photo; owned */
     struct image pixels;          /* of that photo */
-    char model[128];              /* as asked for; "" for the default */
+    char model[128];              /* as requested; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* which options borrow */
 };
@@ -72,7 +73,7 @@ static void predict_free_work(struct exchange *x)
     uint8_t *photo = work->photo;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
-    submission_free(x); /* first: its images lie in the others */
+    submission_free(x); /* first, because its images lie in the others */
     free(photo);
     texts_done(&texts);
     multipart_done(&multipart);
@@ -93,8 +94,8 @@ static bool read_size(const char *text, struct predict_request *request)
     return model_read_size(text + (*text == '~'), &request->width, &request->height);
 }
 
-/* Multipart and JSON bodies, and those of other servers' APIs, may name their model and size
- * inside, which has not been read yet. */
+/* Multipart and JSON bodies, and those of other servers' APIs, may contain the model and size, and
+ * have not been read yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
@@ -349,13 +350,13 @@ static enum status read_raw(const struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* A field that is no file is a parameter, unless its bytes are an image. */
+/* A field without a file name is a parameter, unless its bytes are an image. */
 static bool predict_is_parameter(const struct multipart_part *part)
 {
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
-/* Reads a text field: a known parameter, or an error that guesses a forgotten @. */
+/* Reads a text field: a known parameter, or an error that suggests a forgotten @. */
 static enum status predict_read_field(struct predict_work *work, const struct dialect *dialect,
                                       const struct multipart_part *part, struct error *err)
 {
@@ -418,9 +419,9 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
-/* Whether these bytes, which are no image, are a text for the path's model or its text half. If the
- * client has not declared a text (`is_declared`), they must also be UTF-8, and the path must name
- * the text model itself: they might be a damaged image. */
+/* True if these bytes, which are not an image, are a text for the path's model or its text half. If
+ * the client has not declared a text (`is_declared`), they must also be UTF-8, and the path must
+ * name the text model itself, because they might be a damaged image. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
     const struct dialect *dialect = exchange_dialect(x);
@@ -440,7 +441,7 @@ static enum status set_task(struct exchange *x, struct predict_work *work, struc
     char score[32];
     snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
     x->dialect = asked->dialect;
-    work->request.waits_for_sizes = true; /* Immich takes a 503 for a dead server */
+    work->request.waits_for_sizes = true; /* after a 503 Immich considers a server dead */
     TRY(set_model(work, asked->model, err));
     return asked->least_box >= 0 ? set_task_option(work, "confidence", score, err) : STATUS_OK;
 }
@@ -572,7 +573,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
     TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));
-    /* The tree holds copies: the text may go before the model host is done. */
+    /* The tree holds copies, so the text can be freed before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
     if (json->top_k) {
@@ -604,7 +605,7 @@ static bool begins_json(const struct exchange *x)
     return i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
 }
 
-/* Whether a body that is no picture may be one in base64. */
+/* True if a body that is not an image may be base64. */
 static bool looks_like_text(const struct exchange *x)
 {
     for (size_t i = 0; i < x->body.size && i < 64; i++)
@@ -649,7 +650,7 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
         return take_text(work, x->body.data, x->body.size, err);
     if (begins_json(x))
         return predict_read_json(x, work, err);
-    /* Before the type is asked: inference-sdk calls its base64 JSON. */
+    /* Before checking the type: inference-sdk declares its base64 as JSON. */
     if (dialect && dialect->is_base64 && looks_like_text(x))
         return read_base64(x, work, err);
     return x->content_type && strstr(x->content_type, "json") && x->body.size > 0
@@ -659,7 +660,7 @@ static enum status predict_read_body(struct exchange *x, struct predict_work *wo
 
 /* ---- to the model host and back ---- */
 
-/* Whether line ends were stripped: a PNG without its first one, or a long JPEG without any. */
+/* True if line ends were removed: a PNG without its first one, or a long JPEG without any. */
 static bool lost_line_ends(const uint8_t *data, size_t size)
 {
     if (size > 5 && !memcmp(data, "\x89PNG", 4))
@@ -782,7 +783,7 @@ static void predict_answer(struct exchange *x)
     const struct predict_work *work = x->work;
     const struct predict_request *request = &work->request;
     size_t size = 0;
-    /* With one image its failure fails the request; with several, each reports its own. */
+    /* A single image's failure fails the request; with several, each reports its own. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
     if (http == 200 && request->wants_picture) {
@@ -819,7 +820,7 @@ static void predict_finish(struct exchange *x)
         dialect_finish(x, dialect);
     else
         predict_answer(x);
-    /* A stage's model can be loaded anew without the pipeline. */
+    /* A stage's model can be reloaded without the pipeline. */
     if (!work->staged && !work->options.track && !work->labels.count &&
         !request_prompt_is_set(&work->prompt) && work->immich.count < 2 &&
         (!dialect || !dialect->has_id))
@@ -913,7 +914,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
 
 static void predict_next_task(struct exchange *x);
 
-/* Submits the photos, once the labels, if any, have vectors. */
+/* Submits the photos once the labels, if any, have vectors. */
 static void predict_submit_photos(struct exchange *x)
 {
     const struct predict_work *work = x->work;
@@ -962,7 +963,7 @@ static void predict_next_task(struct exchange *x)
         submit_or_refuse(x, status, &err);
 }
 
-/* On an offload thread: to encode texts or photos takes long. */
+/* Runs on an offload thread, because encoding texts or photos is slow. */
 static void predict_submit_texts(struct exchange *x)
 {
     struct predict_work *work = x->work;

@@ -41,7 +41,7 @@ static void repository_loaded(void *context, enum status status, const struct er
     exchange_resume(work->exchange);
 }
 
-/* Files and configurations of their own are not taken: a client names models, never contents. */
+/* Own files and configurations are refused: a client names models, it does not send them. */
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;

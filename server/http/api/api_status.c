@@ -28,7 +28,7 @@ static bool is_ready(const struct exchange *x)
            model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY;
 }
 
-/* 503 is "ask again" here, too. */
+/* Here, too, 503 means "ask again". */
 static void respond_state(struct exchange *x, bool good, char *text, size_t size)
 {
     x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
@@ -122,10 +122,10 @@ static void put_model_numbers(FILE *out, const struct model_status *models, size
                 series->read(&models[i]));
 }
 
-/* Series of the versions that are in the table now: a registry would keep those that have left. */
+/* Series of the versions that are in the table now: a registry would keep removed ones. */
 static void put_model_states(FILE *out, const struct model_status *models, size_t count)
 {
-    /* metrics_escape() makes at most 5 characters of a byte. */
+    /* metrics_escape() writes at most 5 characters per byte. */
     char name[5 * sizeof models->name], version[5 * sizeof models->version];
     fputs("# HELP lensd_model_state 1 for the state that a version of a model is in, else 0.\n"
           "# TYPE lensd_model_state gauge\n",

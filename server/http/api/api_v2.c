@@ -10,7 +10,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* As Triton: over HTTP 400 while it is not ready, 503 while it shuts down. */
+/* As in Triton: over HTTP 400 while it is not ready, 503 while it shuts down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
@@ -59,13 +59,13 @@ void v2_model_ready_handle(struct exchange *x)
     }
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
-    if (retry_after_s > 0) /* of this model, not of the slowest */
+    if (retry_after_s > 0) /* of this model, not the slowest */
         x->answer.retry_after_s = retry_after_s;
 }
 
 /* ---- metadata and configuration ---- */
 
-/* `declared`: the shape that the file declares for a tensor whose shape depends on the data. */
+/* `declared` is the file's shape for a tensor whose shape depends on the data. */
 static struct v2_tensor *describe_tensors(const struct deployment *deployment,
                                           const struct served_tensor *tensors,
                                           const struct model_tensor *declared, size_t count)
@@ -81,7 +81,7 @@ static struct v2_tensor *describe_tensors(const struct deployment *deployment,
     return list;
 }
 
-#define LABEL_BYTES 80 /* of a label, beside its text, while it is written */
+#define LABEL_BYTES 80 /* per label, in addition to its text, while it is written */
 
 typedef char *(*document_writer)(bool is_message, const struct v2_model *model, size_t *ret_size);
 
@@ -171,7 +171,7 @@ static void answer_labels(struct exchange *x)
     answer_document(x, v2_labels_document);
 }
 
-/* Clients ask for these before their first request, so they load the model, too. */
+/* Clients request these before their first inference, so they load the model, too. */
 void v2_metadata_handle(struct exchange *x)
 {
     (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
@@ -231,7 +231,7 @@ static struct v2_stats read_stats(const struct deployment *deployment,
                            .batches = batches,
                            .batch_count = read_batches(stats, batches),
                            .memory_type = "CPU"};
-    /* Clients divide one by the other, so both must come from the same moment. */
+    /* Clients divide one by the other, so both must be from the same moment. */
     all.infer.count = all.output.count = all.input.count;
     for (size_t i = 0; i < status->lane_count; i++) {
         all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
@@ -337,7 +337,7 @@ void v2_index_handle(struct exchange *x)
     free(models);
 }
 
-/* ---- what Triton has and lensd has not ---- */
+/* ---- features of Triton that lensd does not have ---- */
 
 static void respond_constant(struct exchange *x, const char *json)
 {

@@ -1,8 +1,8 @@
-/* GET /: the console, from server/console. The page says what is served and how to call it, also to
- * a reader without JavaScript; its script does the rest.
+/* GET /: the console, from server/console. The page shows the models and how to call them, even
+ * without JavaScript; its script does the rest.
  *
- * The template is part of the binary; {{name}} is replaced by what `slots` writes. Everything that
- * comes from models, clients or the command line is escaped. */
+ * The template is part of the binary; {{name}} is replaced by the output of `slots`. All text from
+ * models, clients or the command line is escaped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +126,7 @@ static void put_size(FILE *out, size_t bytes)
         fprintf(out, "%zu bytes", bytes);
 }
 
-/* The address of /predict, with the model's name unless it answers without one, and an option. */
+/* The URL of /predict, with the model's name if needed, and an option. */
 static void put_predict(FILE *out, const struct exchange *x, const struct model_status *model,
                         const char *option)
 {
@@ -141,7 +141,7 @@ static void put_predict(FILE *out, const struct exchange *x, const struct model_
         fprintf(out, "%s%s", is_named ? "&amp;" : "?", option);
 }
 
-/* For a model that answers photos: the option that suits its task, and what the answer has. */
+/* For a model that answers photos: the option for its task, and the contents of the answer. */
 static void put_photo_calls(FILE *out, const struct exchange *x, const struct model_status *model)
 {
     const enum task_kind task = model ? model->task : TASK_CLASSIFICATION;
@@ -179,7 +179,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
             words[task].answer);
 }
 
-/* Shows how to call the default model, or without one the first that serves. */
+/* Shows how to call the default model, or the first served one if there is no default. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
     size_t count;

@@ -164,7 +164,7 @@ static enum status write_caption(struct exchange *x, struct request_labels *labe
     return status;
 }
 
-/* Fills the detector's input with the labels' vectors. Places that are left get the first one. */
+/* Fills the detector's input with the labels' vectors. The remaining rows get the first one. */
 static enum status write_vectors(struct exchange *x, struct request_labels *labels,
                                  struct error *err)
 {
@@ -342,8 +342,8 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* Takes the vectors that are cached. The same deployment of the half for texts encodes the other
- * labels, because vectors of two deployments cannot be compared. *ret_is_done: all were cached. */
+/* Takes the cached vectors. The same deployment of the half for texts encodes the other labels,
+ * because vectors of two deployments are not comparable. *ret_is_done: all were cached. */
 static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
                                   bool *ret_is_done, struct error *err)
 {
@@ -362,7 +362,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
-    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
     struct deployment *deployment;
     bool is_done = false;
     struct error err;

@@ -15,10 +15,10 @@
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/text_cache.h"
 
-/* Points that a client may send: a box takes two places. */
+/* Maximum number of points: a box needs two rows. */
 #define POINTS_MOST (PROMPT_POINTS_MAX - 2)
 
-/* Of the encoder: a float counts the numbers exactly. */
+/* Limit for the encoder's outputs: a float counts their numbers exactly. */
 #define OUTPUT_BYTES_MOST ((size_t)64 << 20)
 
 /* ---- parameters ---- */
@@ -28,8 +28,7 @@ bool request_prompt_is(const char *name)
     return !strcmp(name, "points") || !strcmp(name, "box");
 }
 
-/* Reads at most `most` numbers with commas or semicolons between them; 0: the text is something
- * else. */
+/* Reads at most `most` numbers, separated by commas or semicolons; 0 for any other text. */
 static size_t read_numbers(const char *text, float *ret, size_t most)
 {
     for (size_t count = 0; count < most; text++) {
@@ -186,7 +185,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     struct request_prompt *prompt = prompt_of(x);
     struct predict_request *request = x->work;
     struct predict_image *photo = &request->images[0];
-    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
     struct deployment *decoder;
     photo->width = (uint32_t)prompt->embeddings[0];
     photo->height = (uint32_t)prompt->embeddings[1];
@@ -206,7 +205,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
 
 /* ---- the encoder ---- */
 
-/* Copies what the encoder made. */
+/* Copies the encoder's outputs. */
 static enum status take_outputs(struct exchange *x, struct request_prompt *prompt,
                                 struct error *err)
 {
@@ -237,7 +236,7 @@ static enum status take_outputs(struct exchange *x, struct request_prompt *promp
     return STATUS_OK;
 }
 
-/* Keeps what the encoder made. Runs on an offload thread. */
+/* Caches the encoder's outputs. Runs on an offload thread. */
 static void take_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);
@@ -286,12 +285,12 @@ static enum status find_or_encode(struct exchange *x, struct deployment *encoder
     return STATUS_OK;
 }
 
-/* Both halves are loaded. Runs on an offload thread. */
+/* Called when both halves are loaded. Runs on an offload thread. */
 static void encode_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);
     const struct predict_request *request = x->work;
-    struct model_host *host = x->server->options.model_host; /* x may be gone before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
     struct deployment *encoder;
     struct error err;
     enum status status = model_host_acquire(host, prompt->model, request->version, &encoder,
@@ -309,7 +308,7 @@ static void decoder_loaded(struct predict_request *request)
     exchange_offload(request->context, SIZE_MAX, encode_photo);
 }
 
-/* Names the halves, and refuses what has no decoder. */
+/* Names the halves, and refuses a model without a decoder. */
 static enum status find_halves(struct exchange *x, struct request_prompt *prompt, struct error *err)
 {
     const struct predict_request *request = x->work;

@@ -10,7 +10,7 @@
 
 #define MAX_TIMEOUT_MS 86400000 /* a day */
 
-/* A header's whole number; *ret stays as it is without the header. */
+/* Reads a header's integer; without the header *ret does not change. */
 static enum status request_limits_read_number(const struct exchange *x, const char *header,
                                               long least, long most, long *ret, struct error *err)
 {
@@ -30,7 +30,7 @@ static enum status request_limits_read_number(const struct exchange *x, const ch
     return STATUS_OK;
 }
 
-/* As Ollama has it: "0", "30s", "5m"; "-1": for ever. */
+/* As in Ollama: "0", "30s", "5m"; "-1": forever. */
 static enum status read_keep_alive(const struct exchange *x, struct predict_request *request,
                                    struct error *err)
 {
@@ -65,7 +65,7 @@ enum status request_limits_read(const struct exchange *x, struct predict_request
 
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds)
 {
-    /* Beyond some centuries there is no end that clock_now() could name. */
+    /* Some centuries exceed the range of clock_now(). */
     if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
         return;
     int64_t deadline = request->started + (int64_t)microseconds * 1000;

@@ -1,4 +1,4 @@
-/* Decodes once, predicts in slices, merges. */
+/* Decodes a photo once, predicts in slices, merges the boxes. */
 #include "server/http/api/slices.h"
 
 #include <math.h>
@@ -89,7 +89,7 @@ static enum status merge(const struct sliced_photo *slices, struct detections *r
     return status;
 }
 
-/* One slice that failed fails the photo. */
+/* One failed slice fails the photo. */
 static void answer_photo(struct sliced_photo *slices)
 {
     const struct predict_request *request = &slices->parts.last->request;

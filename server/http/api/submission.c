@@ -15,8 +15,8 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
-/* Bytes of one prediction in an answer: label, index and probability; and how many of them are the
- * label's. */
+/* Size of one prediction in an answer (label, index and probability), and the label's part of
+ * it. */
 #define PREDICTION_BYTES 64
 #define LABEL_BYTES      20
 
@@ -46,8 +46,8 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* A connection alone costs as much: not worth a refusal after a whole upload. Many such pieces
-     * are: masks, crops. */
+    /* A connection alone needs as much memory: a refusal after a whole upload is not worthwhile.
+     * Many such pieces (masks, crops) are charged. */
     if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
@@ -73,7 +73,7 @@ static enum status expect_predictions(struct exchange *x, const struct predict_r
 {
     if (request->raw_outputs) /* charged by the endpoint, which knows its form */
         return STATUS_OK;
-    /* The predictions, and their text; more than PREDICT_MAX_TOP_K the model host refuses. */
+    /* The predictions, and their text; the model host refuses more than PREDICT_MAX_TOP_K. */
     size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
     return charge_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
@@ -85,8 +85,8 @@ static size_t submission_sum_with(size_t sum, size_t count, size_t each)
     return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
 }
 
-/* Bytes of the results that an answer is written from. *ret_unforeseen: bytes of those results, and
- * of their text, whose size was unknown before the run. */
+/* Size of the results from which an answer is written. *ret_unforeseen is the size of those
+ * results, and of their text, whose size was unknown before the run. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct deployment *deployment = request->deployment;
@@ -129,7 +129,7 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
     return bytes;
 }
 
-/* Charges what was unknown before the run. */
+/* Charges memory whose size was unknown before the run. */
 static enum status expect_results(struct exchange *x, const struct predict_request *request,
                                   size_t *ret_bytes, struct error *err)
 {
@@ -138,7 +138,7 @@ static enum status expect_results(struct exchange *x, const struct predict_reque
     return unforeseen ? charge_answer(x, unforeseen, err) : STATUS_OK;
 }
 
-/* Runs on a thread of the model host or the watcher, which must not write megabytes either. */
+/* Runs on a thread of the model host or the watcher, which must not write megabytes. */
 static void submission_done(struct predict_request *request)
 {
     struct exchange *x = request->context;
@@ -149,7 +149,7 @@ static void submission_done(struct predict_request *request)
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* in the measure of a body: see the two limits */
+        /* converted to the units of a body: see the two limits */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {
@@ -187,7 +187,7 @@ void submission_free(struct exchange *x)
     x->work = NULL;
 }
 
-/* Whether the client sends `directive` in Cache-Control (RFC 9111, section 5.2.1). */
+/* True if the client sends `directive` in Cache-Control (RFC 9111, section 5.2.1). */
 static bool client_says(const struct exchange *x, const char *directive)
 {
     const char *control = exchange_header(x, "Cache-Control");
@@ -244,7 +244,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
         cached_answer_release(kept);
         return false;
     }
-    /* An error is that of the request, which is reported as without the cache. */
+    /* An error belongs to the request and is reported as without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
                                      model->version[0] ? model->version : NULL, &deployment, NULL,
@@ -293,7 +293,7 @@ enum status submission_images(struct predict_request *request, size_t count, str
 
 void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    /* Decided by size alone: clients must not choose which thread reads their megabytes. */
+    /* Only the size decides: clients must not choose the thread for their megabytes. */
     if (x->body.size < SUBMISSION_LARGE_BODY) {
         start(x);
         return;
@@ -306,7 +306,8 @@ void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
-    /* Wait first: the model host may finish, and resume us, before submit returns. */
+    /* Wait first, because the model host may finish and resume the exchange before submit
+     * returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
         model_host_submit(x->server->options.model_host, request, &retry_after_s, &err) ==
@@ -383,7 +384,8 @@ void submission_await(struct exchange *x, struct predict_request *request,
         run(x);
         return;
     }
-    exchange_wait(x, request, x->finish); /* first: it may be loaded before the next call returns */
+    exchange_wait(x, request,
+                  x->finish); /* first, because it may be loaded before the next call returns */
     if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
@@ -397,7 +399,7 @@ static void submission_held(struct exchange *x)
     x->awaited(x);
 }
 
-/* On any thread. If the load failed, submitting tells. */
+/* On any thread. If the load failed, submitting returns the error. */
 static void submission_loaded(struct predict_request *request)
 {
     struct exchange *x = request->context;
@@ -484,7 +486,7 @@ void submit_to_model(struct exchange *x,
                                             struct deployment **deployment, struct error *err))
 {
     struct model_host *model_host =
-        x->server->options.model_host; /* x may be gone before the end */
+        x->server->options.model_host; /* x may be freed before the end */
     const char *version = x->match.version[0] ? x->match.version : NULL;
     struct deployment *deployment = NULL;
     struct error err;

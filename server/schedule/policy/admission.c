@@ -1,6 +1,6 @@
-/* Predicts when a request would be answered, and decides whether to let it in.
+/* Predicts when a request would be answered, and decides whether to admit it.
  *
- * Locks: none here; functions of numbers alone. scheduler.c asks under its lock. */
+ * Locks: none; these are functions of numbers. scheduler.c calls them under its lock. */
 #include "server/schedule/policy/admission.h"
 
 #include <math.h>
@@ -8,10 +8,11 @@
 #include "engine/base/clock.h"
 
 #define RETRY_MAX_S   60
-#define SHARE_DIVISOR 8 /* the part of the queue that is kept for clients with little in it */
+#define SHARE_DIVISOR 8 /* share of the queue that is reserved for clients with few images in it   \
+                         */
 
-/* The slower of two lines that every image goes through: the workers that prepare, then the lanes.
- * A lane's line: it becomes free, runs full batches (all lanes together at `rate`), then ours. */
+/* The slower of the two stages that every image passes: the workers that prepare, then the lanes. A
+ * lane becomes free, runs full batches (all lanes together at `rate`), then this one. */
 int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)
@@ -27,7 +28,7 @@ int64_t admission_predict(const struct model_load *load, size_t images)
                        ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
                        : 0;
     double full = (double)(all - last) / load->rate;
-    /* Others arrive until its pass begins, and share it. */
+    /* Other images arrive until its pass begins, and share the pass. */
     double before = fmax((double)load->lane_free + full, prepared);
     double shared = fmin((double)last + before * load->arrivals, (double)load->max_batch);
     double last_run = (double)load->single + slope * (fmax(shared, (double)last) - 1);
@@ -44,7 +45,7 @@ size_t admission_capacity(const struct admission *admission)
     return 2 * admission->max_images + admission->max_images / ADMISSION_CROPS_DIVISOR;
 }
 
-/* Seconds until there is room for what has just been refused: `wait` says how long that takes. */
+/* Seconds until there is room for the refused request; `wait` is the predicted time. */
 static int retry_after(int64_t wait)
 {
     double seconds = ceil((double)wait * 1e-9);
@@ -53,7 +54,7 @@ static int retry_after(int64_t wait)
     return seconds < RETRY_MAX_S ? (int)seconds : RETRY_MAX_S;
 }
 
-/* The bounds that no waiting helps against. */
+/* Checks limits that waiting cannot help with. */
 static enum status check_size(const struct admission *admission,
                               const struct admission_request *request, struct error *err)
 {
@@ -114,8 +115,8 @@ static enum status check_time(const struct admission *admission, const struct mo
                          "it may (--max-queue-ms); try again in %d s",
                          request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
                          seconds);
-    /* With nothing inside the prediction may rest on old numbers that only a pass can renew: then
-     * the fastest that was ever seen counts. */
+    /* Without images inside, the prediction may depend on old numbers that only a pass can renew:
+     * then the shortest pass so far counts. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
     if (load->single_floor > request->time_left)
         return error_set(err, STATUS_OVERLOADED,

@@ -8,11 +8,10 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS                                                                            \
-    INT64_C(20000000) /* how far back the arrival rate looks: bursts are short */
+#define ARRIVALS_TAU_NS INT64_C(20000000) /* period of the arrival rate: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define LATE_FRACTION   0.9 /* an image with less than this share of a pass left will be late */
+#define LATE_FRACTION   0.9 /* an image with less than this share of a pass left counts as late */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
@@ -30,7 +29,7 @@ struct buffer {
     int micro_batches;  /* that lanes have taken */
     bool is_taken;      /* a lane has had one */
     int64_t opened, closed;
-    int64_t order; /* the least closed one is taken first */
+    int64_t order; /* the lowest closed one is taken first */
     struct buffer_slot *slots;
 };
 
@@ -43,7 +42,7 @@ struct lane_state {
     bool works, idle;
     struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest first */
     int held_count;
-    int64_t busy_until; /* predicted; 0 when it is not busy */
+    int64_t busy_until; /* predicted; 0 if it is idle */
     struct latency latency;
 };
 
@@ -53,17 +52,17 @@ struct batcher {
     struct buffer_slot *slots; /* of all buffers */
     struct lane_state *lanes;
     int forming; /* index, or -1 */
-    int full;    /* images with which a batch closes: update_full() */
+    int full;    /* number of images at which a batch closes: update_full() */
     int free_buffers, closed_buffers, running_buffers;
     int idle_lanes;
     uint64_t answered;
     size_t admitted, granted, preparing;
     size_t larges;               /* large images that are being prepared */
-    size_t slots_taken, running; /* images in forming and closed buffers, in lanes */
+    size_t slots_taken, running; /* images in forming and closed buffers, and in lanes */
     int64_t next_order, first_order;
     struct queue queue;
     struct arrivals arrivals;
-    double prepare_ns;    /* from claim to commit, lately */
+    double prepare_ns;    /* recent time from claim to commit */
     double error, spread; /* of predictions, nanoseconds: mean and mean deviation */
 };
 
@@ -163,7 +162,7 @@ static size_t tickets(const struct batcher *batcher)
 }
 
 /* The margin added to predictions: their mean error plus twice its mean deviation. About one answer
- * in fifty takes longer than that. */
+ * in fifty takes longer. */
 static int64_t margin_of(const struct batcher *batcher)
 {
     return (int64_t)(batcher->error + 2 * batcher->spread);
@@ -250,7 +249,7 @@ void batcher_drop(struct batcher *batcher)
 
 /* --- the forming batch --- */
 
-/* Closes the forming buffer: reserve opens another one. */
+/* Closes the forming buffer; reserve then opens another one. */
 static void close_forming(struct batcher *batcher, enum batch_close reason, int64_t now)
 {
     struct buffer *buffer = &batcher->buffers[batcher->forming];
@@ -262,7 +261,7 @@ static void close_forming(struct batcher *batcher, enum batch_close reason, int6
     batcher->closed_buffers++;
 }
 
-/* True if a lane is idle that no closed batch is meant for, and an image is ready for it. */
+/* True if a lane is idle without a closed batch for it, and an image is ready. */
 static bool lane_wants_forming(const struct batcher *batcher)
 {
     if (batcher->buffers[batcher->forming].ready == 0)
@@ -346,7 +345,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     close_if_due(batcher, now);
 }
 
-/* Called when a closed buffer has no image left that is being written or waits. */
+/* Called when no image in a closed buffer is being written or waits any more. */
 static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 {
     batcher->closed_buffers--;
@@ -379,9 +378,9 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets the images of a full batch: the number from which more gain nothing on any lane, but enough
- * that each worker can hold a ticket while all lanes run and one buffer waits. Shrinks it only if
- * all tickets keep their slots. */
+/* Sets the size of a full batch: from there on more images gain nothing on any lane, but it is
+ * large enough that each worker can hold a ticket while all lanes run and one buffer waits. Shrinks
+ * it only if all tickets keep their slots. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
@@ -429,7 +428,7 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
 }
 
 /* A part of a closed buffer for one pass: `count` ready images in slots[]. They will be moved to
- * the slots from `first` on; the memory of the slots [first, end) is theirs. */
+ * the slots from `first` on; their memory is the slots [first, end). */
 struct micro_batch {
     int first, end, count;
     int slots[BATCHER_MAX_BATCH];
@@ -455,8 +454,8 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* Reduces the images to those of one pass. False if its padding would reach into slots that another
- * lane runs; that lane has to finish first. */
+/* Reduces the images to those of one pass. Returns false if its padding would reach slots that
+ * another lane runs, which must finish first. */
 static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
 {
     int count = latency_first(latency, micro->count);
@@ -477,8 +476,8 @@ static bool cut_micro_batch(struct micro_batch *micro, const struct latency *lat
     }
 }
 
-/* Returns the oldest closed buffer that nobody writes to, and what the lane would run of it. NULL
- * if there is none. */
+/* Returns the oldest closed buffer without slots that are being written, and the part that the lane
+ * would run. NULL if there is none. */
 static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
                                        struct micro_batch *ret)
 {
@@ -520,7 +519,7 @@ static void learn(struct batcher *batcher, const struct batch_item *item, int64_
     batcher->spread += LEARNING_WEIGHT * (fabs(surprise) - batcher->spread);
 }
 
-/* Gives the lane the slots of the micro-batch, padding included. */
+/* Assigns the slots of the micro-batch, padding included, to the lane. */
 static void give_to_lane(struct batcher *batcher, struct buffer *buffer,
                          const struct micro_batch *micro, int index, int64_t now, struct batch *ret)
 {
@@ -573,7 +572,7 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return true;
 }
 
-/* True if another lane is idle or about to be: it has no batch. */
+/* True if another lane has no batch: it is idle or about to be. */
 static bool another_lane_is_free(const struct batcher *batcher)
 {
     for (int i = 0; i < batcher->config.lanes; i++)
@@ -673,8 +672,8 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
         end_micro_batch(batcher, batch->lane, which);
         return;
     }
-    /* Find the items of the remaining images by their slots. Items of images that were answered
-     * meanwhile may be freed: do not read them. */
+    /* Find the items of the remaining images by their slots. Do not read items of images that were
+     * answered meanwhile: they may be freed. */
     for (int i = 0; i < batch->count; i++)
         for (int slot = first; slot < end && slot < batcher->config.max_batch; slot++)
             if (buffer->slots[slot].owner == batch->items[i])
@@ -709,8 +708,8 @@ int64_t batcher_shortest_run(const struct batcher *batcher)
     return (int64_t)(LATE_FRACTION * (double)least);
 }
 
-/* Fills in what a snapshot says of the working lanes. Times of single passes are those of the lane
- * that is free first. */
+/* Fills in the working lanes' part of a snapshot. Times of single passes are those of the lane that
+ * is free first. */
 static void load_of_lanes(const struct batcher *batcher, int64_t now, struct model_load *ret)
 {
     const struct lane_state *soonest = NULL;

@@ -1,6 +1,6 @@
-/* Learns how long a pass of each size takes, and plans the passes of n images from that.
+/* Learns the duration of a pass for each size, and plans the passes of n images.
  *
- * Locks: none here; a table belongs to a batcher, and is guarded as that is (scheduler.c). */
+ * Locks: none; a table belongs to a batcher, whose lock guards it (scheduler.c). */
 #include "server/schedule/policy/latency.h"
 
 #include <assert.h>
@@ -10,12 +10,11 @@
 
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
 #define OUTLIER 4.0 /* a slower pass counts as this many times the expected time */
-#define OLD     16  /* after so many passes of other sizes, a size follows only their trend */
-/* Splitting is chosen only when it is faster by this much: a noisy difference would only cost
- * passes. */
+#define OLD     16  /* after this many passes of other sizes, a size only follows their trend */
+/* Splitting must be faster by this factor: a noisy difference would only cost passes. */
 #define SPLIT_GAIN 0.95
 /* A batch is full at this share of the best rate: waiting for more images would delay other clients
- * by more than it gains. */
+ * more than it gains. */
 #define FULL_RATE 0.95
 
 static int index_of(const struct latency *latency, int images)
@@ -58,7 +57,7 @@ static void find_best(struct latency *latency)
             latency->full = images_of(latency, i);
 }
 
-/* The plan for every number of images, from the bottom up. */
+/* Plans every number of images, from the lowest up. */
 static void make_plan(struct latency *latency)
 {
     latency->totals[0] = 0;

@@ -1,4 +1,4 @@
-/* Computes where each input's rows lie in the buffer of a batch. */
+/* Computes the positions of each input's rows in a batch buffer. */
 #include "server/schedule/policy/layout.h"
 
 #include <stdlib.h>

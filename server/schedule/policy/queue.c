@@ -1,6 +1,6 @@
-/* Keeps the images that wait to be prepared, and says which one is next.
+/* The queue of images that wait to be prepared; it chooses the next one.
  *
- * Locks: none here; every function runs under the lock of the batcher's caller (scheduler.c). */
+ * Locks: none; every function runs under the lock of the batcher's caller (scheduler.c). */
 #include "server/schedule/policy/queue.h"
 
 #include <assert.h>
@@ -34,7 +34,8 @@ static size_t class_of(int priority, bool is_large)
 
 static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
 {
-    /* Keys may be chosen to collide; they are mixed, and buckets are as many as clients. */
+    /* Clients may choose keys that collide, so keys are mixed, and there are as many buckets as
+     * clients. */
     key *= 0x9E3779B97F4A7C15u;
     return &queue->buckets[(key >> 32) & queue->bucket_mask];
 }
@@ -170,8 +171,8 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
-/* Whether the client whose image is the oldest of its class has more than its share, so that
- * turns go round. */
+/* True if the client of the class's oldest image has more than its share, so that clients take
+ * turns. */
 static bool takes_turns(const struct queue_class *class, size_t c)
 {
     if (class->clients < 2)
@@ -217,7 +218,7 @@ size_t queue_of_client(const struct queue *queue, uint64_t client)
     return found ? found->count : 0;
 }
 
-/* How many images that wait in a class go before a new one of this client. */
+/* Number of waiting images in a class that go before a new one of this client. */
 static size_t ahead_in_class(const struct queue_class *class, const struct queue_client *client,
                              size_t c)
 {

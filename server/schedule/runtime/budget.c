@@ -1,5 +1,4 @@
-/* Keeps the accounts of devices, which one lock guards, and the queue of models that wait to load.
- * / */
+/* The accounts of devices, guarded by one lock, and the queue of models that wait to load. */
 #include "server/schedule/runtime/budget.h"
 
 #include <assert.h>
@@ -13,8 +12,8 @@
 
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
-/* Of the host's bytes, a part that models do not get: where they fill the rest, small tensors of
- * runs have room. */
+/* Divisor for the host memory that models cannot use, so that small tensors of runs have room when
+ * models fill the rest. */
 #define RUN_PART 32
 
 struct account {
@@ -29,12 +28,12 @@ struct device_budgets {
     int loads_to_come;
     struct account accounts[DEVICE_MAX]; /* one per device */
     size_t account_count;
-    size_t host;                 /* bytes for all below and the CPU's models */
-    struct memory_budget run;    /* for pictures and tensors of runs: what the models leave */
+    size_t host;                 /* bytes for everything below and the CPU's models */
+    struct memory_budget run;    /* for photos and tensors of runs: the memory that models leave */
     pthread_cond_t picture_done; /* or a model has gone */
 };
 
-/* The device's account, a new one without limit if need be; NULL when all are in use. */
+/* The device's account, created without limit if needed; NULL when all accounts are in use. */
 static struct account *account_locked(struct device_budgets *budget, struct device_id device)
 {
     for (size_t i = 0; i < budget->account_count; i++)
@@ -92,7 +91,7 @@ void budget_free(struct device_budgets *budget)
 bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel)
 {
     LOCK(&budget->lock);
-    /* Cancelling wakes nobody: look now and then. */
+    /* Cancelling wakes no thread, so check periodically. */
     while (budget->is_loading && !(cancel && *cancel))
         condition_wait(&budget->ended, &budget->lock, clock_now() + LOOK_AGAIN_NS);
     bool begun = !budget->is_loading;
@@ -186,7 +185,7 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
             status = STATUS_OK;
         } else {
             is_over = now >= until;
-            /* A tensor that is freed wakes nobody: look now and then. */
+            /* Freeing a tensor wakes no thread, so check periodically. */
             if (!is_over)
                 condition_wait(&budget->picture_done, &budget->lock,
                                until - now < LOOK_AGAIN_NS ? until : now + LOOK_AGAIN_NS);

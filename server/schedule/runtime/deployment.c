@@ -42,8 +42,7 @@ bool deployment_may_batch(const struct model *model)
     return model->input_count > 0;
 }
 
-/* The session's image input is [1, H, W, C] of its numbers whatever the file says; here it has
- * the shape of the file. */
+/* The session's image input is always [1, H, W, C] of its dtype; here it has the file's shape. */
 static enum status describe_input(const struct deployment *deployment,
                                   const struct session *session, size_t i, struct error *err)
 {
@@ -89,7 +88,7 @@ static enum status check_image(const struct deployment *deployment, const struct
                      shape_text(&input->shape, input_text));
 }
 
-/* Whether an output has a row per object in the picture (a detector's boxes, [n, 4]). */
+/* True if an output has a row per object in the photo (a detector's boxes, [n, 4]). */
 static bool is_per_object(const struct deployment *deployment, size_t output)
 {
     return deployment->outputs[output].shape.rank == SHAPE_UNKNOWN &&

@@ -1,5 +1,5 @@
-/* Builds a deployment: chooses precisions, makes a session and a lane on every device and the
- * scheduler with its buffers. Ends it. */
+/* Builds a deployment: chooses precisions, creates a session and a lane for every device, and the
+ * scheduler with its buffers. Also ends deployments. */
 #include "server/schedule/runtime/deployment_build.h"
 
 #include <assert.h>
@@ -36,7 +36,7 @@ static void on_lane_progress(void *context, const char *phase, double fraction)
                              PROGRESS_READ + (1 - PROGRESS_READ) * share);
 }
 
-/* The operator's option is a limit; within it config.pbtxt overrides the default. */
+/* The operator's option is a limit; below it config.pbtxt overrides the default. */
 static int choose_max_batch(const struct model_host_options *options, const struct model *model)
 {
     if (!deployment_may_batch(model))
@@ -57,7 +57,7 @@ static int lanes_to_come(const struct model_host_options *options, size_t i)
     return lanes;
 }
 
-/* On a CPU the scheduler's buffers count against the sessions' memory limits. It keeps lanes + 2
+/* On a CPU the scheduler's buffers count towards the sessions' memory limits. It has lanes + 2
  * batches and an image for each worker; each lane is charged its share, rounded up. */
 static void count_inputs(const struct model_host_options *options, struct session_options *session)
 {
@@ -100,8 +100,8 @@ static enum status open_session(struct building *building, struct session_option
     return STATUS_OK;
 }
 
-/* Lanes share batches, so what is written into a slot must suit them all: a CPU's session says what
- * it reads, which is the same for all of them; a GPU takes floats, or bytes. */
+/* Lanes share batches, so the contents of a slot must fit all lanes: a CPU's sessions all read the
+ * same type; a GPU takes floats, or bytes. */
 static enum image_layout choose_layout(const struct model_host_options *options, size_t image_input)
 {
     if (image_input == SIZE_MAX)
@@ -112,8 +112,8 @@ static enum image_layout choose_layout(const struct model_host_options *options,
     return IMAGE_NHWC_ANY;
 }
 
-/* Returns session_options.batch_activations. Beyond 32 MiB for each thread of a CPU, more images in
- * a pass only take memory. 0, no limit: on a GPU, or if the batch is configured. */
+/* Returns session_options.batch_activations. Beyond 32 MiB per CPU thread, more images per pass
+ * only use memory. 0 means no limit: on a GPU, or if the batch is configured. */
 static size_t batch_activations(const struct model_host_options *options, size_t i,
                                 const struct model *model)
 {
@@ -171,7 +171,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
     const struct model *model = options->model;
     struct deployment *deployment = building->deployment;
     const struct session_pixels pixels = pixels_of(model);
-    malloc_trim(0); /* what sessions before this one have freed lies between what stays */
+    malloc_trim(0); /* earlier sessions have fragmented the heap */
     if (options->on_progress)
         options->on_progress(options->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->host->device_count; i++) {
@@ -180,7 +180,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
         if (options->known)
             memcpy(session.known, options->known, sizeof session.known);
         if (deployment->plan == PLAN_FIRST)
-            session.batches[0] = 1; /* max_batch is part of the key of a choice */
+            session.batches[0] = 1; /* max_batch is part of a choice's key */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
         char device[DEVICE_TEXT];
@@ -202,8 +202,8 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
     return STATUS_OK;
 }
 
-/* Whether sessions that run batches fit into memory beside these, which run single images. While
- * weights are packed they are in memory twice. */
+/* True if sessions with batches fit into memory in addition to these, which run single images.
+ * While weights are packed they exist twice. */
 static bool leaves_room(const struct building *building)
 {
     const struct model_host_options *options = building->options->host;
@@ -320,7 +320,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
-        /* what trials and packing have used between what stays */
+        /* trials and packing have fragmented the heap */
         malloc_trim(0);
         deployment->load_ms = clock_ms(clock_thread()) - start_ms;
         *ret = deployment;
@@ -338,15 +338,15 @@ struct kernel_measuring {
     struct error err;
 };
 
-/* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 wants, too, and at 19
- * a seventieth: on a busy server, batches would wait minutes for the kernels. */
+/* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 uses, too, and at nice
+ * 19 a seventieth: on a busy server, batches would wait minutes for the kernels. */
 enum { MEASURING_NICE = 10 };
 
 static void *measure_kernels(void *context)
 {
     struct kernel_measuring *m = context;
     struct session *session = NULL;
-    (void)setpriority(PRIO_PROCESS, 0, MEASURING_NICE); /* of this thread, and the team it makes */
+    (void)setpriority(PRIO_PROCESS, 0, MEASURING_NICE); /* for this thread and its team */
     m->status = precision_session(m->model, &m->how, &m->session, &session, &m->err);
     session_free(session);
     return NULL;

@@ -1,8 +1,8 @@
 /* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
- * the lane that got the last turn. A lane that was idle continues from there.
+ * the lane with the last turn. A lane that was idle continues from there.
  *
- * device_turn_end hands the device directly to the next lane: no third one can take it in
- * between. */
+ * device_turn_end() passes the device directly to the next lane, so that no third one can take it
+ * in between. */
 #include "server/schedule/runtime/device_queue.h"
 
 #include <assert.h>
@@ -13,8 +13,8 @@
 
 struct device_queue {
     pthread_mutex_t lock;
-    struct device_turn *first, **last; /* the turns that wait, in order; guarded by lock */
-    _Atomic int waiting;               /* how many; changes under the lock */
+    struct device_turn *first, **last; /* the waiting turns, in order; guarded by lock */
+    _Atomic int waiting;               /* their number; changes under the lock */
     struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */
     int64_t clock;
@@ -82,7 +82,7 @@ static void queue_grant_locked(struct device_queue *queue, struct device_turn *t
     turn->has = true;
 }
 
-/* Gives a free device to the one that has used least; of equals, to the one that came first. */
+/* Gives a free device to the lane that has used the least time; on a tie, to the first one. */
 static void queue_pass_on_locked(struct device_queue *queue)
 {
     struct device_turn *next = queue->first;

@@ -1,4 +1,4 @@
-/* Finds where the photo lies in the model's input, and calls the decoder of the task. */
+/* Computes the photo's position in the model's input, and calls the task's decoder. */
 #include "server/schedule/runtime/image_answer.h"
 
 #include "server/image/frame.h"
@@ -44,7 +44,7 @@ enum status image_answer_of(const struct model *model, const struct tensor *cons
         1, 1, 0, 0, (float)p->width, (float)p->height, (float)p->width, (float)p->height};
     if (image->request->place)
         geometry = *image->request->place;
-    else if (!image->request->tensors) /* which are the model's input itself */
+    else if (!image->request->tensors) /* tensors are the model's input itself */
         TRY(image_place(&model->preprocess, image, &geometry, &image->error));
     return task_answer_of(task, outputs, batch, row, &options, &geometry, buffers, &image->answer,
                           &image->error);

@@ -108,9 +108,9 @@ size_t lane_bytes(const struct lane *lane)
     return lane->needs;
 }
 
-/* Each thread that enters a parallel loop has a team of its own (engine/base/forkjoin.h), which
- * starts here. A session of several sizes has given its pages back: a pass takes those for one
- * image again, so that no client's request pays for that. If it fails, the request says why. */
+/* Each thread that enters a parallel loop has its own team (engine/base/forkjoin.h), which starts
+ * here. A session with several sizes has released its pages: a pass allocates those for one image,
+ * so that no client's request has to. If it fails, the request returns the error. */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
@@ -160,7 +160,7 @@ enum status lane_start(struct lane *lane, struct scheduler *scheduler, int index
                          "the thread of device %s could not be started; " THREAD_LIMIT_HINT,
                          device);
     while (sem_wait(&lane->warm) != 0) {
-        /* interrupted by a signal: wait on */
+        /* interrupted by a signal: continue to wait */
     }
     if (lane->entered != STATUS_OK && err)
         *err = lane->refusal;

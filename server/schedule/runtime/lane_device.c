@@ -1,7 +1,7 @@
 /* Quarantines a lane whose device fails. After a pass that ends in STATUS_DEVICE the lane probes
- * the device with a pass of zeros. If a probe succeeds, the images were at fault and are retried in
- * sub-batches. If all probes fail, the rest of the batch goes back to the scheduler for the other
- * lanes, and the lane probes its device from time to time until it works again. An image moves to
+ * the device with a pass of zeros. If a probe succeeds, the images were the cause and are retried
+ * in sub-batches. If all probes fail, the rest of the batch returns to the scheduler for the other
+ * lanes, and the lane probes its device periodically until it works again. An image moves to
  * another lane only once. A pass that never ends makes its lane stuck. */
 #include "server/schedule/runtime/lane_state.h"
 
@@ -12,21 +12,20 @@
 #include "engine/base/thread.h"
 #include "server/observe/log.h"
 
-/* Failed probes in a row, after the failed pass, that quarantine a device. */
+/* Number of consecutive failed probes, after the failed pass, that quarantine a device. */
 #define PROBES 2
 
 #define SECOND      INT64_C(1000000000)
 #define FIRST_PAUSE (SECOND / 2) /* before the first probe of a quarantined device */
 #define MOST_PAUSE  (30 * SECOND)
 
-/* A pass is stuck when it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST; or
- * when it still runs STUCK_LATE after its last deadline, though it was told to stop. In
- * nanoseconds. */
+/* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST; or if it
+ * still runs STUCK_LATE after its last deadline, although it was stopped. In nanoseconds. */
 #define STUCK_PASSES 100
 #define STUCK_LEAST  (60 * SECOND)
 #define STUCK_LATE   (10 * SECOND)
 
-/* One pass of zeros. The lane has its turn on the device. */
+/* Runs one pass of zeros. The lane has its turn on the device. */
 static enum status probe(struct lane *lane, struct error *err)
 {
     for (size_t k = 0; k < lane->input_count; k++) {
@@ -45,7 +44,7 @@ bool lane_device_is_well(struct lane *lane)
     return false;
 }
 
-/* By prediction, and by what the clients wait for. */
+/* Time after which a pass is stuck, by prediction and by the clients' deadlines. */
 static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
                           struct image_range part)
 {
@@ -122,7 +121,7 @@ static void quarantine(struct lane *lane, const char *reason)
     scheduler_quarantine(lane->scheduler, lane->index, text);
 }
 
-/* Tells the scheduler first: who reads that the device works again can send images to it. */
+/* Informs the scheduler first: a reader of the device's state can then send images to it. */
 static void end_quarantine(struct lane *lane)
 {
     char device[DEVICE_TEXT];
@@ -137,7 +136,7 @@ static void end_quarantine(struct lane *lane)
               LOG_REAL("after_s", seconds));
 }
 
-/* Fails the images that may not move to another lane; returns how many are left in the batch. */
+/* Fails the images that may not move to another lane; returns the number of remaining ones. */
 static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
 {
     bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);
@@ -169,7 +168,7 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
         batch->slots[i - answered] = batch->slots[i];
     }
     batch->count -= answered;
-    if (!lane_is_quarantined(lane)) /* another batch in flight may have done it */
+    if (!lane_is_quarantined(lane)) /* another batch in flight may have done so */
         quarantine(lane, lane->device_error.message);
     int left = fail_moved(lane, batch, &lane->device_error);
     scheduler_give_back(lane->scheduler, batch);

@@ -1,18 +1,18 @@
-/* Keeps batches in flight. Where the session lets runs overlap (info.depth), the lane submits the
- * next pass before the last one has ended, so that the device runs without a gap:
+/* Keeps batches in flight. If the session lets runs overlap (info.depth), the lane submits the next
+ * pass before the last one has ended, so that the device runs without a gap:
  *
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
  *
- * What is full is taken at once; what is still forming only when the device is about to be free,
- * because it could not begin earlier, and might become larger. A pass that fails is run again,
- * whole or in parts, when nothing is under way any more. */
+ * Full batches are taken at once; a forming batch only when the device is about to be free, because
+ * it could not start earlier and might grow. A failed pass is run again, whole or in parts, when no
+ * other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <string.h>
 
 #include "engine/base/clock.h"
 
-/* Images that failed or were dropped leave gaps; the forward pass wants none. */
+/* Images that failed or were dropped leave gaps, which a forward pass does not allow. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
     struct batch_move moves[BATCHER_MAX_BATCH];
@@ -32,7 +32,7 @@ static struct inflight_batch *inflight_at(struct lane *lane, int i)
     return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
 }
 
-/* The outputs that the images of a batch want: only the best classes, if these are enough. */
+/* The outputs that a batch's images need: only the best classes, if these are enough. */
 static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
     const struct deployment *deployment = lane->deployment;
@@ -74,8 +74,8 @@ static void inflight_submit(struct lane *lane, struct inflight_batch *inflight)
     inflight->is_submitted = inflight->status == STATUS_OK;
 }
 
-/* A batch that was taken: what is still wanted of it begins its pass, unless it is too large for
- * that at the moment. */
+/* Starts the pass of the images that are still wanted in a taken batch, unless it is too large at
+ * the moment. */
 static void inflight_begin(struct lane *lane, const struct batch *taken)
 {
     struct inflight_batch *inflight = inflight_at(lane, lane->inflight_count);
@@ -103,7 +103,8 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
 }
 
-/* When the device will soon be done with the oldest batch in flight and needs the next one. */
+/* The time when the device has nearly finished the oldest batch in flight and needs the next
+ * one. */
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8;
@@ -115,7 +116,8 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Fills the device's line: with `waits` until it is nearly free, else with what is closed. */
+/* Takes batches for the device: with `waits`, waits until it is nearly free; else takes closed
+ * ones. */
 static void inflight_fill(struct lane *lane, bool waits)
 {
     struct batch batch;
@@ -158,7 +160,7 @@ static struct inflight_batch *inflight_pop(struct lane *lane)
     return inflight;
 }
 
-/* Answers a batch whose pass has succeeded. The next batch has been submitted already. */
+/* Answers a batch whose pass has succeeded. The next batch has already been submitted. */
 static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
                             const struct outcome *outcome)
 {
@@ -182,7 +184,7 @@ static void inflight_run_alone(struct lane *lane, struct inflight_batch *infligh
     scheduler_answered(lane->scheduler, dropped + (size_t)answered);
 }
 
-/* Larger than the cap: not submitted, to be run in sub-batches. */
+/* True for a batch above the cap, which is not submitted but run in sub-batches. */
 static bool exceeds_cap(const struct inflight_batch *inflight)
 {
     return !inflight->is_submitted && inflight->status == STATUS_OK;

@@ -1,5 +1,5 @@
-/* The passes of one batch: whole, or split down to the images that fail by themselves; and what the
- * clients get of them. */
+/* The passes of one batch: whole, or split down to single failing images; and the clients'
+ * results. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>
@@ -11,12 +11,12 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/image_answer.h"
 
-/* A split goes on with a part that is a smaller compiled size, or below those half of 256 images at
- * most, and leaves the rest. */
+/* A split continues with a part that is a smaller compiled size, or below those half of at most 256
+ * images, and leaves the rest. */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
-/* Whether a pass failed for what its requests hold, not for its model or device: operators may
- * refuse any values of clients' tensors, or memory is short. */
+/* True if a pass failed because of its requests, not its model or device: operators may refuse
+ * values of clients' tensors, or memory is short. */
 static bool is_refusal(const struct lane *lane, enum status status)
 {
     if (status == STATUS_SHORT_OF_MEMORY)
@@ -87,8 +87,8 @@ const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch,
     return marks ? marks + batch->first + first : NULL;
 }
 
-/* A forward pass of `count` images at lane->inputs, with nothing else under way; the inputs hold as
- * many as it is padded to. */
+/* Runs a forward pass of `count` images at lane->inputs, with no other in flight; the inputs have
+ * room for padding. */
 static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct error *err)
 {
     const struct session_request run = {.batch = count,
@@ -105,7 +105,7 @@ static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct
     return lane_note_pass(lane, count, lane->ended - start, status, err);
 }
 
-/* Scores of one image to its predictions. */
+/* Converts scores of one image to its predictions. */
 static enum status find_classes(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const float *scores;
@@ -137,7 +137,7 @@ static enum status answer_classes(struct lane *lane, int batch, int row,
     return STATUS_OK;
 }
 
-/* The texts that are nearest to the image. */
+/* Finds the texts nearest to the image. */
 static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const struct zero_shot *texts =
@@ -173,8 +173,8 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
                            &image->outputs, &image->error);
 }
 
-/* Gives a copy of the outputs to a decode worker, where making the answer takes long: masks of a
- * large photo. False: it is to be made here. */
+/* Gives a copy of the outputs to a decode worker if making the answer is slow: masks of a large
+ * photo. Returns false if the lane must make it. */
 static bool defer_answer(struct lane *lane, int batch, int row, struct predict_image *image,
                          int64_t ended)
 {
@@ -192,7 +192,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     return false;
 }
 
-/* Row `row` of a run was this image: finishes it. */
+/* Finishes an image with row `row` of a run. */
 static void answer_image(struct lane *lane, struct predict_image *image, int row,
                          const struct outcome *outcome)
 {
@@ -210,7 +210,7 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);
     } else if (is_good || outcome->status == STATUS_CANCELLED) {
-        /* Nobody waits for the image, or the run stopped because nobody waits for any of its
+        /* No client waits for the image, or the run stopped because no client waits for any of its
          * images. Each fails for its own reason, such as a deadline. */
         image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     } else {
@@ -223,7 +223,7 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
     scheduler_finish(lane->scheduler, image);
 }
 
-/* The largest number of images below `count` that runs without padding; half, where all of them are
+/* The largest number of images below `count` that runs without padding; half, if all sizes are
  * padded. `count` is at least 2. */
 static int smaller_batch(const struct lane *lane, int count)
 {
@@ -238,7 +238,7 @@ static bool is_out_of_memory(enum status status)
     return status == STATUS_NO_MEMORY || status == STATUS_DEVICE_MEMORY;
 }
 
-/* A pass of `count` images ran out of memory: the next ones are smaller for a while. */
+/* A pass of `count` images ran out of memory: limits the next ones for a while. */
 static void lower_cap(struct lane *lane, int count)
 {
     int padded = lane_padded_batch(lane, count);
@@ -250,8 +250,8 @@ static void lower_cap(struct lane *lane, int count)
               LOG_INT("cap", lane->cap.cap));
 }
 
-/* Points lane->inputs at the images of a sub-batch. A retry must not read its neighbours, nor what
- * an earlier batch left in the slots after it, as padding: they may be what made it fail. */
+/* Points lane->inputs at the images of a sub-batch. A retry must not read other images, nor data of
+ * an earlier batch in the slots after it, as padding, because they may have caused the failure. */
 static void place_inputs(struct lane *lane, const struct batch *batch, struct image_range part,
                          bool is_retry)
 {
@@ -280,13 +280,13 @@ static void place_inputs(struct lane *lane, const struct batch *batch, struct im
     }
 }
 
-/* Whether a retry of that many images would need more padding than `retry_rows` has room for. */
+/* True if a retry of that many images needs more padding than `retry_rows` has room for. */
 static bool is_awkward(const struct lane *lane, int count)
 {
     return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
 }
 
-/* Milliseconds of the image that took longest to prepare. */
+/* Milliseconds of the image whose preparation took longest. */
 static double slowest_input(const struct batch *batch, struct image_range part)
 {
     double slowest = 0;
@@ -336,9 +336,9 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct im
     ret->ended = lane->ended;
 }
 
-/* Runs one sub-batch, unless `ran` says how that went, and answers it, unless it is to be split and
- * run again, or the device is at fault. `*has_probed`: whether the device has been tried since
- * the batch was taken. */
+/* Runs one sub-batch, unless `ran` is its result, and answers it, unless it must be split and run
+ * again, or the device is the cause. `*has_probed`: the device has been probed since the batch was
+ * taken. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
                                         struct image_range part, const struct outcome *ran,
                                         bool is_retry, bool is_last, bool *has_probed)
@@ -363,7 +363,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
             is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
         return SUB_BATCH_AGAIN;
     }
-    /* The outputs are the session's own: the buffer may fill again meanwhile. */
+    /* The outputs belong to the session, so the buffer may be refilled meanwhile. */
     if (is_last) {
         scheduler_release(lane->scheduler, batch);
         if (lane->inflight_count == 0)

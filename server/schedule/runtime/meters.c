@@ -1,5 +1,5 @@
-/* Registers the series of a model and of its lanes, and adds to them what a request, an image or a
- * refusal counts for. */
+/* Registers the series of a model and of its lanes, and counts requests, images and refusals in
+ * them. */
 #include "server/schedule/runtime/meters.h"
 
 #include <stdio.h>
@@ -121,7 +121,7 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
 
 void meters_image(struct meters *meters, enum status status)
 {
-    /* Failures are rare enough to look their series up, and few statuses ever occur. */
+    /* Failures are rare, so their series are looked up, and only few statuses occur. */
     struct metric *series =
         status == STATUS_OK
             ? meters->images_ok

@@ -1,5 +1,5 @@
-/* Loads that requests ask for, and unloads of what nobody uses. A request holds the entries of its
- * models; an entry that no request holds is idle, and its model may be unloaded. */
+/* Loads for requests, and unloads of unused models. A request holds the entries of its models; an
+ * entry that no request holds is idle, and its model may be unloaded. */
 #include <malloc.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "server/schedule/runtime/model_table.h"
 #include "server/schedule/runtime/scheduler.h"
 
-/* How soon to look again whether a model that is to be unloaded has become idle. */
+/* Interval for checking whether a model that must be unloaded has become idle. */
 #define LOOK_AGAIN_NS INT64_C(500000000)
 
 static void wake_loader(const struct model_host *host)
@@ -37,7 +37,7 @@ void table_let_go(struct predict_request *request)
         const int64_t keep = atomic_load(&entry->keep_ns);
         atomic_store(&entry->used, clock_now());
         table_unref_entry(entry);
-        if (keep >= 0 && keep != INT64_MAX) /* perhaps sooner than the loader would look */
+        if (keep >= 0 && keep != INT64_MAX) /* perhaps before the loader's next check */
             wake_loader(host);
     }
     request->held_count = 0;
@@ -55,7 +55,7 @@ bool table_stop_waiting_locked(struct model_host *host, struct predict_request *
     return true;
 }
 
-/* Seconds until what the request waits for is loaded; 0: it has not been loaded before. */
+/* Seconds until the request's models are loaded; 0: a model has not been loaded before. */
 static double seconds_to_wait_locked(struct model_host *host, const struct predict_request *request)
 {
     struct model_entry *needed[PIPELINE_STAGES_MAX];
@@ -97,7 +97,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
         request->next_waiting = NULL;
         *last = request;
         host->waiting_count++;
-        atomic_store(&request->pending, 1); /* from here on it may be pinned */
+        atomic_store(&request->pending, 1); /* from now on it can be pinned */
     }
     const bool has_gone = status == STATUS_OK && atomic_load(&request->cancelled) &&
                           table_stop_waiting_locked(host, request);
@@ -130,7 +130,7 @@ static bool is_unused_locked(const struct deployment *deployment)
     return !deployment || (deployment->users == 0 && deployment_refs(deployment) == 1);
 }
 
-/* Whether no request is being worked on, nor holds it. */
+/* True if no request is in progress or holds it. */
 static bool is_idle_locked(const struct model_entry *entry)
 {
     bool is_idle =
@@ -140,7 +140,7 @@ static bool is_idle_locked(const struct model_entry *entry)
     return is_idle;
 }
 
-/* Unlocks. What comes meanwhile waits until it is loaded again. */
+/* Unlocks. Later requests wait until it is loaded again. */
 static void unload_and_unlock(struct model_host *host, struct model_entry *entry,
                               enum unload_cause cause)
 {
@@ -205,8 +205,8 @@ bool table_unload_oldest(struct model_host *host, const char *name)
     return oldest;
 }
 
-/* Bytes of options.devices[i] that a load is likely to take at its peak: what it took before, and
- * once more the weights, which are packed from the file's. The first time, three times those. */
+/* Estimated peak memory of a load on options.devices[i]: the bytes used before, plus the weights,
+ * which are packed from the file's; for the first load three times the weights. */
 static size_t likely_bytes(struct model_host *host, const struct model *model, size_t i)
 {
     LOCK(&host->lock);

@@ -1,4 +1,4 @@
-/* Options, requests, what /health shows, and the end. The table itself: model_table.c. */
+/* Options, requests, /health's data, and the end. model_table.c has the table itself. */
 #include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@
 #define MAX_TIME_MS       3600000
 #define SMALL_PICTURE     ((size_t)48 << 20)
 
-/* The memory that threads, kernels' code and the heap take beside models. */
+/* Memory of threads, kernels' code and the heap, in addition to models. */
 #define OWN_MEMORY ((size_t)32 << 20)
 
 static enum status check_options(const struct model_host_options *options, struct error *err)
@@ -49,7 +49,7 @@ static enum status check_options(const struct model_host_options *options, struc
     return STATUS_OK;
 }
 
-/* Several lanes on the CPU share its cores evenly; a lane alone lets the session choose (0). */
+/* Several lanes on the CPU share its cores evenly; for a single lane the session chooses (0). */
 static int threads_per_lane(const struct model_host_options *options)
 {
     int lanes = 0;
@@ -66,15 +66,15 @@ static struct device_budgets *create_budget(const struct model_host_options *opt
     struct budget_limit limits[DEVICE_MAX];
     uint64_t total, available;
     cpu_memory(&total, &available);
-    /* An eighth is for bodies and answers by default, and one for small pictures. */
+    /* By default an eighth is for bodies and answers, and one for small photos. */
     const size_t rest = (size_t)(total / 4 * 3);
     const size_t host = rest > OWN_MEMORY ? rest - OWN_MEMORY : rest > 0;
     budget_limits(options->devices, options->memory_limits, options->device_count, host, limits);
     return budget_create(limits, options->device_count, host);
 }
 
-/* Pictures up to this size are decoded without asking the budget. In all workers together they take
- * at most an eighth of the memory, and each no more than a phone's photo. */
+/* Photos up to this size are decoded without asking the budget. All workers together use at most an
+ * eighth of the memory for them, and each no more than for a phone's photo. */
 static size_t small_picture(int workers)
 {
     uint64_t total, available;
@@ -142,7 +142,7 @@ enum model_host_state model_host_state(const struct model_host *host)
 
 /* --- requests --- */
 
-/* "a, b (failed), c": the models there are. */
+/* Lists the models: "a, b (failed), c". */
 static void name_models_locked(struct model_host *host, char *text, size_t size)
 {
     size_t used = 0;
@@ -156,7 +156,7 @@ static void name_models_locked(struct model_host *host, char *text, size_t size)
                     : "");
 }
 
-/* "1, 3": the versions of a model. */
+/* Lists the versions of a model: "1, 3". */
 static void name_versions_locked(const struct model_host *host, const char *name, char *text,
                                  size_t size)
 {
@@ -210,7 +210,7 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
                      entry->phase, 100 * entry->progress, table_seconds_left(entry));
 }
 
-/* Of a request that names no model. */
+/* The error for a request that names no model. */
 static enum status explain_no_default_locked(struct model_host *host, int *ret_retry_after_s,
                                              struct error *err)
 {
@@ -223,7 +223,8 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
             err, STATUS_NOT_FOUND,
             "there is no model '%.128s', which --default-model names; this server has: %s",
             host->options.default_model, names);
-    if (model_host_state(host) == MODEL_HOST_LOADING) { /* a pipeline may come, which is meant */
+    if (model_host_state(host) ==
+        MODEL_HOST_LOADING) { /* a pipeline that becomes the default may be loaded */
         if (ret_retry_after_s)
             *ret_retry_after_s = table_retry_after_locked(host);
         return error_set(err, STATUS_NOT_READY,
@@ -289,7 +290,7 @@ static enum status check_request(const struct predict_request *request, struct e
 }
 
 /* Checks that the request has a row for each input beside the photo, and that its words were
- * encoded for this model: it may have been reloaded since. */
+ * encoded for this model, which may have been reloaded since. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
@@ -310,7 +311,7 @@ static enum status check_words(const struct deployment *deployment,
                                deployment->model->name);
 }
 
-/* Whether the model can do what the request wants of it. */
+/* Checks that the model supports the request. */
 static enum status check_fits(const struct deployment *deployment,
                               const struct predict_request *request, struct error *err)
 {
@@ -392,7 +393,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
         model_host_release(host, deployment);
         return status;
     }
-    /* Not under the name the client sent: it may be anything. */
+    /* Not under the client's name for it, which may be any text. */
     meters_refused_unknown(host->options.metrics, "", status, request->image_count);
     return status;
 }
@@ -405,7 +406,7 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
     pthread_mutex_lock(&host->lock);
     const bool must_wait = table_must_wait_locked(host, request);
     pthread_mutex_unlock(&host->lock);
-    if (must_wait) { /* it is loaded while the body comes */
+    if (must_wait) { /* it is loaded while the body arrives */
         if (host->source.wake)
             host->source.wake(host->source.context);
         return STATUS_OK;
@@ -487,8 +488,8 @@ bool model_host_has_choice(struct model_host *host)
 void model_host_cancel(struct model_host *host, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
-    /* The pin keeps the request and its `deployment`, not the deployment, which may have ended
-     * meanwhile with all that it was given answered. */
+    /* The pin keeps the request and its `deployment` member, but not the deployment, which may have
+     * ended meanwhile after answering its requests. */
     pthread_mutex_lock(&host->lock);
     struct deployment *deployment = request->deployment; /* NULL: it waits for a load, or has */
     const bool is_here = deployment && !deployment->has_left;
@@ -529,7 +530,8 @@ void predict_request_free_results(struct predict_request *request)
 
 /* --- states and the end --- */
 
-/* `first`: the entry of a pipeline's first stage, whose description is the pipeline's, or NULL. */
+/* `first` is the entry of a pipeline's first stage, whose description is the pipeline's, or
+ * NULL. */
 static void fill_model_status(const struct model_entry *entry, const struct model_entry *first,
                               struct model_status *ret)
 {
@@ -683,7 +685,7 @@ bool model_host_drain(struct model_host *host, int grace_ms)
 {
     int64_t until = clock_now() + (int64_t)(grace_ms > 0 ? grace_ms : 0) * 1000000;
     pthread_mutex_lock(&host->lock);
-    host->draining = true; /* from here on no model is added, and no request waits for one */
+    host->draining = true; /* from now on no model is added, and no request waits for one */
     table_update_state_locked(host);
     table_settle_and_unlock(host, NULL);
 

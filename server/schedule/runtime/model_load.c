@@ -1,5 +1,5 @@
-/* Puts models into the table: builds a deployment, then switches the table to it. Models that serve
- * already get batches, measured kernels and faster precisions in the same way. */
+/* Adds models to the table: builds a deployment, then switches the table to it. Served models get
+ * batches, measured kernels and faster precisions in the same way. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool completes; /* replaces a deployment of the same weights */
+    bool completes; /* replaces a deployment with the same weights */
     int64_t begun;
 };
 
@@ -29,7 +29,7 @@ static void on_progress(void *context, const char *phase, double fraction)
         entry->progress = fraction > entry->progress ? fraction : entry->progress;
         entry->phase = phase;
     }
-    table_settle_and_unlock(host, NULL); /* the time of requests that wait may be over */
+    table_settle_and_unlock(host, NULL); /* the time of waiting requests may be over */
 }
 
 static enum status table_begin(struct model_host *host, const char *name, const char *version,
@@ -59,7 +59,7 @@ static enum status table_begin(struct model_host *host, const char *name, const 
     return status;
 }
 
-/* How long a model stays without a request. */
+/* How long a model may be idle. */
 static int64_t idle_ns(const struct model_host *host, const struct model *model)
 {
     const double ms = model->idle_unload_s >= 0 ? model->idle_unload_s * 1e3
@@ -84,8 +84,8 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
     atomic_store(&entry->used, clock_now());
 }
 
-/* Switches the table over, to a deployment with its other sizes or to the stages of a pipeline.
- * `leaving`: what was there before. */
+/* Switches the table to a deployment with its other sizes, or to the stages of a pipeline.
+ * `leaving`: the previous ones. */
 static enum status publish(const struct loading *loading, struct deployment *deployment,
                            struct deployment *const *sizes, struct pipeline_config *stages,
                            struct leaving *leaving, struct error *err)
@@ -130,13 +130,13 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     return status;
 }
 
-/* Copies L(b) of the model's last deployment; false: it has not run batches yet. */
+/* Copies L(b) of the model's last deployment. Returns false if it has not run batches yet. */
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    /* Other files take other times. */
+    /* Other files have other times. */
     const bool is_known = entry && entry->known[0].size > 0 &&
                           entry->brief.file_bytes == model->file_bytes &&
                           entry->brief.parameter_bytes == model->parameter_bytes;
@@ -145,7 +145,7 @@ static bool recall_times(struct model_host *host, const struct model *model,
     return is_known;
 }
 
-/* Whether to serve single images first and to compile the rest later. */
+/* Decides whether to serve single images first and to compile the rest later. */
 static bool starts_quickly(struct model_host *host, const struct model *model)
 {
     const struct model_host_options *options = &host->options;
@@ -154,12 +154,12 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
         starts = starts && options->devices[i].kind == DEVICE_CPU;
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    starts = starts && !(entry && entry->deployment); /* one that serves must not get slower */
+    starts = starts && !(entry && entry->deployment); /* a served model must not become slower */
     return starts;
 }
 
-/* A faster precision is worth nothing if memory beside the version that serves has room for smaller
- * batches only. */
+/* Refuses a faster precision if memory beside the served version only has room for smaller
+ * batches. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
@@ -187,7 +187,7 @@ static enum status prepare_model(struct model_host *host, struct model *model, s
     return status;
 }
 
-/* As deployment_create; while memory is short, it unloads what is idle, and tries again. */
+/* As deployment_create(), but while memory is short, it unloads idle models and tries again. */
 static enum status create_with_room(struct model_host *host, struct deployment_options *options,
                                     const char *name, const char *version, struct deployment **ret,
                                     struct error *err)
@@ -222,7 +222,7 @@ static void note_failure(struct model_host *host, const char *name, const char *
     table_settle_and_unlock(host, entry);
 }
 
-/* `choices`: as deployment_create's; of the model that is served, where they are given. */
+/* `choices`: as for deployment_create(); if given, those of the served model. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -270,7 +270,7 @@ static enum status add_model(struct model_host *host, struct model *model,
         table_retire(host, &leaving);
         return STATUS_OK;
     }
-    if (!choices) /* else it only improves a version that serves */
+    if (!choices) /* otherwise it only improves a served version */
         note_failure(host, name, version, &failure);
     deployment_end(deployment);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
@@ -448,7 +448,7 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
         model_free(model);
         return STATUS_OK;
     }
-    memcpy(choices, deployment->choices, sizeof choices); /* changed by this thread alone */
+    memcpy(choices, deployment->choices, sizeof choices); /* only this thread changes them */
     if (deployment->plan == PLAN_FIRST) {
         model_host_release(host, deployment);
         return complete(host, model, choices, cancel, err);

@@ -1,5 +1,5 @@
-/* The sizes of a model with free height and width, or with rows of tokens of any length: each is a
- * deployment beside the model's own. */
+/* The sizes of a model with free height and width, or with rows of tokens of any length: each is an
+ * additional deployment. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,8 @@ static bool has_size(const struct deployment *deployment, struct deployment_size
     return is_same_size(size_of(deployment), size);
 }
 
-/* The deployment for a size; NULL if it is not compiled. The entry's own is there, as below. */
+/* The deployment for a size; NULL if it is not compiled. The entry must have its own deployment,
+ * also below. */
 static struct deployment *find_size_locked(struct model_entry *entry, struct deployment_size size)
 {
     if (has_size(entry->deployment, size))
@@ -56,7 +57,7 @@ static struct deployment *find_nearest_locked(struct model_entry *entry,
     return nearest;
 }
 
-/* Whether a pipeline's stage names this size of the model. */
+/* True if a pipeline's stage names this size of the model. */
 static bool is_named_locked(const struct model_host *host, const struct model_entry *entry,
                             struct deployment_size size)
 {
@@ -74,8 +75,8 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
     return false;
 }
 
-/* A free place, or else that of the least recently used size that no pipeline names. NULL: there is
- * none. */
+/* A free place, or the place of the least recently used size that no pipeline names; NULL if there
+ * is none. */
 static struct deployment **spare_place_locked(const struct model_host *host,
                                               struct model_entry *entry, bool may_be_free)
 {
@@ -91,8 +92,8 @@ static struct deployment **spare_place_locked(const struct model_host *host,
     return oldest;
 }
 
-/* The place for `size`. Of more sizes that pipelines name than there are places, each takes the
- * place of the least recently used one. */
+/* The place for `size`. If pipelines name more sizes than there are places, a size replaces the
+ * least recently used one. */
 static struct deployment **choose_place_locked(const struct model_host *host,
                                                struct model_entry *entry,
                                                struct deployment_size size)
@@ -122,7 +123,7 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
     const char *name = entry->name;
     const struct deployment *base = entry->deployment;
     const struct preprocess *own = &base->model->preprocess;
-    /* As long as the model's own size took, or longer in proportion to the pixels. */
+    /* The duration for the model's own size, scaled by the number of pixels if that is larger. */
     const double pixels = (double)size.height * size.width,
                  own_pixels = (double)own->height * own->width;
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
@@ -163,7 +164,7 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
                          "the size %d x %d is not possible; a side must have 1 to %d pixels", width,
                          height, MODEL_SIDE_MAX);
     pthread_mutex_lock(&host->lock);
-    /* The caller's may have been replaced meanwhile, or have left. */
+    /* The caller's deployment may have been replaced or removed meanwhile. */
     struct model_entry *entry =
         table_find_version_locked(host, deployment->model->name, deployment->model->version);
     const bool is_here = entry && entry->deployment;
@@ -215,8 +216,8 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* Whether the size has neither been compiled nor failed, and needs no place that another one keeps.
- * False where so many have failed that failures are forgotten: it would be tried for ever. */
+/* True if the size has neither been compiled nor failed, and needs no place that another one keeps.
+ * False if so many have failed that failures are forgotten, because it would be retried forever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
 {
@@ -255,8 +256,8 @@ struct deployment *model_host_acquire_length(struct model_host *host,
     return found;
 }
 
-/* The next size of a pipeline to be compiled, before requests need it: at most DEPLOYMENT_SIZES of
- * a model besides its own, which should be listed too (STAGE_SIZES_MAX). NULL: there is none. */
+/* The next size of a pipeline to compile before requests need it: at most DEPLOYMENT_SIZES per
+ * model besides its own, which should be listed, too (STAGE_SIZES_MAX). NULL if there is none. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
                                                         struct deployment_size *ret)
@@ -273,7 +274,7 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
     return NULL;
 }
 
-/* The next size that a client has asked for. NULL: there is none. */
+/* The next size that a client has requested; NULL if there is none. */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct deployment_size *ret)
 {
@@ -289,8 +290,8 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
     return NULL;
 }
 
-/* Notes the sizes of a model that the pipeline's stages name. STATUS_CONFIG at the first that has
- * no place. */
+/* Records the sizes of a model that the pipeline's stages name. STATUS_CONFIG for the first without
+ * a place. */
 static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
                               struct deployment_size seen[static DEPLOYMENT_SIZES],
                               size_t *seen_count, struct error *err)
@@ -435,15 +436,15 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
     table_settle_and_unlock(host, NULL);
 }
 
-/* Compiles what serves `model`, the version of `base` read again, in another size. Takes over
- * `model` on success and on failure. Errors as deployment_create's. */
+/* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
+ * even on failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
                                struct model *model, struct deployment_size size,
                                const _Atomic int *cancel, struct deployment **ret,
                                struct error *err)
 {
     struct precision_choice choices[DEVICE_KINDS];
-    memcpy(choices, base->choices, sizeof choices); /* changed by this thread alone */
+    memcpy(choices, base->choices, sizeof choices); /* only this thread changes them */
     table_plan_memory(host);
     model->task.options = base->model->task.options;
     model_set_size(model, size.height, size.width);
@@ -476,7 +477,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
               LOG_INT("left", (int64_t)model_host_sizes_left(host)));
     enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
     pthread_mutex_lock(&host->lock);
-    /* It keeps its deployment meanwhile, which this thread alone replaces. */
+    /* Its deployment stays meanwhile, because only this thread replaces it. */
     struct model_entry *entry =
         table_find_version_locked(host, base->model->name, base->model->version);
     if (status == STATUS_OK && host->draining)
@@ -523,7 +524,7 @@ bool table_keeps_sizes_locked(const struct model_entry *entry, bool completes)
     return completes && entry->deployment && entry->deployment->plan == PLAN_FIRST;
 }
 
-/* The sizes of what is served that have to be compiled again; returns how many. */
+/* Finds the served sizes that must be compiled again; returns their number. */
 static size_t find_carried_sizes(struct model_host *host, const struct model *model, bool completes,
                                  struct deployment_size ret[static DEPLOYMENT_SIZES])
 {

@@ -1,5 +1,5 @@
-/* Models and versions coming and going; docs/design.md draws their states. A version that is READY
- * and loaded again stays READY throughout: its deployment is exchanged. */
+/* The lifecycle of models and versions; docs/design.md draws their states. A READY version that is
+ * loaded again stays READY: its deployment is exchanged. */
 #include "server/schedule/runtime/model_table.h"
 
 #include <malloc.h>
@@ -11,7 +11,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
 
-/* The phase of a load that has not reported yet. */
+/* The phase of a load without a report yet. */
 #define PHASE_WAITING "waiting"
 
 const char *model_state_name(enum model_state state)
@@ -48,7 +48,7 @@ static int compare_versions(const char *a, const char *b)
     return a_digits != b_digits ? (a_digits > b_digits ? 1 : -1) : strcmp(a, b);
 }
 
-/* The place of the first entry whose name is not before `name`. */
+/* The position of the first entry whose name is not before `name`. */
 static size_t find_place_locked(const struct model_host *host, const char *name)
 {
     size_t low = 0, high = host->entry_count;
@@ -83,7 +83,7 @@ bool table_can_answer(const struct model_entry *entry)
             entry->cause != UNLOAD_ASKED);
 }
 
-/* The best version of a name: one that can answer before others, then the newest. */
+/* The best version of a name: preferably one that can answer, then the newest. */
 static struct model_entry *find_best_locked(struct model_host *host, const char *name)
 {
     struct model_entry *best = NULL;
@@ -227,7 +227,7 @@ static void count_names_locked(struct model_host *host, size_t *ret_ready, size_
     }
 }
 
-/* Whether models were removed, and none is being loaded. */
+/* True if models were removed, and none is being loaded. */
 static bool is_unloaded_locked(const struct model_host *host)
 {
     bool removed = false;
@@ -353,7 +353,7 @@ static bool is_over(const struct predict_request *request)
     return request->deadline && clock_now() >= request->deadline;
 }
 
-/* Whether the request waits for this entry. */
+/* True if the request waits for this entry. */
 static bool needs_locked(struct model_host *host, const struct predict_request *request,
                          const struct model_entry *entry)
 {
@@ -505,7 +505,7 @@ struct deployment_options table_deployment_options(const struct model_host *host
                                        .cancel = cancel};
 }
 
-/* The next after `serial`, or `best` if that comes first. */
+/* The lower of `best` and `deployment` by serial, if it comes after `serial`. */
 static struct deployment *earlier(struct deployment *best, struct deployment *deployment,
                                   uint64_t serial)
 {
@@ -584,10 +584,10 @@ void table_retire(struct model_host *host, const struct leaving *leaving)
     for (size_t i = 0; i < leaving->count; i++)
         retire_one(host, leaving->all[i]);
     if (leaving->count > 0)
-        malloc_trim(0); /* returns to the system what its weights took */
+        malloc_trim(0); /* returns its weights' memory to the system */
 }
 
-/* Takes the next ready version to remove out of the table; false: there is none. */
+/* Removes the next ready version to unload from the table. Returns false if there is none. */
 static bool take_one(struct model_host *host, const char *name, const char *version,
                      struct leaving *leaving)
 {
@@ -609,8 +609,8 @@ static bool take_one(struct model_host *host, const char *name, const char *vers
     return leaving->count > 0;
 }
 
-/* Memory has become free: sizes that it had no room for are compiled when they are wanted again.
- * Other failures stay, and only they count. */
+/* Memory has become free: sizes that failed for lack of memory are compiled when they are requested
+ * again. Other failures are still remembered. */
 static void forget_shortages_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {

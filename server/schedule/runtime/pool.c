@@ -20,7 +20,7 @@ struct pool_thread {
     pthread_t handle;
     void *state;
     bool is_resting;                   /* or has not worked yet */
-    const struct pool_source *current; /* whose work it is at; guarded by the pool's lock */
+    const struct pool_source *current; /* the source of its task; guarded by the pool's lock */
 };
 
 struct pool {
@@ -28,15 +28,15 @@ struct pool {
     struct pool_thread *threads; /* immutable once created */
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, spare_work;   /* the spare thread waits on its own: it takes no signal that
-                                          is meant for another */
-    struct pool_source *first, **last; /* sources with tickets, in the order they came */
-    int64_t clock;                     /* `used` of the source whose turn came last */
+    pthread_cond_t work,
+        spare_work; /* separate, so that the spare thread takes no signal for another thread */
+    struct pool_source *first, **last; /* sources with tickets, in order of arrival */
+    int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;
-    int waiting;    /* threads without work, but for the spare one */
+    int waiting;    /* threads without work, except the spare one */
     int restless;   /* threads that are not resting */
-    size_t longs;   /* long tasks that are being run */
-    int forgetting; /* callers of pool_forget, who wait on `left` */
+    size_t longs;   /* long tasks that are running */
+    int forgetting; /* callers of pool_forget(), which wait on `left` */
     pthread_cond_t left;
 };
 
@@ -66,8 +66,8 @@ static bool may_begin_long_locked(const struct pool *pool)
     return pool->longs < (size_t)pool->options.threads;
 }
 
-/* The source with a ticket that can be used now that has used least time; of equals, the one that
- * came first. NULL: none has. */
+/* The source with a usable ticket that has used the least time; on a tie, the first one. NULL if
+ * there is none. */
 static struct pool_source *find_source_locked(const struct pool *pool)
 {
     struct pool_source *found = NULL;
@@ -79,8 +79,8 @@ static struct pool_source *find_source_locked(const struct pool *pool)
     return found;
 }
 
-/* Takes a ticket of the source. It is charged what its work has cost lately, or many threads would
- * take its tickets before the first one is done. Returns how much. */
+/* Takes a ticket of the source and charges it the recent cost of its work; otherwise many threads
+ * would take its tickets before the first one is done. Returns the charge. */
 static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
 {
     const int64_t charged = source->expected;
@@ -94,7 +94,7 @@ static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
     return charged;
 }
 
-/* Gives back a ticket that could not be used. */
+/* Returns a ticket that could not be used. */
 static void block_ticket_locked(struct pool *pool, struct pool_source *source, int64_t charged)
 {
     source->used -= charged;
@@ -103,7 +103,7 @@ static void block_ticket_locked(struct pool *pool, struct pool_source *source, i
         pool_append_locked(pool, source);
 }
 
-/* Replaces the expected time of a task by what it took. */
+/* Replaces the expected time of a task by the actual one. */
 static void settle_locked(struct pool_source *source, int64_t charged, int64_t spent)
 {
     source->used += spent - charged;
@@ -270,7 +270,7 @@ void pool_forget(struct pool *pool, struct pool_source *source)
         if (source->tickets > 0)
             unlink_locked(pool, source);
         source->tickets = source->blocked = 0;
-        if (!is_at_work_locked(pool, source)) /* else it may give its ticket back */
+        if (!is_at_work_locked(pool, source)) /* it may still return its ticket */
             break;
         condition_wait(&pool->left, &pool->lock, INT64_MAX);
     }

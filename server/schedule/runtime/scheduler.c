@@ -1,12 +1,12 @@
-/* Puts a lock and memory around a model's batcher, and connects it to clients, workers and lanes.
+/* Adds a lock and memory to a model's batcher, and connects it to clients, workers and lanes.
  *
- * Locks: `lock` guards the batcher and the flags below it in the struct; it is never held together
+ * Locks: `lock` guards the batcher and the flags below it in the struct. It is never held together
  * with another lock (tickets are offered to the pool, and threads woken, after it is released), nor
- * across a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
- * belongs to the worker between reserve and commit, the slots of a batch (and those its padding
- * reaches) to the lane between next_batch and release or give_back; the lock taken in these calls
- * passes the memory on. An image in the queue belongs to the scheduler, and to whoever takes it out
- * under the lock: a worker (claim), a client that leaves (cancel), the end (cut). */
+ * during a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
+ * belongs to the worker between reserve and commit; the slots of a batch (and those for its
+ * padding) belong to the lane between next_batch and release or give_back. The lock in these calls
+ * orders the accesses. An image in the queue belongs to the scheduler, and then to the caller that
+ * takes it out under the lock: a worker (claim), a client that leaves (cancel), the end (cut). */
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
@@ -23,8 +23,9 @@ static int depth_of(const struct scheduler_options *options)
     return options->depth > 0 ? options->depth : 1;
 }
 
-/* Buffers of max_batch images each. Beyond the batcher's lanes * depth + 2, so many that every
- * worker can hold a ticket while all lanes run and one buffer waits, whatever the batch size. */
+/* Number of buffers of max_batch images. In addition to the batcher's lanes * depth + 2, enough
+ * that every worker can hold a ticket while all lanes run and one buffer waits, for any batch
+ * size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
@@ -50,7 +51,7 @@ static enum status allocate_buffers(struct scheduler *scheduler,
     if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
     scheduler->device = options->device;
-    /* Of zeros: the unused tail of every batch is finite. */
+    /* Zeroed, so that the unused tail of every batch is finite. */
     for (int i = 0; i < scheduler->buffer_count; i++)
         if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
             STATUS_OK)
@@ -204,14 +205,14 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-/* Drops one hold on the request; the last one counts the request and calls on_done. */
+/* Drops one hold on the request. The last one counts the request and calls on_done. */
 static void drop_hold(struct predict_request *request)
 {
-    /* acq_rel: what other threads wrote into their images is seen by on_done. */
+    /* acq_rel: on_done sees the writes of other threads to their images. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    /* Without a deployment, it has only waited for a load. A photo that was only decoded is counted
-     * by the request that predicts from its pixels. */
+    /* A request without a deployment has only waited for a load. A photo that was only decoded is
+     * counted by the request that predicts from its pixels. */
     if (request->deployment && (!request->decode_only || !request->images[0].photo))
         deployment_note_request(request->deployment, request);
     request->on_done(request);
@@ -281,7 +282,7 @@ enum status scheduler_would_admit(struct scheduler *scheduler,
     return check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
 }
 
-/* Admits all images that are not known bad already, or none. */
+/* Admits all images that are not already known to be bad, or none. */
 static enum status admit(struct scheduler *scheduler, struct predict_request *request,
                          size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
 {
@@ -292,9 +293,9 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     if (status == STATUS_OK) {
         request->used_model = scheduler->deployment->model;
         request->write_seconds = scheduler->deployment->meters.phases[PHASE_WRITE];
-        /* One hold is ours: it keeps the request alive until scheduler_submit has counted the
-         * images that were bad from the start. Set only after admission, because a request with
-         * `pending` above 0 may be pinned. */
+        /* One hold is for this function: it keeps the request alive until the images that were bad
+         * from the start are counted. Set only after admission, because a request with `pending`
+         * above 0 may be pinned. */
         atomic_store(&request->pending, images + 1);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
@@ -304,7 +305,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     return status;
 }
 
-/* The bytes that a row of a raw-tensor request holds while it waits. */
+/* The bytes of a row of a raw-tensor request while it waits. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
     const struct deployment *deployment = scheduler->deployment;
@@ -354,7 +355,7 @@ enum status scheduler_submit(struct scheduler *scheduler, struct predict_request
         image->error = image->preset;
         meters_image(&scheduler->deployment->meters, image->status);
     }
-    /* Hung up before it could be pinned. */
+    /* The client hung up before the request could be pinned. */
     if (atomic_load(&request->cancelled))
         scheduler_cancel(scheduler, request);
     drop_hold(request);
@@ -383,7 +384,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         if (image->preset.status != STATUS_OK)
             continue;
         pthread_mutex_lock(&scheduler->lock);
-        /* Meanwhile it is ours alone: nobody can claim it any more. */
+        /* This thread now owns it: no other can claim it any more. */
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
             batcher_answered(scheduler->batcher, 1);
@@ -482,7 +483,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
     const bool may_be_large = atomic_load_explicit(&scheduler->has_large, memory_order_relaxed) &&
                               pool_begin_long(scheduler->pool);
     pthread_mutex_lock(&scheduler->lock);
-    /* Without a ticket of the batcher this one is for an answer that cannot begin yet. */
+    /* Without a ticket of the batcher this one is for an answer that cannot start yet. */
     const bool has_ticket = batcher_counts(scheduler->batcher).granted > 0;
     if (has_ticket)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());

@@ -1,4 +1,4 @@
-/* Lanes call these: the next batch, quarantine, and the memory of a batch. */
+/* The scheduler's functions for lanes: the next batch, quarantine, and the memory of a batch. */
 #include <stdio.h>
 
 #include "engine/base/clock.h"
@@ -11,13 +11,13 @@ bool scheduler_has_ready(struct scheduler *scheduler)
     return batcher_has_ready(scheduler->batcher);
 }
 
-/* Sleeps until something is ready; false at the end. */
+/* Sleeps until an image is ready. Returns false at the end. */
 static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
 {
     pthread_mutex_lock(&scheduler->lock);
     if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
         pthread_mutex_unlock(&scheduler->lock);
-        device_turn_end(turn, 0, false); /* it may have been in line for more */
+        device_turn_end(turn, 0, false); /* it may have been queued for more */
         pthread_mutex_lock(&scheduler->lock);
     }
     scheduler->lanes_asleep++;
@@ -30,8 +30,8 @@ static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
     return !stopping;
 }
 
-/* Called with the device: takes a batch. False: nothing is left, or another lane waits for the
- * device. */
+/* Called during the lane's turn: takes a batch. Returns false if none is left, or another lane
+ * waits for the device. */
 static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                        struct batch *ret)
 {
@@ -140,7 +140,7 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
                 break;
             }
         }
-        /* A ready image that cannot be taken has a neighbour being written. */
+        /* If a ready image cannot be taken, an image beside it is being written. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
         condition_wait(&scheduler->quarantine_event, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);

@@ -1,4 +1,4 @@
-/* Photos to boxes, boxes to crops, crops to the next model. */
+/* Runs pipelines: photos to boxes, boxes to crops, crops to the next model. */
 #include "server/schedule/runtime/stages.h"
 
 #include <stdio.h>
@@ -14,15 +14,15 @@
 /* The input of a stage's model: a photo, or a crop of a box. */
 struct stage_crop {
     struct image picture;
-    uint8_t *pixels; /* a rectified crop's, owned; NULL: `picture` views another one's pixels */
+    uint8_t *pixels; /* of a rectified crop, owned; NULL: `picture` views another image's pixels */
     struct error failure;          /* status != OK: the crop could not be cut out */
-    struct predict_image *parent;  /* the photo, or the picture whose box the crop is cut from */
+    struct predict_image *parent;  /* the photo, or the image whose box is cropped */
     size_t box;                    /* index of that box in the parent */
-    const struct stage_size *size; /* NULL: what the request says, or the model's own */
+    const struct stage_size *size; /* NULL: the request's size, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* `map` takes the answer's pixels to those of `whole` */
+    bool is_body;                  /* `map` converts the answer's pixels to those of `whole` */
     double map[6];
-    struct image whole; /* the picture that the box is in */
+    struct image whole; /* the image that contains the box */
 };
 
 /* ---- before the first part ---- */
@@ -63,7 +63,7 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     return STATUS_OK;
 }
 
-/* Whether the label says that a crop is upside down: PaddleOCR's are 180 and 180_degree. */
+/* True if the label means that a crop is upside down: PaddleOCR's are 180 and 180_degree. */
 static bool label_is_turned(const struct labels *labels, size_t index)
 {
     const char *name = labels_name(labels, index);
@@ -83,7 +83,7 @@ static enum status check_turning(const struct model *model, struct error *err)
                            model->name);
 }
 
-/* Whether a stage's model can do what the stage wants of it. */
+/* Checks that a stage's model supports the stage. */
 static enum status check_model(const struct pipeline_config *config, size_t at,
                                const struct deployment *deployment, struct error *err)
 {
@@ -187,8 +187,8 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
     return STATUS_OK;
 }
 
-/* The answers of the first stage are the photos', which are those of its parts from now on: a model
- * that was replaced meanwhile has answered some of them. */
+/* The answers of the first stage become the photos' answers; a model that was replaced meanwhile
+ * may have made some of them. */
 static void answer_photos(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[0]; i++) {
@@ -230,8 +230,8 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
-/* Maps the answers of bodies from pixels of their crops to pixels of the picture, in which their
- * boxes are. The next stage's crops are cut from that picture, too. */
+/* Converts the answers of bodies from pixels of their crops to pixels of the image that contains
+ * their boxes. The next stage's crops are cut from that image, too. */
 static void map_bodies(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
@@ -282,8 +282,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* Cuts 1.25 times the box out of the picture, as the model was trained: the box and its
- * surroundings. */
+/* Crops 1.25 times the box, as in the model's training: the box and its surroundings. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
@@ -300,7 +299,7 @@ static enum status crop_body(const struct detection *box, double margin, const s
     return STATUS_OK;
 }
 
-/* Cuts a box out of the picture. A failure is stored in the crop. */
+/* Crops a box. A failure is stored in the crop. */
 static void cut_box(const struct staged_request *staged, const struct stage_crop *from, size_t box,
                     struct stage_crop *ret)
 {
@@ -341,7 +340,7 @@ static bool stage_wants(const struct pipeline_stage *stage, const struct labels 
     return is_wanted && (double)box->score >= stage->min_score;
 }
 
-/* Marks the boxes of a picture that the next stage gets; returns how many. */
+/* Marks the boxes of an image for the next stage; returns their number. */
 static size_t choose_boxes(const struct staged_request *staged, const struct predict_image *result,
                            bool *wanted)
 {
@@ -379,7 +378,7 @@ static enum status check_last(const struct staged_request *staged, struct error 
     return STATUS_OK;
 }
 
-/* Cutting out large crops takes long. */
+/* Cropping large boxes is slow. */
 static enum status check_time(const struct staged_request *staged, struct error *err)
 {
     const int64_t deadline = staged->parts.whole->deadline;
@@ -392,7 +391,7 @@ static enum status check_time(const struct staged_request *staged, struct error 
     return STATUS_OK;
 }
 
-/* Adds crops of one picture's boxes to the crops of the next stage. */
+/* Adds crops of one image's boxes to the crops of the next stage. */
 static enum status cut_picture(struct staged_request *staged, const struct stage_crop *from,
                                struct error *err)
 {
@@ -484,8 +483,7 @@ static enum status cut_boxes(struct staged_request *staged, struct error *err)
 
 /* ---- parts ---- */
 
-/* Asks for some of the crops of one size that have not been asked for; *ret: NULL if there are
- * none. */
+/* Submits some of the remaining crops of one size; *ret is NULL if there are none. */
 static enum status ask_stage(struct staged_request *staged, struct request_part **ret,
                              struct error *err)
 {
@@ -554,8 +552,8 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
                : stage_failed(staged, staged->stage, ret_retry_after_s, err);
 }
 
-/* Whether the queues of a later stage's model, of which each of its sizes has one, have room for a
- * crop: it should not be refused after the detector has run. Its size is not known yet. */
+/* Checks that the queues of a later stage's model, one for each of its sizes, have room for a crop,
+ * so that it is not refused after the detector has run. The crop's size is not known yet. */
 static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
                             struct error *err)
 {

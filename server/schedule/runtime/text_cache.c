@@ -91,7 +91,7 @@ float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_s
     return copy;
 }
 
-/* Empties places until `bytes` fit; false: they never do. */
+/* Frees entries until `bytes` fit. Returns false if they never can. */
 static bool make_room(struct text_cache *cache, size_t bytes)
 {
     while (bytes > cache->most - cache->bytes ||

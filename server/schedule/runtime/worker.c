@@ -1,7 +1,7 @@
 /* Prepares one image: claims it, decodes it, writes it into its slot and commits it.
  *
- * Locks: none is held here; the scheduler's calls take its lock for themselves. A worker owns its
- * decoder and its transform, and an image from claim to commit or finish. */
+ * Locks: none is held here; the scheduler's calls take its lock. A worker owns its decoder and its
+ * transform, and an image from claim to commit or finish. */
 #include "server/schedule/runtime/worker.h"
 
 #include <malloc.h>
@@ -16,7 +16,7 @@
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/scheduler.h"
 
-/* A worker that waits for memory checks this often whether its image is still wanted. */
+/* Interval at which a worker that waits for memory checks whether its image is still wanted. */
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
 struct worker {
@@ -67,8 +67,8 @@ void *worker_start(void *context)
     return worker;
 }
 
-/* After a burst: frees what this worker keeps for the next picture and, once no worker has work,
- * returns to the system what malloc() keeps of bodies, tensors and answers. */
+/* After a burst: frees this worker's buffers and, once no worker has work, returns memory that
+ * malloc() keeps from bodies, tensors and answers to the system. */
 void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
@@ -87,7 +87,7 @@ void worker_stop(void *state)
     free(worker);
 }
 
-/* Ends a phase of the image: returns its milliseconds and begins the next. */
+/* Ends a phase of the image: returns its milliseconds and starts the next phase. */
 static double end_phase(struct scheduler *scheduler, struct predict_image *image, enum phase phase)
 {
     int64_t now = clock_now();
@@ -130,7 +130,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     return scheduler_check_wanted(scheduler, image, err);
 }
 
-/* The pixels outlive the decoder's buffer. */
+/* Copies the pixels, which must outlive the decoder's buffer. */
 static enum status worker_keep_photo(struct predict_image *image, const struct image *pixels)
 {
     const size_t row = (size_t)pixels->width * 3;
@@ -141,7 +141,7 @@ static enum status worker_keep_photo(struct predict_image *image, const struct i
     return STATUS_OK;
 }
 
-/* Everything before the slot of a row of a raw-tensor request. */
+/* Prepares a row of a raw-tensor request up to its slot. */
 static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
@@ -216,7 +216,7 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     }
 }
 
-/* Makes an answer that would have kept the lane (defer_answer in lane_passes.c). */
+/* Makes an answer that would occupy the lane too long (defer_answer() in lane_passes.c). */
 static void worker_answer(struct scheduler *scheduler, struct predict_image *image)
 {
     struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};
@@ -245,7 +245,7 @@ bool worker_run(void *state, struct pool_source *source)
         return false;
     if (!image)
         return true;
-    const bool is_large = image->entry.is_large; /* at the end the image may be gone */
+    const bool is_large = image->entry.is_large; /* the image may be freed at the end */
     worker_prepare(worker, scheduler, image);
     if (is_large)
         scheduler_end_large(scheduler);
