@@ -41,8 +41,7 @@ struct backend_options {
 /* The inputs of one run. */
 struct run_request {
     const void *const *inputs; /* host memory, one per graph input */
-    int rows,
-        valid_rows; /* images to compute, and images that the inputs hold; 0: the whole batch */
+    int rows, valid_rows;      /* images to compute, images in inputs; 0: whole batch */
     const uint8_t *are_pixels; /* as session_run.are_pixels */
     const bool *wanted;        /* by graph output; NULL: all outputs */
     int best;                  /* as session_want.best, for graph output `scores` */

@@ -58,8 +58,7 @@ struct session_options {
     bool poison;              /* for tests: a device with own memory fills outputs with NaN first */
     bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
                                  compile only the batches that fit, and say so in the note */
-    size_t input_batches,
-        input_images; /* input memory that the caller keeps: in largest batches, in single images */
+    size_t input_batches, input_images; /* input memory of the caller: batches, images */
     /* session_create() calls it on its thread with the finished share, 0 … 1, and the current phase
      * ("compiling"). May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
@@ -157,10 +156,9 @@ struct session_request {
     const void *const *inputs; /* host memory as session_input(i) describes it, with room for
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
-    const uint8_t
-        *are_pixels; /* by image: 1 = the row is bytes; needs info.takes_pixels; NULL: no */
-    int valid_rows;  /* images in the inputs, at least `batch`, at most session_batch_for(batch):
-                        images after `batch` are read as padding */
+    const uint8_t *are_pixels; /* by image: 1: bytes (needs info.takes_pixels); NULL: none */
+    int valid_rows; /* images in the inputs, at least `batch`, at most session_batch_for(batch):
+                       images after `batch` are read as padding */
     struct session_want want;
 };
 

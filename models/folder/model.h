@@ -58,8 +58,7 @@ struct model {
     char *source;        /* path, or "embedded" */
     char *version;       /* "1", or the folder's number in Triton's layout */
     struct graph *graph; /* NULL after model_drop_graph() */
-    const struct onnx_metadata
-        *metadata; /* the file's (models/onnx/onnx.h); freed with the graph */
+    const struct onnx_metadata *metadata; /* see onnx.h; freed with the graph */
     size_t metadata_count;
     struct labels labels;   /* of classes; TASK_TEXT: characters, without the blank */
     char labels_source[64]; /* "labels.txt", "index_to_name.json" …, if there are labels */

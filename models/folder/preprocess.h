@@ -42,8 +42,7 @@ enum channel_order {
 struct preprocess {
     bool pads_square; /* before the resize, the right or lower side gets black pixels up to a square
                          (OWLv2); nothing is cropped then */
-    double first_width,
-        first_height; /* first crop the centre to these shares of the short side; 0: no */
+    double first_width, first_height; /* first crop to these shares of the short side; 0: no */
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */

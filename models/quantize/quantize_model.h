@@ -30,9 +30,8 @@ struct quantize_report {
     struct agreement agreement;
     double error; /* 1 - correlation of class scores, otherwise the mean */
     bool has_boxes, has_text;
-    size_t fp32_boxes, int8_boxes,
-        box_pairs;  /* pairs: boxes of a class that overlap by half or more */
-    double overlap; /* mean overlap of the pairs */
+    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of one class overlap by half or more */
+    double overlap;                           /* mean overlap of the pairs */
     size_t lines,
         same_lines; /* photos in which float32 reads text, and in which int8 reads the same */
     size_t characters, edits; /* characters of float32's lines, and edits (insertions, deletions,

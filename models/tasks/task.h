@@ -144,11 +144,10 @@ struct task {
     enum task_kind kind;
     enum task_layout layout;
     size_t output_count;
-    size_t outputs[TASK_MAX_OUTPUTS]; /* indexes in the graph's outputs, in the layout's order */
-    size_t point_count,
-        point_numbers;      /* TASK_POSE: points per box, and numbers per point (2 or 3) */
-    size_t prototypes;      /* TASK_INSTANCES of YOLO: P */
-    unsigned anomaly_parts; /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
+    size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
+    size_t point_count, point_numbers; /* TASK_POSE: points in a box, numbers in a point */
+    size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
+    unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
      * the map, as PaddleOCR and rapidocr do; 0: by 1.5 times that, as Transformers does. */
     float unclip_ratio;

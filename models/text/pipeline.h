@@ -74,11 +74,10 @@ struct token_model {
                      struct id_list *to);
     int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
-    int32_t bytes[256]; /* has_byte_fallback */
-    char *prefix,
-        *suffix;     /* of the later parts of a word (##); of its last part (</w>); never NULL */
-    size_t word_max; /* WordPiece: most characters of a word */
-    double *scores;  /* Unigram */
+    int32_t bytes[256];    /* has_byte_fallback */
+    char *prefix, *suffix; /* of a word's later parts (##), of its last (</w>); never NULL */
+    size_t word_max;       /* WordPiece: most characters of a word */
+    double *scores;        /* Unigram */
     double unknown_score;
     bool sums_floats; /* adds scores in single precision, as sentencepiece does */
     struct merge {

@@ -129,9 +129,9 @@ struct predict_image {
     /* Milliseconds of the phases that it has reached, otherwise 0. queue_ms: waiting for a worker,
      * and later for its lane. forward_ms: of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
-    double output_ms;                    /* from the end of the forward pass to the answer */
-    int64_t decode_start, forward_start; /* clock_now() when a worker took it, and when its pass
-                                            began; 0: never */
+    double output_ms; /* from the end of the forward pass to the answer */
+    int64_t decode_start,
+        forward_start; /* clock_now() when a worker took it, when its pass began; 0: never */
 
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
