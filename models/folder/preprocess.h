@@ -47,11 +47,12 @@ struct preprocess {
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
     int resize_width, resize_height; /* pixels, all but NONE and SHORT_SIDE */
-    int width, height; /* pixels of the model's input (0: not set yet): a centred crop after the
-     resize; a smaller image is padded with zeros as in torchvision.CenterCrop */
-    bool crop_floors;  /* if the margin is odd, the crop begins at int(margin / 2) as in Hugging
-                          Face's processors, instead of round(margin / 2) as in torchvision, timm and
-                          Ultralytics */
+    /* Pixels of the model's input (0: not set yet): a centred crop after the resize; a smaller
+     * image is padded with zeros as in torchvision.CenterCrop. */
+    int width, height;
+    bool crop_floors; /* if the margin is odd, the crop begins at int(margin / 2) as in Hugging
+                         Face's processors, instead of round(margin / 2) as in torchvision, timm and
+                         Ultralytics */
     enum channel_order channels;
     /* RESIZE_LETTERBOX: */
     int pad_value;        /* 0 … 255 */
