@@ -14,11 +14,11 @@ static void backend_close(struct backend *base)
     if (!backend)
         return;
     cuda_ignore(cudaSetDevice(backend->device));
-    runs_settle(backend); /* whatever state the device is in: nothing may read what is freed next */
+    runs_settle(backend); /* no run may read what is freed below, even if the device failed */
     cuda_weights_free(backend);
     device_free(backend, backend->arena);
     device_free(backend, backend->pixel_table);
-    runs_settle(backend); /* the pool gives back what is freed */
+    runs_settle(backend); /* returns freed memory to the pool */
     runs_close(backend);
     if (backend->blas)
         (void)cublasLtDestroy(backend->blas);
@@ -77,7 +77,7 @@ static enum status run_nothing(struct cuda_step *step, struct cuda_program *prog
     return STATUS_OK;
 }
 
-/* A node whose outputs are empty has nothing to do. */
+/* A node with empty outputs has nothing to compute. */
 KERNEL_CLAIM(nothing_claim)
 {
     for (size_t o = 0; o < node->output_count; o++)
@@ -193,13 +193,13 @@ static size_t available_bytes(struct backend *base)
     size_t available = 0, total = 0;
     struct error ignored;
     if (use_device((struct cuda_backend *)base, &ignored) != STATUS_OK)
-        return SIZE_MAX; /* the allocation reports what is wrong */
+        return SIZE_MAX; /* the allocation reports the error */
     const cudaError_t result = cudaMemGetInfo(&available, &total);
     cuda_ignore(result);
     return result == cudaSuccess ? available : SIZE_MAX;
 }
 
-/* Page-locked in every context: a batch may be run by any of a model's devices. */
+/* The memory is page-locked in every context, because any device of a model may run a batch. */
 static enum status pinned_alloc(struct device_id device, size_t bytes, void **ret,
                                 struct error *err)
 {

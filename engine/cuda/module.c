@@ -1,4 +1,4 @@
-/* The module's one symbol, and the list of GPUs. */
+/* The one symbol that the module exports, and the list of GPUs. */
 #include "engine/backend/cuda_module.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ extern const struct backend_ops backend_cuda;
 /* Compute capabilities with machine code in the build, and with PTX (90: 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
-/* Asks only devices that have a context: making one takes hundreds of MiB. */
+/* Asks only devices with a context, because making a context takes hundreds of MiB. */
 static void ask_memory(int index, struct device_info *ret)
 {
     size_t available = 0, total = 0;
@@ -32,7 +32,8 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
-/* Machine code runs within its major number, from its minor number on; PTX on all later ones. */
+/* Machine code runs on its own and later minor versions of its major version; PTX on all later
+ * ones. */
 static bool has_code(int version)
 {
     for (const int *built = code_of; *built; built++)
@@ -105,7 +106,7 @@ static void describe_device(int index, struct device_info *ret)
 
 static bool try_device(int index, char *reason, size_t size)
 {
-    const cudaError_t result = cudaSetDevice(index); /* makes the context, as of CUDA 12 */
+    const cudaError_t result = cudaSetDevice(index); /* makes the context since CUDA 12 */
     cudaError_t used = result == cudaSuccess ? cudaFree(NULL) : result;
     cuda_ignore(used);
     if (used == cudaSuccess) {

@@ -1,7 +1,7 @@
 /* The first and last kernel of a run: bytes of photos to numbers, scores to best classes. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* The table is read at random three times a pixel, so it is in shared memory. */
+/* The table is in shared memory, because each pixel reads it three times at random places. */
 template <typename T, int CHANNELS>
 __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_bytes,
                               const float *table, T *y, size_t rows, size_t row, size_t pitch,
@@ -28,7 +28,7 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
     }
 }
 
-/* A thread a pixel, which is stored as one. */
+/* Each thread converts one pixel and stores it at once. */
 template <typename T, int CHANNELS>
 __global__ void pixels_padded_kernel(const unsigned char *x, const unsigned char *are_bytes,
                                      const float *table, T *y, struct cuda_pixels p)
@@ -62,7 +62,7 @@ template <typename T, int CHANNELS>
 static void run_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                        const float *table, T *y, const struct cuda_pixels *p)
 {
-    /* Several numbers a thread, so that filling the table takes little of the time. */
+    /* Each thread converts several pixels, so that filling the table takes little of the time. */
     const unsigned wide = blocks_for((p->row + 7) / 8);
     const dim3 grid(wide, (unsigned)(p->rows < (size_t)GRID_MOST ? p->rows : (size_t)GRID_MOST));
     if constexpr (sizeof(T) == 2) {
@@ -108,8 +108,8 @@ __device__ static inline bool comes_first(const best_score &a, const best_score 
     return a.score > b.score || (a.score == b.score && a.index < b.index);
 }
 
-/* A block a row. The next best is the first of those that come after the last one: each round reads
- * the row again, which lies in the cache, and joins the threads' candidates. */
+/* One block per row. Each round finds the next best score: every thread reads its part of the row
+ * again (from the cache), and the block joins the candidates of all threads. */
 template <typename T>
 __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y, size_t step)
 {

@@ -1,17 +1,17 @@
 /* Attention, y = softmax(scale * q k^T + biases) v, without the matrix of scores in memory.
  *
- * On tensor cores a block makes 64 rows of one matrix, a warp 16 of them, and goes through the keys
- * in tiles of 64: scores of a tile stay in registers, the row's greatest score and its sum are kept
- * as they go, and what has been summed is scaled down when a greater score comes (the online
- * softmax: Milakov and Gimelshein, 2018; FlashAttention-2). Tiles of k and v come by copies behind
- * the arithmetic into one of two slots. Everything else (float32, odd sizes) has a block a row. */
+ * On tensor cores a block computes 64 rows of one matrix, and each warp 16 of them. The block loops
+ * over tiles of 64 keys and keeps a tile's scores in registers. It keeps the row's maximum and sum
+ * so far, and rescales the sum when the maximum grows (online softmax: Milakov and Gimelshein,
+ * 2018; FlashAttention-2). Tiles of k and v are copied into one of two slots during the arithmetic.
+ * Other cases (float32, odd sizes) use one block per row. */
 #include "engine/cuda/kernels/tensor_core.cuh"
 
 namespace
 {
 enum { TILE = 64, BLOCK = 128 };
 
-/* Where step i of a group is, in elements. */
+/* The offset of step i of a group, in elements. */
 __device__ static inline int64_t group_at(const cuda_group &group, int i)
 {
     return strided_at(i, group.count, group.extent, group.stride);
@@ -90,13 +90,13 @@ __device__ static inline float bias_at(const cuda_attention &a, const cuda_atten
                               : to_float(((const T *)data.bias[b])[at]);
 }
 
-/* A lane's scores of a tile: of rows g and g + 8, columns 2t and 2t + 1 of each eight. */
+/* A lane's scores of a tile: rows g and g + 8, columns 2t and 2t + 1 of each eight columns. */
 struct tile_scores {
     float at[TILE / 8][4];
 };
 
-/* scale * s + biases, times LOG2_E, as weights are powers of 2; keys that are not there are -inf.
- * `bias_rows`: where the biases of the lane's two rows begin. */
+/* scale * s + biases, times LOG2_E, as weights are powers of 2. Keys beyond the last are -inf.
+ * `bias_rows`: the start of the biases of the lane's two rows. */
 template <typename T>
 __device__ static inline void
 finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data &data,
@@ -117,7 +117,7 @@ finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data
     }
 }
 
-/* Over the four lanes that share a row. */
+/* The maximum over the four lanes that share a row. */
 __device__ static inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -129,13 +129,13 @@ __device__ static inline float quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* What a lane keeps of its two rows while it goes through the keys. */
+/* A lane's state of its two rows during the loop over keys. */
 template <int DEPTH> struct row_state {
     float greatest[2], sum[2];
     float y[DEPTH / 8][4];
 };
 
-/* The tile's scores become weights relative to the greatest score so far. */
+/* Turns the tile's scores into weights relative to the maximum so far. */
 template <int DEPTH>
 __device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &state)
 {
@@ -144,7 +144,7 @@ __device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &
         UNROLLED(j, TILE / 8)
             greatest = fmaxf(greatest, fmaxf(s.at[j][r * 2], s.at[j][r * 2 + 1]));
         greatest = quad_max(greatest);
-        /* If all scores are -inf, 0 stands for the greatest. */
+        /* If all scores are -inf, the maximum counts as 0. */
         const float base = greatest == -INFINITY ? 0.0f : greatest;
         const float shrink = exp2f(state.greatest[r] - base);
         UNROLLED(j, TILE / 8) {
@@ -212,7 +212,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
     const int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     UNROLLED(r, 2) {
         const int row = first + g + r * 8;
-        const float sum = quad_sum(state.sum[r]); /* by all lanes, whatever their row */
+        const float sum = quad_sum(state.sum[r]); /* all lanes must call it */
         const bool is_undefined = sum != sum || state.greatest[r] == -INFINITY;
         const float factor = is_undefined ? NAN : 1.0f / sum;
         if (row >= a.rows)
@@ -356,7 +356,7 @@ __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
         scores[key] = exp_of(scores[key] - greatest); /* NaN where all is -inf */
         sum += scores[key];
     }
-    /* Its barriers also show all scores to all. */
+    /* The barriers inside also make all scores visible to all threads. */
     sum = block_join<BLOCK>(sum, partial, [](float a, float b) { return a + b; });
     for (int d = (int)threadIdx.x; d < a.width; d += BLOCK) {
         float x = 0;

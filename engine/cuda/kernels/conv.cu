@@ -2,14 +2,14 @@
  *
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
- * where p is an output position, m an output channel, and k = (row, column, channel) of the window,
- * on ordinary cores: float32 (no TF32), and what conv_tensor.cu does not take. Grouped convolutions
- * with few channels a group, depthwise ones first, have a thread an output. */
+ * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
+ * It runs on ordinary cores: float32 (no TF32), and all cases that conv_tensor.cu refuses.
+ * Depthwise and grouped convolutions with few channels per group use one thread per output. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* Position p of the output as image, row and column. */
 struct position {
-    int n, h, w; /* h, w: where its window begins in x, may be negative */
+    int n, h, w; /* h, w: the start of its window in x, may be negative */
 };
 
 __device__ static inline position position_of(const cuda_conv &c, size_t p)
@@ -18,8 +18,8 @@ __device__ static inline position position_of(const cuda_conv &c, size_t p)
     return {item.n, item.oh * c.stride_h - c.pad_h, item.ow * c.stride_w - c.pad_w};
 }
 
-/* The address of x at window place k of a position, or NULL in the padding. cg: channels of a
- * group, first: the group's first channel. */
+/* The address of x at place k of a position's window; NULL in the padding. cg: channels of a group;
+ * first: the group's first channel. */
 template <typename T>
 __device__ static inline const T *window_at(const T *x, const cuda_conv &c, const position &at,
                                             int k, int cg, int first)
@@ -44,7 +44,7 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
     const int group = (int)blockIdx.z, m0 = (int)blockIdx.y * SIMT_TILE;
     const size_t p0 = (size_t)blockIdx.x * SIMT_TILE;
     const int thread = (int)threadIdx.x;
-    /* A thread loads four places in depth of one row of either tile. */
+    /* Each thread loads four depths of one row of either tile. */
     const int row = thread / (SIMT_DEPTH / SIMT_EACH);
     const int place = thread % (SIMT_DEPTH / SIMT_EACH) * SIMT_EACH;
     const bool has_position = p0 + (size_t)row < positions, has_channel = m0 + row < mg;
@@ -122,7 +122,7 @@ void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, si
                            (T *)y, from, to, count));
 }
 
-/* ---- a thread an output: depthwise and small groups ---- */
+/* ---- one thread per output: depthwise and small groups ---- */
 
 /* COUNT (4, 2 or 1) neighbours, aligned to their size. */
 template <int COUNT, typename T>
@@ -136,7 +136,7 @@ __device__ static inline void load_channels(float (&to)[COUNT], const T *from)
         to[i] = to_float(narrow[i]);
 }
 
-/* EACH divides a group's channels, which are read so many at a time. */
+/* EACH divides the number of channels of a group; a thread reads EACH channels at once. */
 template <typename T, typename Y, int EACH>
 __global__ void conv_direct_kernel(const T *x, const T *weights, Y *y, cuda_conv c, cuda_epilogue e,
                                    size_t count)

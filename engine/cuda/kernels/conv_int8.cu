@@ -1,16 +1,16 @@
-/* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores: conv_tiles.cuh says how,
- * where a number is two neighbouring channels. Weights are signed. x may be signed or not, and is
- * read as it is stored; what the padding holds is its zero point, so that what a zero point adds to
- * a sum is the same everywhere, and is part of the bias.
+/* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores. They work as
+ * conv_tiles.cuh describes; a number there is two neighbouring channels here. Weights are signed; x
+ * is signed or unsigned. The padding holds the zero point of x, so that the zero point adds the
+ * same to every sum, and the bias can include it.
  *
- * Sums are int32. They go through shared memory once, so that the stored numbers are written in
- * pieces of eight; where k is divided among blocks, cuda_int8_finish adds their sums up. */
+ * Sums are int32. They pass through shared memory once, so that they are written eight at a time.
+ * If k is divided among blocks, cuda_int8_finish adds up their sums. */
 #include "engine/cuda/kernels/conv_tiles.cuh"
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
 {
-/* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
+/* Stores eight neighbouring sums of position p, from channel m of the group on. */
 __device__ static inline void store_eight(const int *from, void *y, const cuda_conv &c,
                                           const cuda_int8_epilogue &e, const conv_split<int> &g,
                                           size_t p, int m)
@@ -29,7 +29,7 @@ __device__ static inline void store_eight(const int *from, void *y, const cuda_c
             to[i] = v[i];
 }
 
-/* c counts channels of x, and rows of weights, in twos. */
+/* c counts pairs of channels of x and of rows of weights. */
 template <typename T, typename Tile, int VEC>
 __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     conv_int8_kernel(const T *x, const T *weights, void *y, cuda_conv c, cuda_int8_epilogue e,

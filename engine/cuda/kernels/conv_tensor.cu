@@ -1,13 +1,13 @@
-/* Convolutions over [N, H, W, C] images of float16, bfloat16, or float32 as TF32, on tensor cores:
- * conv_tiles.cuh says how. Sums are float32; they go through shared memory once, so that bias,
- * residual and activation are applied to, and y is written in, pieces of 16 bytes. Where there are
- * too few tiles for the processors (small batches), k is divided among `splits` blocks, which leave
- * float32 sums for split_sum_kernel. */
+/* Convolutions over [N, H, W, C] images of float16, bfloat16, or float32 as TF32, on tensor cores;
+ * conv_tiles.cuh describes them. Sums are float32. They pass through shared memory once, so that
+ * bias, residual, activation and y are handled 16 bytes at a time. With too few tiles for the
+ * processors (small batches), k is divided among `splits` blocks; split_sum_kernel adds up their
+ * float32 sums. */
 #include "engine/cuda/kernels/conv_tiles.cuh"
 
 namespace
 {
-/* What y is made of where it is not float32. */
+/* The type of y's elements if it is not float32. */
 template <typename T> struct result_of {
     using type = T;
 };
@@ -15,7 +15,7 @@ template <> struct result_of<tf32_half> {
     using type = float;
 };
 
-/* v += eight neighbours of a row that may be float32 or T, and may not all be there; NULL: none. */
+/* v += eight neighbours of a row of float32 or T; fewer at the row's end. NULL: none. */
 template <typename T>
 __device__ static inline void add_some(float (&v)[8], const void *from, bool is_float, bool whole,
                                        int count)
@@ -47,7 +47,7 @@ __device__ static inline void store_some(void *to, const float (&from)[8], bool 
     }
 }
 
-/* Eight neighbouring sums of position p, from the group's channel m on, go where they belong. */
+/* Stores eight neighbouring sums of position p, from channel m of the group on. */
 template <typename Y>
 __device__ static inline void store_eight(const float *from, void *y, const cuda_conv &c,
                                           const cuda_epilogue &e, const conv_split<float> &g,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Tile::THREADS_, Tile::BLOCKS)
     });
 }
 
-/* y = epilogue of the sums of all splits. */
+/* y = epilogue(the sum over all splits). */
 template <typename Y, int EACH>
 __global__ void split_sum_kernel(const float *sums, int splits, size_t count, cuda_conv c, Y *y,
                                  cuda_epilogue e)
@@ -117,7 +117,8 @@ void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct
 
 struct tile_traits {
     int positions, channels, depth, shared, threads;
-    double pace; /* how much of a processor's rate it may reach, roughly: bytes read a product */
+    double pace; /* the share of a processor's rate that it may reach, roughly: bytes read per
+                    product */
 };
 
 #define TILE_TRAITS(number, p, c, d, wp, wc, s, b)                                                 \
@@ -233,7 +234,7 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
         const int blocks = divide_up(c->n * c->oh * c->ow, traits[t].positions) *
                            divide_up(mg, traits[t].channels) * c->groups;
         found[count++] = estimate_of(c, t, 1, processors);
-        /* Splits that give every processor a block, or two; each has some steps to do. */
+        /* Chooses splits so that every processor gets one or two blocks with several steps each. */
         for (int rounds = 1; rounds <= 2 && blocks < processors; rounds++) {
             int splits = rounds * processors / blocks;
             if (splits > steps / 4)

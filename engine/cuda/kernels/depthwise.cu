@@ -1,12 +1,12 @@
-/* Depthwise convolutions over [N, H, W, C] images: each channel of y depends on one channel of x,
- * so there is no matrix product, and memory bounds them. A thread makes eight neighbouring channels
- * (16 bytes of 16-bit numbers) of some neighbouring outputs of a row, whose windows overlap: what
- * it has loaded serves all of them. */
+/* Depthwise convolutions over [N, H, W, C] images. Each channel of y depends on one channel of x,
+ * so there is no matrix product, and memory bandwidth limits the speed. A thread computes eight
+ * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
+ * Their windows overlap, so each loaded number serves all of them. */
 #include "engine/cuda/kernels/depthwise.cuh"
 
 namespace
 {
-/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs a thread. */
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation; WIDE outputs per thread. */
 template <typename T, int KERNEL, int STRIDE, int WIDE>
 __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c, cuda_epilogue e,
                                  size_t count)
@@ -42,7 +42,7 @@ __global__ void depthwise_kernel(const T *x, const T *weights, T *y, cuda_conv c
     }
 }
 
-/* Any window; EACH (8 or 1) neighbouring channels of one output. */
+/* Any window; a thread computes EACH (8 or 1) neighbouring channels of one output. */
 template <typename T, typename Y, int EACH>
 __global__ void depthwise_any_kernel(const T *x, const T *weights, Y *y, cuda_conv c,
                                      cuda_epilogue e, size_t count)
@@ -78,7 +78,7 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
     constexpr int WIDE = 4;
     const size_t rows = (size_t)c->n * (size_t)c->oh * (size_t)(c->c / 8);
     const size_t wide = rows * (size_t)((c->ow + WIDE - 1) / WIDE), single = rows * (size_t)c->ow;
-    if (wide >= 1 << 17) /* else there is too little to do for a large device */
+    if (wide >= 1 << 17) /* fewer are too little work for a large device */
         LAUNCH((depthwise_kernel<T, KERNEL, STRIDE, WIDE>), blocks_for(wide), THREADS, stream, x,
                weights, y, *c, *e, wide);
     else
@@ -86,7 +86,7 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
                weights, y, *c, *e, single);
 }
 
-/* The kernels that are made for the windows of common networks; false for others. */
+/* Starts a kernel for the windows of common networks; returns false for other windows. */
 template <typename T>
 bool depthwise_common(cudaStream_t stream, const T *x, const T *weights, T *y,
                       const struct cuda_conv *c, const struct cuda_epilogue *e)

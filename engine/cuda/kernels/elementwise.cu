@@ -1,4 +1,4 @@
-/* One thread, some elements: conversions, activations, broadcasting, copies. */
+/* Conversions, activations, broadcasting and copies; each thread handles several elements. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* Eights need 16-byte alignment, which the arena has; what is left over is done one by one. */
@@ -64,7 +64,8 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-/* EACH neighbours of the innermost dimension, in which an operand moves by 1 or not at all. */
+/* A thread handles EACH neighbours of the innermost dimension, in which an operand's step is 1 or
+ * 0. */
 template <int EACH, typename T>
 __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int step)
 {
@@ -75,7 +76,7 @@ __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int
         to[i] = x;
 }
 
-/* The map counts pieces of EACH: its innermost dimension is so much shorter. */
+/* The map counts groups of EACH elements, so its innermost dimension is shorter by that factor. */
 template <typename T, int EACH>
 __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map, int a_step,
                               int b_step, size_t count, int activation, float alpha, float beta)
@@ -104,7 +105,7 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
     }
 }
 
-/* The map in eights; false where these would not be whole and aligned. */
+/* The map in groups of eight; false if these would not be whole and aligned. */
 static bool map_in_eights(const struct cuda_access_map *map, struct cuda_access_map *ret)
 {
     const int last = map->rank - 1;
@@ -169,8 +170,8 @@ __global__ void copy_strided_kernel(const T *x, T *y, cuda_access_map map, size_
 
 enum { TILE = 32, TILE_ROWS = 8 };
 
-/* The last two dimensions swapped: through a tile in shared memory, so that both sides are read and
- * written in whole lines. One plane of [rows, columns] per blockIdx.z. */
+/* Swaps the last two dimensions through a tile in shared memory, so that reads and writes are both
+ * coalesced. blockIdx.z is the plane of [rows, columns]. */
 template <typename T> __global__ void transpose_kernel(const T *x, T *y, int rows, int columns)
 {
     __shared__ T tile[TILE][TILE + 1];
@@ -190,7 +191,7 @@ template <typename T> __global__ void transpose_kernel(const T *x, T *y, int row
     }
 }
 
-/* Is the map a swap of two neighbouring dimensions of a dense tensor (NCHW <-> NHWC)? */
+/* Returns true if the map swaps two neighbouring dimensions of a dense tensor (NCHW <-> NHWC). */
 static bool is_transpose(const struct cuda_access_map *map, int64_t *planes, int *rows,
                          int *columns)
 {
@@ -226,7 +227,7 @@ static void copy_sized(cudaStream_t stream, const void *x, void *y,
            count);
 }
 
-/* Neighbours that are moved together anyway are moved as one of twice the size, up to 16 bytes. */
+/* Joins neighbours that move together into one element of twice the size, up to 16 bytes. */
 static int widen(int size, struct cuda_access_map *map)
 {
     const int last = map->rank - 1;
@@ -258,7 +259,7 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
 
 /* ---- Concat and Split ---- */
 
-/* blockIdx.y is the part. All sizes in bytes and all addresses must be multiples of EACH. */
+/* blockIdx.y is the part. EACH must divide all sizes in bytes and all addresses. */
 template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_parts p)
 {
     const unsigned which = blockIdx.y;
@@ -285,7 +286,7 @@ static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts
     LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-/* Whatever divides the result divides all sizes and addresses. */
+/* A value whose divisors (up to 16) divide all sizes and addresses. */
 static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
 {
     size_t all = p->pitch | (size_t)whole, widest = 0;

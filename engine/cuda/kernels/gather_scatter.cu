@@ -1,10 +1,10 @@
-/* One thread, some elements that are picked: padding, gathers, scatters. */
+/* Padding, gathers and scatters; each thread moves several elements. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_gather_scatter.h"
 
 namespace
 {
-/* Where position p, outside of m elements, comes from. */
+/* The source of position p outside of m elements. */
 __device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
 {
     if (mode == CUDA_PAD_EDGE)
@@ -50,8 +50,8 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* Indices are known to be in range (bounds.c). One that is not all the same is clamped, so that it
- * stays inside its own tensor. */
+/* Indices are known to be in range (bounds.c). Others are clamped, so that they stay inside the
+ * tensor. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)

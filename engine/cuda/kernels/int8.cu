@@ -1,6 +1,6 @@
 /* Convolutions of 8-bit integers over [N, H, W, C] images on ordinary cores: depthwise ones, groups
- * of few channels, and weights that 8 bits do not hold once their zero point is taken away. A tap
- * in the padding reads x's zero point, as on tensor cores. */
+ * of few channels, and weights that exceed 8 bits after their zero point is subtracted. The padding
+ * holds x's zero point, as on tensor cores. */
 #include "engine/cuda/kernels/depthwise.cuh"
 #include "engine/cuda/kernels/int8.cuh"
 
@@ -36,8 +36,8 @@ __device__ static inline void load_pixel(int (&to)[COUNT], const unsigned char *
         to[i] = has ? byte_of(bytes[i], is_signed) : padding;
 }
 
-/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation: eight neighbouring channels of
- * WIDE neighbouring outputs of a row a thread, whose windows overlap. */
+/* KERNEL x KERNEL windows, STRIDE in both directions, no dilation. A thread computes eight channels
+ * of WIDE neighbouring outputs of a row, because their windows overlap. */
 template <int KERNEL, int STRIDE, int WIDE>
 __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                       cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
@@ -78,7 +78,7 @@ __global__ void int8_depthwise_kernel(const unsigned char *x, const int16_t *wei
     }
 }
 
-/* Any window; EACH (8 or 1) neighbouring channels of one output. */
+/* Any window; a thread computes EACH neighbouring channels of one output. */
 template <int EACH>
 __global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                           cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)

@@ -78,7 +78,7 @@ __global__ void binary_dense_kernel(const unsigned char *x, const unsigned char 
     }
 }
 
-/* EACH neighbours of the innermost dimension, which are there together. */
+/* A thread handles EACH neighbours of the innermost dimension. */
 template <int EACH>
 __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z, unsigned char *y,
                                   cuda_int8_binary b)
@@ -120,7 +120,7 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
         for (int tap = 0; tap < p.kh * p.kw; tap++) {
             const int h = top + tap / p.kw * p.dilation_h, w = left + tap % p.kw * p.dilation_w;
             const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-            /* What lies beyond the padding (ceil_mode) never counts. */
+            /* Places beyond the padding (ceil_mode) never count. */
             const bool padded =
                 h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w && w < p.w + p.pad_w_end;
             taps += inside || (p.count_include_pad && padded);
@@ -150,7 +150,7 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
 
 enum { MEAN_ROWS = 8, MEAN_LANES = 32 };
 
-/* A block sums 32 pieces of EACH channels of an image, eight positions at a time. */
+/* A block adds up 32 groups of EACH channels of an image, eight positions at a time. */
 template <int EACH>
 __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_t positions,
                                  size_t channels, float factor, int type, int from_zero,
@@ -175,7 +175,7 @@ __global__ void int8_mean_kernel(const unsigned char *x, unsigned char *y, size_
         return;
     unsigned char bytes[EACH];
     UNROLLED(k, EACH) {
-        long long sum = 0; /* of CUDA_INT8_MEAN_MOST numbers more than an int holds */
+        long long sum = 0; /* the sum of CUDA_INT8_MEAN_MOST numbers can exceed an int */
         for (int r = 0; r < MEAN_ROWS; r++)
             sum += sums[r][lane * EACH + k];
         bytes[k] = (unsigned char)requantized(times((float)sum, factor), to_zero, lowest_of(type));
@@ -196,7 +196,7 @@ __device__ static inline value_range wider(const value_range &a, const value_ran
     return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high};
 }
 
-/* Each block leaves the least and greatest of its part, and of 0. */
+/* Each block stores the minimum and maximum of its part and 0. */
 __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
 {
     __shared__ value_range shared[WARPS];
@@ -210,7 +210,7 @@ __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
         ranges[blockIdx.x] = range;
 }
 
-/* Scale and zero point of the whole range. */
+/* The scale and zero point of the whole range. */
 __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
                              unsigned char *zero)
 {

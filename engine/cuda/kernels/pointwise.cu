@@ -44,7 +44,7 @@ template <typename C> __device__ inline C softplus(C x)
     return x > 0 ? x + m_log1p(m_exp(-x)) : m_log1p(m_exp(x));
 }
 
-/* Mod-28: the remainder takes the divisor's sign, also when it is zero. */
+/* Mod-28: the remainder has the divisor's sign, also if it is zero. */
 __device__ inline double floor_mod(double x, double y)
 {
     const double remainder = fmod(x, y);
@@ -83,7 +83,7 @@ template <typename C> __device__ inline C unary(const cuda_pointwise &n, C x)
         x = x < alpha ? alpha : x;
         return x > beta ? beta : x;
         CASE(CUDA_N_IS_NAN, x != x);
-    case CUDA_N_IS_INF: /* alpha: of the positive one; beta: of the negative one */
+    case CUDA_N_IS_INF: /* alpha: detect +inf; beta: detect -inf */
         return x == x && x - x != 0 && (x > 0 ? alpha : beta) != 0;
     default:
         return x;
@@ -123,7 +123,7 @@ template <typename C> __device__ inline bool compared(const cuda_pointwise &n, C
     }
 }
 
-/* Integers; sums and products are unsigned, so that they wrap. */
+/* Integers. Sums and products are computed as unsigned, so that they wrap. */
 template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, int64_t x)
 {
     switch (n.op) {
@@ -143,7 +143,7 @@ template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, in
     }
 }
 
-/* A negative exponent leaves only what a fraction truncates to. */
+/* With a negative exponent the result is the truncated fraction. */
 __device__ inline int64_t power(int64_t base, int64_t exponent)
 {
     if (exponent < 0) {
@@ -204,7 +204,7 @@ __global__ void pointwise_kernel(const void *a, const void *b, const void *c, vo
     }
 }
 
-/* One operand of the result's dtype, read from front to back: eight at a time. */
+/* One operand of the result's dtype, read in memory order, eight at a time. */
 template <typename T>
 __global__ void unary_eights_kernel(const T *x, T *y, cuda_pointwise n, size_t count)
 {

@@ -1,5 +1,5 @@
-/* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. A block works
- * on a line if lines are long and dense, else a thread does. */
+/* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. Long dense
+ * lines get one block each, other lines one thread each. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -34,7 +34,7 @@ template <> __device__ inline int64_t greatest_of<int64_t>()
     return INT64_MAX;
 }
 
-/* Integers are added and multiplied as unsigned ones, so that they wrap. */
+/* Integers are added and multiplied as unsigned, so that they wrap. */
 template <typename C> __device__ inline C wrapping_sum(C a, C b)
 {
     return a + b;
@@ -101,7 +101,7 @@ template <typename C> __device__ inline C finished(int fold, C x, C shift, size_
     }
 }
 
-/* The greatest of a sum of exponentials is taken out of it, where it is finite. */
+/* The maximum, which is subtracted before exp(); 0 if it is not finite. */
 template <typename C> __device__ inline C shift_of(C greatest)
 {
     return greatest - greatest == 0 ? greatest : (C)0;
@@ -119,7 +119,7 @@ __device__ inline C fold_some(const void *x, const cuda_reduce_axes &r, int fold
     return value;
 }
 
-/* The same result in every thread of the block. */
+/* Every thread of the block gets the same result. */
 template <typename C> __device__ inline C fold_block(C value, int fold, C *shared)
 {
     return block_join(value, shared, [=](C a, C b) { return fold_join(fold, a, b); });
@@ -175,7 +175,7 @@ void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
 
 namespace
 {
-/* Is candidate b, at a later place, better than a? */
+/* Returns true if candidate b, at a later place, is better than a. */
 template <typename C> __device__ inline bool is_better(C a, C b, int is_least, int is_last)
 {
     if (a != a || b != b)
@@ -209,7 +209,7 @@ template <typename C> struct extreme {
     int64_t index; /* -1: none */
 };
 
-/* Threads take every THREADS-th element: which of two values wins depends on their places. */
+/* A thread takes every THREADS-th element, so places decide which of two equal values wins. */
 template <typename C>
 __global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
                                      int is_last, size_t count)
@@ -256,7 +256,7 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 
 namespace
 {
-/* `step` elements from one of a line to the next; THREADS threads a line, or one. */
+/* `step`: elements between neighbours of a line. THREADS threads, or one, handle a line. */
 struct axis_line {
     size_t base, step, first, stride, extent;
 };
@@ -284,7 +284,7 @@ __device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind
     }
 }
 
-/* 1 at the first of the greatest; NaN is less than any number here. */
+/* Stores 1 at the first maximum; NaN is less than any number here. */
 template <typename T> __device__ inline void hard_line(const T *x, T *y, const axis_line &l)
 {
     size_t best = 0;
@@ -379,10 +379,10 @@ void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_
 
 /* ---- TopK ----
  *
- * Elements become 64-bit keys that order as they do. A block finds the k-th greatest key of its
- * line digit by digit, from the counts of each digit's values; then every thread collects what is
- * chosen of its own part of the line, behind what the threads before it have; and each of the
- * chosen counts those that come before it, which is its place. */
+ * Elements become 64-bit keys in the same order. A block finds the k-th greatest key of its line
+ * digit by digit, from counts of each digit's values. Every thread then collects the chosen keys of
+ * its part of the line after those of earlier threads. Last, each chosen key counts the keys before
+ * it: that is its place. */
 
 namespace
 {
@@ -412,8 +412,8 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
 {
     __shared__ unsigned counts[DIGITS];
     __shared__ size_t greater[THREADS], equal[THREADS];
-    __shared__ uint64_t found;    /* the digits of the k-th key that are known */
-    __shared__ size_t still_open; /* how many of the chosen begin with them */
+    __shared__ uint64_t found;    /* the known digits of the k-th key */
+    __shared__ size_t still_open; /* number of chosen keys that begin with them */
     const unsigned self = threadIdx.x;
     const size_t part = (axis.extent + THREADS - 1) / THREADS;
     const size_t first = self * part < axis.extent ? self * part : axis.extent;
@@ -454,7 +454,7 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
         greater[self] = above;
         equal[self] = same;
         __syncthreads();
-        size_t to = 0, before = 0; /* of all the threads before this one */
+        size_t to = 0, before = 0; /* sums over all earlier threads */
         for (unsigned t = 0; t < self; t++) {
             to += greater[t];
             before += equal[t];

@@ -1,4 +1,4 @@
-/* One block, one row (or one column of rows): softmax, normalization, reductions, pools. */
+/* Softmax, normalization, reductions and pools; one block per row (or per column of rows). */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -23,23 +23,23 @@ struct min_op {
     }
 };
 
-/* ---- short rows: a warp a row, which stays in registers between the passes ---- */
+/* ---- short rows: one warp per row, which stays in registers between the passes ---- */
 
 enum { SHORT_ROW = WARP * 8 * 4 };
 
-/* A lane's numbers of a row: pieces of EACH (8 or 1) neighbours, WARP pieces apart. */
+/* A lane's numbers of a row: groups of EACH (8 or 1) neighbours, WARP groups apart. */
 template <typename T, int EACH> struct lane_numbers {
     static constexpr int PIECES = SHORT_ROW / WARP / EACH;
     float at[PIECES][EACH];
 
-    /* Calls visit(piece, the first of its numbers in the row) for each piece. */
+    /* Calls visit(group, index of its first number in the row) for each group. */
     template <typename Visit> __device__ inline void each_piece(Visit visit)
     {
         UNROLLED(p, PIECES)
             visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
     }
 
-    /* The join over the row of use(number, is it there). */
+    /* Joins use(number, true if it exists) over the row. */
     template <typename Join, typename Use>
     __device__ inline float fold(float start, Join join, Use use, int count)
     {
@@ -50,7 +50,7 @@ template <typename T, int EACH> struct lane_numbers {
         return warp_join(start, join);
     }
 
-    /* What is not there is `otherwise`. */
+    /* Numbers beyond the row are `otherwise`. */
     __device__ inline void load(const T *row, int count, float otherwise)
     {
         each_piece([&](float(&piece)[EACH], int i) {
@@ -67,12 +67,12 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
 {
     const size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (row >= rows)
-        return; /* a whole warp: no barrier follows */
+        return; /* the whole warp returns, and no barrier follows */
     lane_numbers<T, EACH> v;
     v.load(x + row * (size_t)count, count, -INFINITY);
     const float greatest = v.fold(
         -INFINITY, max_op(), [](float x, bool) { return x; }, count);
-    /* Elements beyond the row add nothing, also if all the row is -inf, whose result is NaN. */
+    /* Elements beyond the row add nothing, also if all of the row is -inf (its result is NaN). */
     const float sum = v.fold(
         0.0f, add_op(),
         [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);
@@ -181,7 +181,7 @@ __global__ void reduce_row_kernel(const T *x, T *y, size_t reduced, Op op, float
         y[blockIdx.x] = from_float<T>(value * scale);
 }
 
-/* inner > 1: a thread an output; neighbours read neighbours. */
+/* inner > 1: one thread per output; neighbouring threads read neighbouring elements. */
 template <typename T, typename Op>
 __global__ void reduce_column_kernel(const T *x, T *y, size_t reduced, size_t inner, size_t count,
                                      Op op, float start, float scale)
@@ -222,7 +222,8 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
                   (reduce_with<T>(stream, add_op(), 0.0f, scale, x, y, outer, reduced, inner)));
 }
 
-/* [n, positions, channels]: a block eight channels a lane, whose warps share the positions. */
+/* [n, positions, channels]: each lane has eight channels; the warps of a block share the
+ * positions. */
 template <typename T, bool IS_MAX>
 __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int channels)
 {
@@ -238,7 +239,7 @@ __global__ void pool_global_kernel(const T *x, T *y, size_t positions, int chann
             UNROLLED(k, 8)
                 value[k] = IS_MAX ? greater_of(value[k], v[k]) : value[k] + v[k];
         }
-    UNROLLED(k, 8) /* a lane's numbers WARP apart: no two lanes in a bank */
+    UNROLLED(k, 8) /* a lane's numbers are WARP apart: no bank conflicts */
         partial[warp][k * WARP + lane] = value[k];
     __syncthreads();
     if (warp != 0 || channel >= channels)
@@ -269,7 +270,7 @@ void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, si
                                       (const T *)x, (T *)y, positions, (int)channels));
 }
 
-/* EACH (8 or 1) neighbouring channels of an output. */
+/* A thread computes EACH (8 or 1) neighbouring channels of an output. */
 template <typename T, int EACH>
 __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
 {
@@ -286,7 +287,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
             for (int s = 0; s < p.kw; s++) {
                 const int w = left + s * p.dilation_w;
                 bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-                /* What lies beyond the padding (ceil_mode) never counts. */
+                /* Places beyond the padding (ceil_mode) never count. */
                 bool padded = h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w &&
                               w < p.w + p.pad_w_end;
                 taps += inside || (p.count_include_pad && padded);

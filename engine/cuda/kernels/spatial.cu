@@ -6,7 +6,7 @@ namespace
 {
 /* ---- resize ---- */
 
-/* EACH (8 or 1) neighbouring channels of an output pixel. */
+/* A thread computes EACH (8 or 1) neighbouring channels of an output pixel. */
 template <typename T, int EACH>
 __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                     cuda_resize r, size_t count)
@@ -38,7 +38,7 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
     }
 }
 
-/* Goes through all combinations of the axes' taps, those of the last axis first. */
+/* Visits all combinations of the axes' taps; the last axis varies fastest. */
 template <typename T>
 __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                   cuda_resize r, size_t count)
@@ -94,13 +94,13 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 
 /* ---- GroupNormalization ----
  *
- * Sums of pieces of the pixels for each channel, joined to means of groups; the same of squared
- * differences, joined to a factor and a shift for each channel; and one pass that uses them. All in
- * one order, so that the same image gives the same answer to the last bit. */
+ * The kernels sum each channel over groups of pixels, and join the sums to means. They do the same
+ * for squared differences, and get a factor and a shift per channel. One last pass applies these.
+ * The order is fixed, so that the same image gives the same answer to the last bit. */
 
 namespace
 {
-enum { LONGEST_SUM = 512 }; /* pixels of a piece: short enough for sums in float32 */
+enum { LONGEST_SUM = 512 }; /* pixels per sum: short enough for float32 */
 
 struct groups_buffers {
     size_t pieces;
@@ -127,8 +127,8 @@ struct groups_buffers buffers_of(const struct cuda_groups *g, void *workspace)
     return buffers;
 }
 
-/* partial[n, p, c] = sum over the piece's pixels of x, or of (x - mean)^2. A block: a lane a
- * channel, whose warps share the pixels. */
+/* partial[n, p, c] = the sum over part p of the pixels of x, or of (x - mean)^2. Each lane has one
+ * channel; the warps of a block share the pixels. */
 template <typename T>
 __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial, cuda_groups g,
                                    size_t pieces, size_t blocks)
@@ -272,11 +272,11 @@ void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pix
                             channels, size, factor, bias, beta, count));
 }
 
-/* ---- ConvTranspose: a thread EACH (8 or 1) neighbouring channels of an output ---- */
+/* ---- ConvTranspose: a thread computes EACH (8 or 1) neighbouring channels of an output ---- */
 
 namespace
 {
-/* The input position that a tap brings to output position `at`; -1: none. */
+/* The input position that reaches output position `at` through a tap; -1: none. */
 __device__ static inline int transposed_from(int at, int tap, int dilation, int stride, int pad,
                                              int extent)
 {
@@ -370,8 +370,8 @@ __device__ static inline float cubic_weight(float x, int i)
     return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
 }
 
-/* As the reference has it (engine/op/grid.c): coordinates outside are clamped or mirrored
- * before interpolation and every tap again; a cubic's taps alone. */
+/* As in the reference (engine/op/grid.c): coordinates outside are clamped or mirrored before
+ * interpolation, and so is every tap; in cubic mode only the taps. */
 __device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
                                  sample_taps &to)
 {

@@ -1,5 +1,5 @@
-/* Concat, Split, com.microsoft's QLinearConcat, whose parts have scales of their own, and
- * ScaleShift of an image or of the parts of one (pass_joins). */
+/* Concat, Split, com.microsoft's QLinearConcat (each part has its own scale), and ScaleShift of an
+ * image or of its parts (pass_joins). */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <math.h>
@@ -129,7 +129,7 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_con
     to->width = width;
     s->form.pitch += width;
     if (!part || !width || !s->form.rows || compile->program->plan.places[part->index].pitch)
-        return STATUS_OK; /* its node writes it where it belongs */
+        return STATUS_OK; /* the node of the part writes it in place */
     s->count++;
     s->step.bytes += 2 * s->form.rows * width;
     if (node->op == OP_QLINEAR_CONCAT) {

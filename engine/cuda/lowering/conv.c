@@ -14,7 +14,7 @@
 #include "engine/op/families.h"
 
 enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
-#define MOST_SUMS ((size_t)64 << 20) /* bytes of sums of a split convolution */
+#define MOST_SUMS ((size_t)64 << 20) /* bytes for sums of a split convolution */
 
 struct conv_step {
     struct cuda_step step;
@@ -25,7 +25,7 @@ struct conv_step {
     uint32_t residual;
     bool has_residual;
     enum dtype x_dtype, y_dtype;
-    int unpadded; /* channels of x where the kernel needs one more; 0: no padding */
+    int unpadded; /* channels of x if the kernel needs one more; 0: no padding */
     size_t padded_bytes;
     /* On tensor cores: candidate 0 is `product` if there is one; `candidates` follow. */
     struct cuda_step *product;
@@ -173,7 +173,7 @@ static enum status create_tensor(const struct cuda_lowering *compile, struct cud
     return STATUS_OK;
 }
 
-/* Candidate 0 of the step is `product`, which the step owns from now on. */
+/* Candidate 0 of the step is `product`; the step owns it from now on. */
 static void add_product(struct conv_step *s, struct cuda_step *product)
 {
     s->product = product;
@@ -223,7 +223,7 @@ static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
                                bias, ret, err);
 }
 
-/* On tensor cores; *ret stays NULL if they cannot run it. */
+/* Lowers to tensor cores; *ret stays NULL if they cannot run it. */
 static enum status conv_lower_tensor(const struct cuda_lowering *compile, const struct cuda_conv *c,
                                      const float *bias, struct cuda_step **ret, struct error *err)
 {

@@ -7,7 +7,7 @@ struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* KIND_UNARY: the operator; else what follows it */
+    struct epilogue activation; /* KIND_UNARY: the operator; else applied after it */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     enum dtype dtype;
@@ -39,7 +39,7 @@ static const int binary_kinds[OP_COUNT] = {
     [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,
     [OP_MIN] = 1 + CUDA_MIN};
 
-/* A float constant is uploaded in the dtype of the others; a pass may have narrowed it already. */
+/* A float constant is uploaded in the dtype of the other operands; a pass may have narrowed it. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
     return value && (value->dtype == dtype || is_f32_constant(value));

@@ -84,7 +84,7 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     return true;
 }
 
-/* ---- Tile: dimensions of repetitions, in which x does not move ---- */
+/* ---- Tile: x does not move along the dimensions of repetitions ---- */
 
 static bool read_tile(const struct node *node, struct gather_scatter_step *s)
 {

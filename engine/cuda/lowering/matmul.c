@@ -49,7 +49,7 @@ CUDA_CREATE(lower_matmul)
     p.m = as->dims[as->rank - (p.trans_a ? 1 : 2)];
     p.k = as->dims[as->rank - (p.trans_a ? 2 : 1)];
     p.n = bs->dims[bs->rank - (p.trans_b ? 2 : 1)];
-    if (batch_of(bs) == 1) { /* one matrix: all rows of a at once */
+    if (batch_of(bs) == 1) { /* one matrix for all rows of a */
         p.m *= p.batch;
         p.batch = 1;
     } else {
@@ -60,7 +60,7 @@ CUDA_CREATE(lower_matmul)
     const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
                       has_tensor_cores(compile->backend, a->dtype);
     enum weight_layout layout = WEIGHT_AS_IS;
-    if (rows) { /* as lensd's own kernel wants them, too */
+    if (rows) { /* packed for lensd's own kernel, too */
         layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
         p.trans_b = true;
         p.b_row = cuda_weights_row(b->known, layout);

@@ -46,7 +46,7 @@ enum kind {
     KIND_WHOLE = 2,  /* with integers and booleans */
     KIND_DOUBLE = 4, /* integers in float64 */
     KIND_CHAIN = 8,  /* any number of operands */
-    KIND_SMOOTH = 16 /* smooth enough for 16-bit numbers */
+    KIND_SMOOTH = 16 /* kinds smooth enough for 16-bit numbers */
 };
 
 struct pointwise_entry {
@@ -118,7 +118,7 @@ static const struct pointwise_entry *entry_of(enum op op)
     return NULL;
 }
 
-/* Operands that are computed with: neither the target type of CastLike nor Clip's bounds. */
+/* The number of operands in the computation: without CastLike's target type and Clip's bounds. */
 static size_t number_count(const struct node *node, const struct pointwise_entry *entry)
 {
     return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
@@ -181,7 +181,7 @@ static bool clip_of(const struct node *node, struct cuda_pointwise *n)
     return true;
 }
 
-/* Attributes that are no parameters of the table. */
+/* Sets attributes that are not in the table. */
 static void adjust_number(const struct node *node, struct cuda_pointwise *n)
 {
     if (node->op == OP_IS_INF) {

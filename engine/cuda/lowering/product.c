@@ -1,9 +1,9 @@
 /* Matrix products by cuBLASLt, whose algorithm the autotuner chooses.
  *
- * cuBLASLt is column-major: a row-major y = a b is y' = b' a' there, so the operands change places,
- * and our m and n are its n and m. float32 is multiplied as such, or as TF32 with --precision tf32.
- * Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) read the rounded sum,
- * as in PyTorch; fused ones read the float32 sum. */
+ * cuBLASLt is column-major, and reads a row-major y = a b as y' = b' a'. So the operands change
+ * places, and our m and n are its n and m. float32 is multiplied as such, or as TF32 with
+ * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) read
+ * the rounded sum, as in PyTorch; fused ones read the float32 sum. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
@@ -12,8 +12,9 @@
 
 enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
-/* Most products of a batch in one call: some of cuBLASLt's kernels count them along a grid's z,
- * which ends at 65535. The stand-in takes fewer, so that tests reach the limit. */
+/* The maximum number of products of a batch per call. Some of cuBLASLt's kernels count them along
+ * the grid's z, which ends at 65535. The test stand-in takes fewer, so that tests reach the
+ * limit. */
 #ifdef LENSD_FAKE_CUDA
 enum { MOST_MEMBERS = 1000 };
 #else
@@ -62,7 +63,7 @@ static enum status set_members(struct cuda_product_step *s, const struct cuda_ba
     return STATUS_OK;
 }
 
-/* From member `first` of the batch on. */
+/* Multiplies members of the batch from `first` on. */
 static enum status multiply_some(struct cuda_product_step *s, struct cuda_program *program,
                                  int candidate, int64_t first, struct error *err)
 {
@@ -106,7 +107,8 @@ CUDA_RUN(product_run)
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (!s->fused && residual == y) {
-        /* The product would overwrite it, so a copy is kept after the product's workspace. */
+        /* The product would overwrite this operand, so a copy is kept after the product's
+         * workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
         TRY(cuda_check(cudaMemcpyAsync(kept, y, bytes, cudaMemcpyDeviceToDevice, backend->stream),
@@ -130,7 +132,7 @@ CUDA_RUN(product_tune)
 {
     struct cuda_product_step *s = (struct cuda_product_step *)base;
     const struct cuda_product *p = &s->product;
-    /* Everything that decides how long a product takes. */
+    /* All properties that decide how long a product takes. */
     const int64_t key[] = {p->m,
                            p->n,
                            p->k,
@@ -199,7 +201,7 @@ static bool can_fuse(int activation)
            activation == ACTIVATION_GELU_TANH;
 }
 
-/* bias: of the result's dtype, the one that cuBLASLt takes. */
+/* `bias` has the result's dtype, which cuBLASLt requires. */
 static enum status product_describe(const struct cuda_backend *backend,
                                     const struct cuda_product *p, const void *bias, int activation,
                                     struct cuda_product_step *s, struct error *err)
@@ -245,12 +247,12 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
                    err));
     cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    /* Values in the arena are aligned to 64 bytes, parts of others to 16; cuBLASLt assumes 256. */
+    /* Values in the arena are aligned to 64 bytes, their parts to 16; cuBLASLt assumes 256. */
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     const uint32_t aligned[] = {64, 64, s->product.y_row ? 16 : 64, s->product.y_row ? 16 : 64};
-    /* Parts of a split sum are added as float32, never in the 16 bits of the result. */
+    /* Partial sums are added as float32, never in the 16 bits of the result. */
     const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (result == CUBLAS_STATUS_SUCCESS)
         result = cublasLtMatmulPreferenceSetAttribute(
@@ -265,7 +267,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
     cublasLtMatmulPreferenceDestroy(preference);
     const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
     s->candidate_count = 0;
-    for (int i = 0; i < proposed; i++) /* the others have no further fields set */
+    for (int i = 0; i < proposed; i++) /* other entries have no further fields set */
         if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
             s->candidates[i].workspaceSize <= WORKSPACE)
             s->candidates[s->candidate_count++] = s->candidates[i];
@@ -308,7 +310,7 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
         TRY(product_find_candidates(compile->backend, s, err));
         if (s->candidate_count || !s->fused)
             break;
-        product_free(&s->step); /* cuBLASLt has no candidate with so much fused */
+        product_free(&s->step); /* cuBLASLt has no algorithm that fuses so much */
         s->a = s->b = s->c = NULL;
         s->desc = NULL;
         s->fused--;

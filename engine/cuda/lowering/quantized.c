@@ -1,11 +1,11 @@
 /* Products of 8-bit integers: QLinearConv, ConvInteger, QLinearMatMul, MatMulInteger, QGemm, with
  * constant weights. A matrix product is a convolution of one pixel.
  *
- * Packing subtracts the weights' zero point. If the result fits signed 8 bits and channels are a
- * multiple of four (those of an image are padded), products run on tensor cores, with the
- * autotuner's choice of several candidates. Others run on ordinary cores with weights of 16 bits.
- * What a constant zero point of x adds to a sum is subtracted from the bias; one that a run
- * computes is multiplied by the sums of the weights. */
+ * Packing subtracts the weights' zero point. If the result fits signed 8 bits, and channels are a
+ * multiple of four (an image's are padded), products run on tensor cores; the autotuner chooses
+ * among several candidates. Others run on ordinary cores with 16-bit weights. The bias includes the
+ * effect of a constant zero point of x. A zero point that a run computes is multiplied by the sums
+ * of the weights. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <limits.h>
@@ -25,7 +25,7 @@ struct int8_step {
     const void *weights;
     uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
-    int unpadded; /* channels of x as it comes, where the kernel wants more; 0: as many */
+    int unpadded;                    /* channels of x if the kernel needs more; 0: no padding */
     size_t fill_bytes, padded_bytes; /* of the workspace, before the sums */
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     int candidate_count, candidate;
@@ -44,7 +44,7 @@ void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *
     *ret_fixed = (float)y->zero - (a_part + b_part);
 }
 
-/* The operands of a product, whichever operator it is. */
+/* The operands of a product, for every operator. */
 struct quantized_operands {
     const struct value *x, *y;
     const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
@@ -53,7 +53,7 @@ struct quantized_operands {
     size_t y_terms;           /* operand; 0: the result is int32 or float */
     bool is_conv, transposed; /* weights of a matrix are [n, k] */
     int64_t channels;         /* of y */
-    enum dtype stored;        /* of the product, before a table */
+    enum dtype stored;        /* type of the product, before a table */
 };
 
 static bool quantized_read_operands(const struct node *node, struct quantized_operands *ret)
@@ -140,7 +140,7 @@ struct quantized_packing {
     struct tensor *weights, *zero; /* zero: NULL: none */
     bool is_conv, transposed;
     int64_t channels, depth, taps; /* of y; of a group of x; places of the window */
-    int64_t padded, row; /* channels of a group, and numbers of a row, as they are packed */
+    int64_t padded, row;           /* packed: channels of a group, and numbers of a row */
 };
 
 static struct quantized_packing quantized_packing_of(const struct quantized_operands *o)
@@ -181,7 +181,7 @@ static bool fit_8_bits(const struct quantized_packing *p)
     return true;
 }
 
-/* [m, kh, kw, c], c in fours, a row in sixteens; the rest is zeroes. */
+/* [m, kh, kw, c]: c padded to a multiple of 4, a row to a multiple of 16, with zeros. */
 static void pack_rows(const void *context, void *to)
 {
     const struct quantized_packing *p = context;
@@ -226,14 +226,14 @@ static enum status get_weights(const struct cuda_lowering *compile,
                              err);
 }
 
-/* ---- what follows the sums ---- */
+/* ---- bias, scales and epilogue ---- */
 
 static int32_t quantized_bias_at(const struct quantized_operands *o, size_t m)
 {
     return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
 }
 
-/* Per channel: the sum of weights, or the bias less x's zero point times that. */
+/* Per channel: the sum of weights, or the bias minus that sum times x's zero point. */
 static enum status make_bias(const struct cuda_lowering *compile,
                              const struct quantized_operands *o, const struct quantized_packing *p,
                              struct cuda_int8_epilogue *e, struct error *err)
@@ -261,7 +261,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     return status;
 }
 
-/* Computed in the order of the reference kernel, so that both round alike. */
+/* Computed in the order of the reference kernel, so that both round the same way. */
 static enum status make_scales(const struct cuda_lowering *compile,
                                const struct quantized_operands *o, struct cuda_int8_epilogue *e,
                                struct error *err)
@@ -324,7 +324,7 @@ static enum status make_epilogue(const struct cuda_lowering *compile,
     if (o->x_scale)
         TRY(make_scales(compile, o, &s->epilogue, err));
     s->has_x_zero = o->x_zero && !o->x_zero->known;
-    if (s->has_x_zero) { /* a run writes it to the workspace */
+    if (s->has_x_zero) { /* a run stores it in the workspace */
         s->x_zero = o->x_zero->index;
         s->fill_bytes = ALIGN;
         return STATUS_OK;
@@ -419,7 +419,7 @@ static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *r
     return true;
 }
 
-/* Pads channels to a multiple of four, and finds the candidates for tensor cores, if any. */
+/* Pads channels to a multiple of four, and lists the candidates for tensor cores, if any. */
 static void try_tensor(const struct cuda_lowering *compile, const struct quantized_packing *p,
                        struct int8_step *s)
 {

@@ -79,7 +79,7 @@ CUDA_RUN(quantized_rows_run)
 
 /* ---- what a node is ---- */
 
-/* These set a node's parameters; false where the kernels do not fit. */
+/* Set a node's parameters; return false if the kernels cannot run it. */
 
 static bool read_quantize(const struct node *node, struct int8_rows_step *ret)
 {
@@ -189,7 +189,7 @@ KERNEL_CLAIM(quantized_rows_claim)
 
 /* ---- tables ---- */
 
-/* The reference kernel's result for each stored number. */
+/* The reference kernel's result for each 8-bit number. */
 static enum status function_table(const struct cuda_lowering *compile, const void **ret,
                                   struct error *err)
 {

@@ -1,12 +1,12 @@
-/* Steps that work along axes of a tensor: reductions that row_norms.c does not take, ArgMax,
- * ArgMin, softmax along any axis, CumSum, TopK. */
+/* Steps that work along axes of a tensor: reductions that row_norms.c refuses, ArgMax, ArgMin,
+ * softmax along any axis, CumSum, TopK. */
 #include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
 #include "engine/op/resolve.h"
 
-enum { MOST_TOP = 16384 }; /* of TopK: each chosen element is compared with each other one */
+enum { MOST_TOP = 16384 }; /* TopK's largest k: each chosen element is compared with all others */
 
 struct axis_step {
     struct cuda_step step;
@@ -47,7 +47,7 @@ CUDA_RUN(reduce_axes_run)
     return cuda_launched(base, program, err);
 }
 
-/* The type in which numbers of a dtype are compared and added; false if int64 cannot hold them. */
+/* The type to compare and add numbers of a dtype; false if int64 cannot hold them. */
 static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT

@@ -72,7 +72,7 @@ static bool rows_fit(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* Softmax and normalisations. The functions set what depends on the node alone. */
+/* Softmax and normalizations. The functions set all that depends on the node alone. */
 static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);

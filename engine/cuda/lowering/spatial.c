@@ -1,4 +1,4 @@
-/* Steps of operators on images beside convolutions and pools: Resize, GroupNormalization,
+/* Steps of image operators other than convolutions and pools: Resize, GroupNormalization,
  * InstanceNormalization, LRN, ConvTranspose, GridSample. All but GridSample read [N, H, W, C]. */
 #include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
@@ -68,7 +68,7 @@ CUDA_RUN(spatial_run)
     return cuda_launched(base, program, err);
 }
 
-/* Whether operand and result have one type that kernels compute in, with nothing fused. */
+/* True if operand and result have one type that kernels compute in, and nothing is fused. */
 static bool image_is_kept(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -95,7 +95,7 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile, 
 
 /* ---- Resize ---- */
 
-/* The shape of [N, …, C] as ONNX has it. */
+/* The shape of a [N, …, C] tensor in ONNX's order. */
 static struct shape channels_first(const struct shape *last)
 {
     struct shape plain = *last;
@@ -110,7 +110,7 @@ KERNEL_CLAIM(resize_claim)
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    /* The layout pass has asked before it changed the shapes. */
+    /* The layout pass asked this before it changed the shapes. */
     return image_is_kept(node) && claim_reads_image(node) &&
            (node->channels_last || resize_is_spatial(node, &plan));
 }
@@ -120,7 +120,7 @@ KERNEL_CLAIM(resize_any_claim)
     return image_is_kept(node) && !node->channels_last;
 }
 
-/* An axis's rows of the tables, `taps` for each position of the output. */
+/* An axis's rows of the tables: `taps` numbers for each position of the output. */
 static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
                       size_t *positions, double *weights, int32_t *index, float *weight)
 {

@@ -1,11 +1,11 @@
-/* Convolutions and pools of [N, H, W, C] images for the kernels, whose indices are int: shapes that
- * do not fit are refused here. */
+/* Convolutions and pools of [N, H, W, C] images for kernels with int indices. Shapes that do not
+ * fit int are refused here. */
 #include <limits.h>
 
 #include "engine/cuda/lowering/lowering.h"
 #include "engine/op/families.h"
 
-/* An output's window begins at most this far into the padded image, and ends as far from there. */
+/* A window begins at most this far into the padded image, and ends at most as far from there. */
 #define MOST_PLACES ((int64_t)1 << 30)
 
 static bool fits_window(const struct window *w)

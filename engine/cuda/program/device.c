@@ -1,17 +1,17 @@
-/* Devices: failures that last, CUDA's errors as sentences, memory and copies. */
+/* Devices: permanent failures, CUDA's errors as sentences, memory and copies. */
 #include <stdatomic.h>
 #include <stdio.h>
 
 #include "engine/cuda/program/program.h"
 
-static _Atomic int broken[DEVICE_MAX]; /* by device: the cudaError_t, 0 where it works */
+static _Atomic int broken[DEVICE_MAX]; /* by device: its permanent cudaError_t, or 0 */
 static _Atomic bool opened[DEVICE_MAX];
 static _Atomic unsigned long batches_begun[DEVICE_MAX], batches_ended[DEVICE_MAX];
 
-/* As CUDA's reference says of each: "any further CUDA work will return the same error". */
+/* CUDA's reference says of each: "any further CUDA work will return the same error". */
 static bool is_lasting(cudaError_t error)
 {
-    /* cudaErrorContained and cudaErrorTensorMemoryLeak, which older toolkits have no names for. */
+    /* cudaErrorContained and cudaErrorTensorMemoryLeak, which have no names in older toolkits. */
     if ((int)error == 226 || (int)error == 721)
         return true;
     switch (error) {
@@ -35,9 +35,8 @@ static bool is_lasting(cudaError_t error)
     }
 }
 
-/* An error that leaves the process's context on the device unusable (an illegal address, an ECC
- * error, a card that fell off the bus): every later call returns it, so this process gives the
- * device up. Other errors are not remembered. */
+/* Remembers an error that makes the process's context on the device unusable (an illegal address,
+ * an ECC error, a lost card). Every later call returns it, so the process gives the device up. */
 static void note_error(int device, cudaError_t error)
 {
     int none = 0;
@@ -109,7 +108,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
 {
     if (result == cudaSuccess)
         return STATUS_OK;
-    (void)cudaGetLastError(); /* clears the error, which is no lasting fault */
+    (void)cudaGetLastError(); /* clears the error, which is not permanent */
     if (result == cudaErrorMemoryAllocation) {
         char have[24], all[24];
         size_t available = 0, total = 0;
@@ -183,8 +182,8 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer)
     return can && (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled);
 }
 
-/* Not cudaMemcpy: that uses the legacy default stream, which streams made as non-blocking do not
- * wait for, and from pageable memory it may return before the bytes have arrived. */
+/* Not cudaMemcpy: it uses the legacy default stream, and non-blocking streams do not wait for that.
+ * From pageable memory it may also return before the bytes have arrived. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err)
 {
@@ -217,7 +216,7 @@ enum status blas_check(cublasStatus_t result, int device, const char *what, stru
 {
     if (result == CUBLAS_STATUS_SUCCESS)
         return STATUS_OK;
-    cudaError_t cause = cudaGetLastError(); /* more precise, if CUDA itself failed */
+    cudaError_t cause = cudaGetLastError(); /* more precise if CUDA itself failed */
     if (cause != cudaSuccess)
         return cuda_check(cause, device, what, err);
     return error_set(err,

@@ -37,7 +37,7 @@ size_t cuda_program_activation_bytes(const struct program *base)
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
-/* Sets addresses after the arena may have moved; what was recorded with the old ones is dropped. */
+/* Sets addresses after the arena may have moved, and drops recordings with the old addresses. */
 static void place_values(struct cuda_program *program)
 {
     struct cuda_backend *backend = program->backend;
@@ -73,7 +73,7 @@ static enum status allocate_arena(struct cuda_backend *backend, struct error *er
     return runs_reserve(backend, backend->arena + values, err);
 }
 
-/* Steps of all programs: those that were tuned so far, and all. */
+/* Steps of all programs: the number tuned so far, and the total. */
 struct tuned {
     size_t done, count;
 };

@@ -39,7 +39,7 @@ static enum status open_slot(struct cuda_backend *backend, struct cuda_slot *slo
 {
     cudaEvent_t *const events[] = {&slot->arrived, &slot->computed, &slot->fetched};
     for (size_t i = 0; i < COUNT_OF(events); i++) {
-        /* The host sleeps while it waits for the last one, so that decoding has the core. */
+        /* The host sleeps while it waits for this event, so that decoding can use the core. */
         const unsigned flags =
             cudaEventDisableTiming | (events[i] == &slot->fetched ? cudaEventBlockingSync : 0);
         TRY(cuda_check(cudaEventCreateWithFlags(events[i], flags), backend->device, "an event",
@@ -102,7 +102,7 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- where things lie ---- */
 
-/* The node that reads a value, if it is the only one, reads it once, and the value is no output. */
+/* The only node that reads a value; it must read it once, and the value must not be an output. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -242,9 +242,10 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
     return STATUS_OK;
 }
 
-/* ---- one run's work on the compute stream ---- */
+/* ---- one run on the compute stream ---- */
 
-/* Inputs, and views of them, are read where they arrived; pixels become numbers first. */
+/* Inputs and their views are read at the place of arrival; pixels are first converted to
+ * numbers. */
 static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;
@@ -362,9 +363,9 @@ bool runs_records(void)
     return !wish || strcmp(wish, "off") != 0;
 }
 
-/* The first run is not recorded: libraries and kernels load code, which a recording does not allow.
- * A graph is uploaded to the device at its first launch. This uploads it now, so that the first
- * batch does not wait for it. */
+/* The first run is not recorded, because libraries and kernels load code in it, which a recording
+ * does not allow. A graph is uploaded to the device at its first launch; this function uploads it
+ * now, so that the first batch does not wait. */
 enum status runs_capture(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
@@ -443,7 +444,7 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                       "copying the inputs", err);
 }
 
-/* All bits set is NaN in every float type, so that elements which a kernel leaves out show. */
+/* NaN in every float type has all bits set; elements that a kernel leaves out become visible. */
 static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
                           struct error *err)
 {
@@ -516,7 +517,7 @@ static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot
         size_t bytes = value_bytes(graph->outputs[i]);
         if (!bytes || program->constants[i] || (request->wanted && !request->wanted[i]))
             continue;
-        if (request->rows) /* a program of several rows gives one to each */
+        if (request->rows) /* a program for several rows gives one row to each */
             bytes = bytes / (size_t)program->rows * rows;
         TRY(fetch(backend, slot, program->result_offsets[i], bytes, err));
     }
@@ -541,7 +542,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
     if (status == STATUS_OK)
         status = copy_out(program, slot, request, err);
     if (status != STATUS_OK) {
-        runs_settle(backend); /* the caller's memory is its own again */
+        runs_settle(backend); /* the device no longer uses the caller's memory */
         slot->program = NULL;
         return status;
     }
@@ -558,7 +559,7 @@ static void spin_until(cudaEvent_t event)
     const int64_t end = clock_now() + SPIN;
     while (cudaEventQuery(event) == cudaErrorNotReady && clock_now() < end)
         __builtin_ia32_pause();
-    (void)cudaGetLastError(); /* "not ready" is an error, too; real ones are reported again */
+    (void)cudaGetLastError(); /* "not ready" is an error, too; real errors are reported again */
 }
 
 enum status runs_collect(struct backend *base, struct run_result *ret, struct error *err)
@@ -599,7 +600,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
     TRY(use_device(backend, err));
     TRY(copy_in(program, &backend->slots[i], &request, err));
     TRY(cuda_check(cudaStreamSynchronize(backend->in), backend->device, "measuring", err));
-    /* The device was idle while inputs were made: the first passes raise its clocks. */
+    /* The device was idle before; the first passes raise its clock rate. */
     int64_t start = 0;
     for (int turn = 0; turn < 2; turn++) {
         start = clock_now();
@@ -616,7 +617,7 @@ enum status runs_time(struct program *base, const void *const *inputs, int runs,
 struct cuda_profile {
     struct cuda_program *program;
     struct cuda_slot *slot;
-    cudaEvent_t *events; /* before each step, and after the last one */
+    cudaEvent_t *events; /* before each step, and after the last step */
     unsigned flags;      /* of their recording */
 };
 
@@ -635,8 +636,8 @@ static enum status enqueue_profiled(void *context, struct error *err)
     return STATUS_OK;
 }
 
-/* As one graph where that can be recorded, because a kernel may take the device less time than its
- * launch takes the host. Its second launch is what counts. */
+/* Runs as one graph if it can be recorded, because a launch may take longer than its kernel. The
+ * second launch counts. */
 static enum status run_profiled(struct cuda_profile *p, struct error *err)
 {
     struct cuda_backend *backend = p->program->backend;

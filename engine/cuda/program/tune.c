@@ -18,11 +18,11 @@ enum {
     ROUNDS = 3,
     MOST_LAUNCHES = 24, /* of a short kernel in a round */
 };
-#define ROUND_MS  2.0   /* as many launches as fit, at least one */
-#define BUDGET_MS 150.0 /* of a step, without the loading of a first launch */
+#define ROUND_MS  2.0   /* time for launches in a round; at least one launch */
+#define BUDGET_MS 150.0 /* per step, without the loading in a first launch */
 
-/* Another candidate takes less than this share of the time of the best guess. A device repeats its
- * times within a per cent or two. */
+/* A candidate replaces the best guess if it takes less than this share of its time. Repeated
+ * measurements differ by one or two per cent. */
 #define SWITCH_RATIO 0.98
 
 struct tune_measurement {
@@ -64,7 +64,7 @@ static enum status time_first(struct tune_measurement *m, double *ret_ms, struct
 {
     struct tune_timing *timing = &m->timings[*m->chosen];
     timing->launches = 1;
-    TRY(time_round(m, ret_ms, err)); /* loads what it needs, which a recording does not allow */
+    TRY(time_round(m, ret_ms, err)); /* loads code, which a recording does not allow */
     TRY(time_round(m, ret_ms, err));
     if (*ret_ms * MOST_LAUNCHES < ROUND_MS)
         timing->launches = MOST_LAUNCHES;
@@ -75,7 +75,7 @@ static enum status time_first(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* The device refuses this candidate, although it was proposed. */
+/* True if the device refuses this candidate although the library proposed it. */
 static bool is_refusal(enum status status, const struct cuda_program *program)
 {
     return status == STATUS_DEVICE && !device_failure(program->backend->device);
@@ -100,7 +100,7 @@ static enum status run_candidate(void *context, size_t candidate, struct autotun
     return STATUS_OK;
 }
 
-/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess; N chooses candidate N modulo their
+/* LENSD_CUDA_TUNING: "off" chooses candidate 0, the best guess. N chooses candidate N modulo their
  * number, so that tests can run each of them. */
 static bool is_ordered(int count, int *ret_candidate)
 {
@@ -118,7 +118,7 @@ static bool recall(const struct graph_hash *key, int count, int *ret_candidate)
     char text[TUNING_TEXT];
     int candidate, of, end = 0;
     if (!tuning_find(TUNING_CUDA, key, text) ||
-        /* NOLINTNEXTLINE(cert-err34-c): so few digits always fit */
+        /* NOLINTNEXTLINE(cert-err34-c): three digits always fit */
         sscanf(text, "%3d %3d%n", &candidate, &of, &end) != 2 || text[end] || of != count ||
         candidate < 0 || candidate >= count)
         return false;
@@ -163,7 +163,8 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* No batch ran during the measurement if none has begun that had not ended before it. */
+    /* No batch ran during the measurement if all batches begun by its end had ended before its
+     * start. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);
@@ -178,7 +179,7 @@ static void hash_text(struct graph_hash *hash, const char *text)
     graph_hash_bytes(hash, text, strlen(text));
 }
 
-/* Two builds of a version may have different kernels. */
+/* Two builds of one version may have different kernels. */
 static void hash_module(struct graph_hash *hash)
 {
     static const char here;

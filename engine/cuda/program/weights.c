@@ -23,7 +23,7 @@ enum { SLAB_LEAST = 4 << 10, SLAB_MOST = 16 << 20 };
 struct weight_slab {
     unsigned char *data;
     size_t bytes, used;
-    int users; /* uploads in it, and the session that fills it; guarded by lock */
+    int users; /* its uploads, plus 1 for the session that fills it; guarded by lock */
 };
 
 /* Bytes on a device. */
@@ -46,7 +46,7 @@ struct cuda_weight {
     enum weight_layout layout;
     enum dtype dtype;
     struct weight_upload *upload;
-    /* From cuda_weights_make(): its source and kind. */
+    /* Its source and kind, from cuda_weights_make(). */
     struct tensor *source, *beside;
     int kind;
 };
@@ -68,7 +68,7 @@ static float float_at(const struct tensor *tensor, size_t i)
 /* A packed constant: rows whose element i comes from source_of(). */
 struct weight_packing {
     size_t rows, row;
-    size_t channels, taps; /* of a convolution's weights; channels with their padding */
+    size_t channels, taps; /* of a convolution's weights; channels include padding */
 };
 
 static size_t whole_eights(size_t count)
@@ -209,7 +209,7 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
-/* From another device that has it; false when none does, or this one cannot reach it. */
+/* Copies from another device that has it; false if none has it or this one cannot reach it. */
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {
