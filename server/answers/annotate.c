@@ -1,5 +1,5 @@
-/* Draws answers: masks first, then boxes and key points, labels on top. Colours belong to classes;
- * lines and letters grow with the picture. */
+/* Draws answers: masks first, then boxes and key points, labels on top. Each class has a colour;
+ * lines and letters grow with the photo. */
 #include "server/answers/annotate.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@
 
 enum { LABEL_TEXT = 240 };
 
-/* A picture that is being drawn. */
+/* The photo to draw on. */
 struct annotation {
     struct canvas canvas;
     const struct model *model;
@@ -29,7 +29,7 @@ struct annotation {
 
 size_t annotate_bytes(const struct predict_image *image)
 {
-    /* Decoded, turned, and encoded: three bytes per pixel each. */
+    /* The decoded, the turned and the encoded photo take three bytes per pixel each. */
     return (size_t)image->width * image->height * 9;
 }
 
@@ -43,7 +43,7 @@ static void write_label(const struct annotation *a, size_t index, float share,
         snprintf(ret, LABEL_TEXT, "class %zu %.0f %%", index, (double)share * 100);
 }
 
-/* White letters on the colour; the lower left corner is at (x, y), moved into the picture. Returns
+/* Draws white letters on the colour. (x, y) is the lower left corner, moved into the photo. Returns
  * the height. */
 static float draw_label(const struct annotation *a, float x, float y, const char *text,
                         struct rgb_colour colour)
@@ -180,7 +180,7 @@ static bool is_background(const struct annotation *a, uint32_t index)
     return label && strcasestr(label, "background") != NULL;
 }
 
-/* Areas in the colours of their classes, and a list of the classes. */
+/* Draws areas in the colours of their classes, and a list of the classes. */
 static void draw_areas(const struct annotation *a, const struct segments *found)
 {
     const double pixels = (double)a->canvas.width * a->canvas.height;
@@ -208,7 +208,7 @@ static void draw_classes(const struct annotation *a, const struct predict_image 
     }
 }
 
-/* Grey in the place of the photo. */
+/* Replaces the photo by a grey image of the depth. */
 static enum status draw_depth(const struct annotation *a, const struct depth *depth,
                               struct error *err)
 {
@@ -258,7 +258,7 @@ static enum status draw_answer(const struct annotation *a, const struct predict_
 enum status annotate_image(const struct predict_image *image, enum annotate_format format,
                            uint8_t **ret, size_t *ret_size, struct error *err)
 {
-    /* It was decoded within the limits before. */
+    /* The photo was decoded within the limits before. */
     const struct image_limits none = {0};
     struct image_decoder *decoder = image_decoder_create();
     struct image photo;

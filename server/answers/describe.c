@@ -18,7 +18,7 @@
 
 /* ---- predictions ---- */
 
-/* The numbers that a device computes in; NULL where that is not known. */
+/* The number format of a device's arithmetic; NULL if unknown. */
 static const char *precision_on(const struct model_status *model, struct device_id device)
 {
     for (size_t i = 0; model && i < model->lane_count; i++)
@@ -36,7 +36,8 @@ struct described {
     } * owned;
 };
 
-/* `memory` is freed with the description; false, and freed at once: out of memory, as if NULL. */
+/* The description owns `memory` from now on. NULL means out of memory. Returns false, with `memory`
+ * freed, when out of memory. */
 static bool own(struct described *described, void *memory)
 {
     struct owned *owned = memory ? arena_alloc(described->arena, 1, sizeof *owned) : NULL;
@@ -66,7 +67,7 @@ static void describe_oriented(const struct detection *box, const struct predict_
                                          .height = box->y2 - box->y1,
                                          .angle = box->angle};
     detection_corners(box, oriented->corners);
-    /* The box around the corners, clipped to the picture. */
+    /* The box around the corners, clipped to the photo. */
     for (int k = 0; k < 2; k++) {
         float least = oriented->corners[0][k], most = least;
         for (int i = 1; i < 4; i++) {
@@ -79,7 +80,7 @@ static void describe_oriented(const struct detection *box, const struct predict_
     ret->oriented = oriented;
 }
 
-/* Puts the part of a mask into a bitmap of `width` x `height`. */
+/* Copies the mask's part into a bitmap of `width` x `height`. */
 static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t height)
 {
     size_t bytes;
@@ -92,7 +93,7 @@ static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t heig
     return pixels != NULL;
 }
 
-/* Encodes the part of the mask around its pixels. NULL: out of memory. */
+/* Encodes the part of the mask around its set pixels. NULL: out of memory. */
 static char *mask_png(struct mask_bitmap *bitmap)
 {
     struct error ignored;
@@ -113,13 +114,12 @@ struct mask_how {
     const struct describe_how *pixels; /* polygons have pixels, too; NULL: they do not */
 };
 
-/* Adds the pixels of a mask; the description owns them, also on failure. False: out of memory, or
- * how->take refused. */
+/* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of
+ * memory, or if how->take refused. */
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {
-    /* A pixel takes a byte here, and two in the text and in each of its two copies; so does a row.
-     */
+    /* A pixel, or a row, takes one byte here, and two in the text and in each of its two copies. */
     const size_t bytes = 7 * ((size_t)bitmap->width + 1) * bitmap->height;
     if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
         free(bitmap->pixels);
@@ -266,8 +266,8 @@ static bool describe_anomaly(const struct predict_image *image, const struct mas
     return !areas->count || describe_mask(&areas->items[0], how, image, described, &ret->mask);
 }
 
-/* Closes a stream of open_memstream (NULL: it could not be opened). NULL, with *text freed: out of
- * memory. */
+/* Closes a stream of open_memstream (NULL: open_memstream failed). Returns NULL, with *text freed,
+ * when out of memory. */
 static char *close_text(FILE *out, char **text)
 {
     const bool is_written = out && !ferror(out);
@@ -393,7 +393,7 @@ static bool describe_image(const struct predict_image *image, const struct model
                : describe_depth(&image->answer.depth, described, ret);
 }
 
-/* `model`: what is known of the one that answered; NULL: nothing. */
+/* `model`: the status of the model that answered; NULL: unknown. */
 static char *describe_request(const struct predict_request *request,
                               const struct model_status *model, const struct describe_how *how,
                               size_t *ret_size)

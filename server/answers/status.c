@@ -8,7 +8,7 @@
 #include "lensd_version.h"
 #include "proto/writer.h"
 
-/* A snapshot of the models, none without a model host; NULL when out of memory. */
+/* Returns a snapshot of the models (empty without a model host), or NULL when out of memory. */
 static struct model_status *take_snapshot(struct model_host *model_host, size_t *ret_count)
 {
     *ret_count = 0;
@@ -16,7 +16,7 @@ static struct model_status *take_snapshot(struct model_host *model_host, size_t 
                       : alloc_array(1, sizeof(struct model_status));
 }
 
-/* Writes nothing for a model that is no pipeline. */
+/* Writes nothing if the model is not a pipeline. */
 static void write_stages(struct writer *w, json_node *entry, const struct model_status *model)
 {
     json_node *list = model->stage_count ? write_array(w, entry, "stages") : NULL;
@@ -33,7 +33,7 @@ const char *status_state(struct model_host *model_host, bool draining)
     return states[draining ? MODEL_HOST_DRAINING : model_host_readiness(model_host)];
 }
 
-/* The devices that are quarantined for one model. */
+/* Lists the devices that are quarantined for one model. */
 static void write_quarantines(struct writer *w, json_node *entry, const struct model_status *model)
 {
     json_node *list = NULL;
@@ -49,7 +49,7 @@ static void write_quarantines(struct writer *w, json_node *entry, const struct m
     }
 }
 
-/* Why a model is not loaded; "" for others. */
+/* Returns why a model is not loaded; "" for other models. */
 static const char *unloaded_cause(const struct model_status *model)
 {
     return model->state == MODEL_UNLOADED ? unload_cause_name(model->cause) : "";

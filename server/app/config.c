@@ -23,7 +23,7 @@
 
 /* ---- names ---- */
 
-/* Whether `written`, of `length` characters, is `name`; '_' may be written for '-'. */
+/* True if `written`, of `length` characters, is `name`; '_' may replace '-'. */
 static bool is_option_name(const char *name, const char *written, size_t length)
 {
     size_t k = 0;
@@ -34,7 +34,7 @@ static bool is_option_name(const char *name, const char *written, size_t length)
 
 static const struct option *find_option(const char *name, size_t length)
 {
-    /* The options that KServe passes to the containers of its runtimes. */
+    /* KServe passes these options to the containers of its runtimes. */
     static const struct {
         const char *alias, *name;
     } aliases[] = {{"model-path", "model"},
@@ -315,7 +315,7 @@ static const char *immich_value(const char *option, const char *text, char room[
     return room;
 }
 
-/* Sets --preload to what the variables name: each has a list of models, "a,b". */
+/* Sets --preload from the variables, each a list of models such as "a,b". */
 static enum status preload_immich(struct config_reading *reading, struct error *err)
 {
     static const char *const variables[][2] = {{"CLIP__VISUAL", ""},
@@ -345,8 +345,8 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     return config_set(reading->config, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
 }
 
-/* With --immich, gives options that no other source has set the values of Immich's variables, or of
- * its service. */
+/* With --immich, fills options that no other source has set from the variables of Immich, or with
+ * the defaults of its service. */
 static enum status read_immich(struct config_reading *reading, struct error *err)
 {
     static const struct {
@@ -397,7 +397,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          nearest ? "\"? " : "", command_name(reading->config->command));
     }
     bool *set = mark_of(reading, option);
-    /* One file serves several commands: options of the others are checked, too. */
+    /* One file serves several commands, so this also checks the options of the others. */
     struct config scratch = {.command = reading->config->command};
     bool counts = !*set && option->commands & reading->config->command;
     char origin[80];
@@ -527,8 +527,8 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* Whether a text is what browsers send as Origin: a scheme and a host, nothing after them (RFC
- * 6454, section 6.2); "null" from a file or a sandbox. */
+/* True for an Origin header as browsers send it: a scheme and a host, nothing after them (RFC 6454,
+ * section 6.2), or "null" from a file or a sandbox. */
 static bool is_origin(const char *text, size_t length)
 {
     char origin[256];
@@ -707,8 +707,8 @@ static bool is_set(struct config_reading *reading, const char *name)
     return *mark_of(reading, find_option(name, strlen(name)));
 }
 
-/* A port and a Unix socket exclude each other likewise: the strongest source that sets one decides,
- * and must not set both. Call this after each source. */
+/* A port and a Unix socket also exclude each other. The strongest source that sets one decides, and
+ * must not set both. Call this after each source. */
 static enum status settle_listening(struct config_reading *reading, struct error *err)
 {
     bool by_name = reading->config->http.unix_path != NULL;

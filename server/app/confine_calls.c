@@ -90,7 +90,7 @@ static const struct call_rule basic_calls[] = {
     CALL_IF(prctl, 0, SAME, PR_SET_NAME), CALL_IF(prctl, 0, SAME, PR_GET_NAME),
     CALL_IF(prctl, 0, SAME, 0x53564d41)};
 
-/* Every thread but decode workers. */
+/* For all threads except decode workers. */
 static const struct call_rule server_calls[] = {
     /* connections */
     CALL(recvfrom), CALL(recvmsg), CALL(sendto), CALL(sendmsg), CALL(accept4), CALL(accept),

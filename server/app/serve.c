@@ -45,7 +45,7 @@
 /* Extra time after --grace in which cancelled requests still get their answers. */
 #define LAST_WORDS_MS 1000
 
-/* Work that lasts this long after --grace is stuck: the process ends without it. */
+/* Work that lasts this long after --grace is stuck; the process then ends without it. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
 #define ENDING     (-1) /* serve.end_by: the process is being ended */
@@ -98,7 +98,7 @@ static void count_reloads(struct serve *serve, int ok, int failed)
 
 /* ---- setting up ---- */
 
-/* Whether nohup(1) started the process: a closed terminal then does not end the server. Set before
+/* True if nohup(1) started the process: a closed terminal then does not end the server. Set before
  * any thread starts. */
 static bool outlives_terminal;
 
@@ -136,8 +136,8 @@ static void make_cache(const struct serve *serve)
         process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
-/* Every thread is running by now, except the loader's and those of models. Clients are served from
- * here on. */
+/* All threads run by now, except the loader's and those of models. Clients are served from here
+ * on. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -208,7 +208,7 @@ static enum status create_services(struct serve *serve, struct error *err)
     return loader_create(&loader_options, &serve->loader, err);
 }
 
-/* Warns about files that root has read and SIGHUP could not read again. */
+/* Warns about files that root has read but SIGHUP cannot read again. */
 static void warn_of_reload(const struct config *config)
 {
     const struct {
@@ -229,7 +229,7 @@ static void warn_of_reload(const struct config *config)
     }
 }
 
-/* After this, files are accessed as the user. */
+/* From here on, files are accessed as the user. */
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -528,8 +528,8 @@ static void serve_sleep_ms(int64_t milliseconds)
         ;
 }
 
-/* Sets when watch_signals() ends the process; 0: never. If it has begun to, the rest of the server
- * must stay as it is: does not return. */
+/* Sets when watch_signals() ends the process; 0: never. Does not return if watch_signals() has
+ * already begun to, because the rest of the server must not change then. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
     if (atomic_exchange(&serve->end_by, end_by) == ENDING)
@@ -663,7 +663,7 @@ static const char *wait_for_end(struct serve *serve)
     }
 }
 
-/* --check: does everything that serving begins with, without accepting connections. */
+/* --check: starts as the server does, without accepting connections. */
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
@@ -677,13 +677,13 @@ static enum status serve_check(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
-    TRY(become_user(serve, err)); /* who may lack permission to read the model */
+    TRY(become_user(serve, err)); /* the user may lack permission to read the model */
     if (serve->faces)
         TRY(faces_open(serve->faces, err));
     return loader_try(serve->loader, err);
 }
 
-/* A model that is missing may be on a file system that is mounted later. */
+/* The file system of a missing model may be mounted later. */
 static int serve_failed(const struct error *err)
 {
     const int result = process_failed(err);

@@ -17,12 +17,12 @@
 #include "engine/base/thread.h"
 #include "server/observe/log.h"
 
-/* The number of images that a model had answered at its last change. */
+/* The number of images that a model had answered when it last changed. */
 struct pulse {
     char name[128], version[16];
     uint64_t answered;
-    int64_t still_ns; /* how long no image was answered while some waited */
-    uint64_t round;   /* the last round with this model */
+    int64_t still_ns; /* time without an answered image while images waited */
+    uint64_t round;   /* the last round in which the model existed */
 };
 
 struct supervisor {
@@ -61,8 +61,7 @@ static bool take_address(struct supervisor *supervisor, const char *path)
     return true;
 }
 
-/* Returns the watchdog's interval; 0 if it is meant for another process, whose child started this
- * one. */
+/* Returns the watchdog's interval; 0 if it is meant for a parent process. */
 static int64_t watchdog_ns(void)
 {
     const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -132,12 +131,12 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
 void supervisor_reloading(struct supervisor *supervisor)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload wants to know when */
+    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload needs the time */
     supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld",
                    (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
 }
 
-/* The pulse of a model, added to the table if it is new. */
+/* Finds the pulse of a model, or adds one. */
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {
     struct pulse *unused = &supervisor->pulses[0];
@@ -179,7 +178,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; the watchdog is not told any more"));
-    /* The whole process may have been stopped meanwhile: that is no fault of a model. */
+    /* The whole process may have been stopped meanwhile; no model is to blame then. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;
     supervisor->looked = now;

@@ -1,9 +1,9 @@
 /* lensd bench: milliseconds of a forward pass on each device and for each batch size, side by side.
  *
- * Each device gets a session of its own. They take turns, one batch size after the other, so that a
- * machine that changes its pace while this runs changes it for all of them alike. What is timed is
- * session_run() alone, copies to the device and back included; decoding is not part of it. A batch
- * runs in the passes that the server would run it in. */
+ * Each device has its own session. Devices take turns, one batch size after the other, so that
+ * changes of the machine's speed affect all of them alike. Only session_run() is timed, with its
+ * copies to the device and back, but without decoding. A batch is split into the same passes as in
+ * the server. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,22 +24,22 @@ enum {
     BATCH_MAX = 1024,
     RUNS_MAX = 20000, /* of one batch size */
     ROUNDS_MIN = 3,
-    TURN = 3, /* measured runs of a turn; one more before them is not */
+    TURN = 3, /* measured runs of a turn; one run before them is not measured */
 };
 
 struct bench_batch {
     int size;
     double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
     double images_per_second;               /* by the median */
-    double speed_up;                        /* over the first device that was measured */
+    double speed_up;                        /* compared with the first measured device */
     size_t runs;
 };
 
-/* The model and the inputs with which one device is measured. */
+/* The model and the inputs to measure one device. */
 struct bench_target {
-    char id[80]; /* as the user wrote it, or as the machine names it */
+    char id[80]; /* as the user wrote it, or the machine's name for it */
     char name[96];
-    struct error problem; /* status != OK: why it is not measured */
+    struct error problem; /* status != OK: the reason why it is not measured */
     struct session *session;
     struct latency latency;
     void **inputs; /* room for the largest pass */
@@ -56,7 +56,7 @@ struct device_bench {
     int batches[BATCHES_MAX], largest;
     size_t batch_count;
     struct bench_target targets[DEVICE_MAX];
-    size_t count, loading; /* loading: which one the progress bar speaks of */
+    size_t count, loading; /* loading: index of the device in the progress bar */
 };
 
 /* ---- progress ---- */
@@ -100,7 +100,7 @@ static struct bench_target *add_target(struct device_bench *bench, const char *i
     return target;
 }
 
-/* Every usable device of the machine; those that are there and cannot be used say why. */
+/* Adds every device of the machine; unusable ones report the reason. */
 static void add_all(struct device_bench *bench)
 {
     struct device_info devices[DEVICE_MAX];
@@ -113,7 +113,7 @@ static void add_all(struct device_bench *bench)
     }
 }
 
-/* Each entry of --device by itself: one that is missing is a row that says so. */
+/* Adds each entry of --device; a missing device becomes a row with the reason. */
 static void add_named(struct device_bench *bench)
 {
     char *list = strdup(bench->config->device), *rest = list;
@@ -225,7 +225,7 @@ static void target_done(struct bench_target *target)
 
 /* ---- measuring ---- */
 
-/* A batch runs in the passes that the server would run it in. */
+/* A batch is split into the same passes as in the server. */
 static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
 {
     for (int left = batch, count; left > 0; left -= count) {
@@ -263,7 +263,7 @@ static void show_measuring(const struct device_bench *bench, double seconds)
     progress_show("measuring", total > 0 ? spent / total : 1, false);
 }
 
-/* One round: every batch size on every device that has not had its time. False: all have. */
+/* Runs every batch size once on every device with time left. Returns false if none has. */
 static bool run_round(struct device_bench *bench, int round, double seconds)
 {
     bool busy = false;
@@ -410,7 +410,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     for (size_t i = 0; i < bench->count; i++) {
         struct bench_target *target = &bench->targets[i];
         bench->loading = i;
-        /* An error in between is no failure yet: the exit status decides. */
+        /* An error of one device is no failure yet; the exit status decides. */
         struct error problem;
         if (target->problem.status == STATUS_OK &&
             bench_prepare(bench, target, &problem) != STATUS_OK)
@@ -439,7 +439,7 @@ int command_bench(const struct config *config)
     if (run_bench(bench, note, sizeof note, &err) != STATUS_OK) {
         result = process_failed(&err);
     } else {
-        /* Fine when at least one device was measured. */
+        /* The command succeeds if at least one device was measured. */
         for (size_t i = 0; i < bench->count; i++)
             if (bench->targets[i].problem.status == STATUS_OK)
                 result = 0;

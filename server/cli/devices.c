@@ -1,4 +1,4 @@
-/* lensd devices: what this machine has. */
+/* lensd devices: lists the machine's devices. */
 #include <stdio.h>
 
 #include "server/answers/status.h"

@@ -1,5 +1,5 @@
 /* lensd health: asks a running daemon whether it is ready, for HEALTHCHECK lines and scripts in
- * images that have neither shell nor curl. One request over one connection, bounded in time. */
+ * images without shell or curl. It sends one request over one connection, with a time limit. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */
 
-/* The address at which a client reaches a daemon that listens on every address. */
+/* Returns the address for clients of a daemon that listens on every address. */
 static const char *client_host(const char *host)
 {
     if (!strcmp(host, "0.0.0.0"))
@@ -41,7 +41,7 @@ static int connect_one(int family, const struct sockaddr *address, socklen_t siz
     return -1;
 }
 
-/* A connected socket, or -1 with a sentence. */
+/* Returns a connected socket; -1: failed, with a sentence in `err`. */
 static int health_connect(const char *host, int port, struct error *err)
 {
     char service[8];
@@ -83,7 +83,7 @@ static ssize_t receive(int fd, struct tls_client *tls, char *text, size_t size)
     return tls ? tls_client_receive(tls, text, size) : recv(fd, text, size, 0);
 }
 
-/* The one line of a file, without blanks around it: what goes into a header as it is. */
+/* Reads the one line of a file without blanks around it, for a header. */
 static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
                                    struct error *err)
 {
@@ -113,7 +113,7 @@ static enum status health_read_key(const char *path, char key[static KEY_MAX + 3
     return STATUS_OK;
 }
 
-/* The beginning of the answer to GET /readyz, as much as `text` holds; its length. */
+/* Gets the beginning of the answer to GET /readyz, as much as `text` holds. Returns its length. */
 static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
 {
     char request[KEY_MAX + 160];
@@ -139,7 +139,8 @@ static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *
     return length;
 }
 
-/* A TLS server answers a plain request with an alert (a record of type 21) or just closes. */
+/* A TLS server answers a plain request with an alert (a record of type 21) or closes the
+ * connection. */
 static void say_no_answer(const char *where, bool tls, const char *answer, size_t length)
 {
     if (tls)

@@ -1,4 +1,4 @@
-/* lensd inspect: what a model is, and whether lensd can run it. */
+/* lensd inspect: describes a model, and says whether lensd can run it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 /* All texts live until the end of the command. */
 struct inspection {
-    struct model *model; /* NULL when it could not be loaded */
+    struct model *model; /* NULL: not loaded */
     char *file, *name;
     bool compiles;
     char note[200];       /* of the session: why images run one by one */
@@ -28,7 +28,7 @@ struct inspection {
     size_t use_count;
     char transform[400];
     char tokenizer[200]; /* "": the model takes no texts */
-    char *second_half;   /* file of the half that takes texts, or makes masks; NULL: none */
+    char *second_half;   /* file of the half for texts or masks; NULL: none */
     const char *second_ending;
     const char *formats[IMAGE_FORMATS];
     size_t format_count;
@@ -45,7 +45,7 @@ static void inspection_done(struct inspection *in)
 
 /* ---- operators ---- */
 
-/* Of a graph: for the embedded model, which has no file to list. */
+/* Counts a graph's operators, for the embedded model, which has no file. */
 static enum status inspect_count_operators(const struct graph *graph, struct inspection *in,
                                            struct error *err)
 {
@@ -85,7 +85,7 @@ static bool is_supported(const struct inspection *in)
 
 /* ---- tensors ---- */
 
-/* "[N, 3, height, 224]": symbolic dimensions by their names. */
+/* Writes "[N, 3, height, 224]", with the names of symbolic dimensions. */
 static void describe_shape(const struct value *value, char text[static SHAPE_TEXT])
 {
     size_t used = 0;
@@ -110,8 +110,8 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 
 /* ---- the whole ---- */
 
-/* Compiles the model as `lensd serve` does first: some faults show only when shapes are known. Does
- * not run it: its loops may have no end. */
+/* Compiles the model as `lensd serve` does first, because some errors show only when shapes are
+ * known. Does not run it: its loops may be endless. */
 static enum status inspect_compile(const struct model *model, char *note, size_t size,
                                    struct error *err)
 {
@@ -131,7 +131,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (!model_is_embedded(config->model))
         TRY(model_find(config->model, &in->file, &in->name, err));
     enum status status = model_open(config->model, NULL, &in->model, &in->problem);
-    /* Missing operators are what this command lists; a broken file is an error. */
+    /* This command lists missing operators; a broken file is an error. */
     if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
         *err = in->problem;
         return status;
@@ -260,7 +260,7 @@ static void print_tensors(const char *title, struct value *const *values, size_t
     }
 }
 
-/* "title       words …", broken at blanks where a line would pass 80 columns. */
+/* Prints "title       words …", wrapped at blanks to 80 columns. */
 static void inspect_print_wrapped(const char *title, const char *text)
 {
     printf("%-12s", title);
@@ -426,7 +426,8 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w, root, NULL));
 }
 
-/* Shows the pipeline that lies there; *ret: the command's result. False: it is no pipeline. */
+/* Shows the pipeline in the folder; *ret: the command's result. Returns false if it is no
+ * pipeline. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

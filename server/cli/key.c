@@ -1,4 +1,4 @@
-/* lensd key: a new API key, and its line for the file of --api-keys. */
+/* lensd key: makes a new API key, and its line for the file of --api-keys. */
 #include <stdio.h>
 
 #include "server/app/process.h"

@@ -1,4 +1,4 @@
-/* lensd: which command, and how it ends. */
+/* lensd: selects the command and the exit status. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -92,11 +92,11 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* Output may still be buffered: a full disk shows here at the latest. */
+/* Output may still be in the buffer; a full disk is noticed here at the latest. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
-    errno = 0; /* what is left in the buffer fails as the rest did, and says why */
+    errno = 0; /* writing the rest of the buffer fails likewise, and sets it */
     failed |= fflush(stdout) != 0;
     if (!failed)
         failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
@@ -109,8 +109,8 @@ static int finish_output(int result)
     return result ? result : 1;
 }
 
-/* Each thread that allocates gets an arena of its own, for which glibc reserves 64 MB of address
- * space. If address space is limited (ulimit -v), threads share one, or it would run out. */
+/* Each thread that allocates gets its own arena, for which glibc reserves 64 MB of address space.
+ * If address space is limited (ulimit -v), threads share one arena, so that it suffices. */
 static void save_address_space(void)
 {
     struct rlimit limit;
@@ -118,8 +118,8 @@ static void save_address_space(void)
         mallopt(M_ARENA_MAX, 1);
 }
 
-/* A descriptor that was closed would become that of a file or socket, into which the log or an
- * answer is then written. Writing, and reading of 0, still fail as on a closed one. */
+/* A file or socket would get the number of a closed descriptor, and the log or an answer would be
+ * written into it. Writes to these, and reads of 0, still fail as on a closed descriptor. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     fill_standard_descriptors();
     save_address_space();
     log_find_journal();
-    /* A closed pipe or a file at its size limit is to be an error of write(), not a signal. */
+    /* A closed pipe, or a file at its size limit, must be an error of write(), not a signal. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {

@@ -1,5 +1,5 @@
-/* lensd predict: photos from files, folders and standard input through the same model host as the
- * server's. Answers are printed in the order of the photos, each as soon as it is there. */
+/* lensd predict: sends photos from files, folders and standard input through the server's model
+ * host. Prints each answer as soon as possible, in the order of the photos. */
 #include <errno.h>
 #include <glob.h>
 #include <semaphore.h>
@@ -31,11 +31,11 @@
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 #define STANDARD_INPUT "-"
 
-/* Photos that have been read and wait for their answer: enough for a batch per device and the
- * decode workers, few enough that their files take little memory. */
+/* The number of photos in memory that wait for an answer: enough for a batch per device and for the
+ * decode workers, but few enough to take little memory. */
 #define PHOTOS_AT_ONCE 32
 
-/* Room in the queue of a pipeline's stage: the most crops (`max` of pipeline.json) of all these
+/* The queue length of a pipeline's stage: the most crops (`max` of pipeline.json) of all these
  * photos. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
@@ -45,7 +45,7 @@ static volatile sig_atomic_t is_interrupted;
 
 struct photo {
     struct predict_request request;
-    struct staged_request *staged; /* NULL: the model is no pipeline */
+    struct staged_request *staged; /* NULL: the model is not a pipeline */
     uint8_t *file;
     _Atomic bool is_answered; /* set by the callback: the request, or its last part, is done */
     bool is_done;             /* all parts are */
@@ -56,14 +56,14 @@ struct prediction_run {
     struct model_host *host;
     char **paths;
     size_t count;
-    /* `places` of each: photo i has place i % places. */
+    /* There are `places` of each; photo i uses place i % places. */
     struct photo *photos;
     struct predict_image *images;
     size_t places;
     size_t begun, ended; /* photos */
     int64_t started;
     int result;       /* exit status */
-    struct error err; /* STATUS_OK, or why no further photo is begun */
+    struct error err; /* STATUS_OK, or the reason why no more photos begin */
 };
 
 static void on_interrupt(int number)
@@ -76,7 +76,7 @@ static void on_interrupt(int number)
 static void predict_on_done(struct predict_request *request)
 {
     struct photo *photo = request->context;
-    photo->is_answered = true; /* the photo may be gone from here on */
+    photo->is_answered = true; /* the photo may be freed from here on */
     sem_post(&events);
 }
 
@@ -127,7 +127,7 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
     }
 }
 
-/* Adds `count` names to the run, which takes over the texts, and frees `names`. */
+/* Adds `count` names to the run, which then owns the texts; frees `names`. */
 static enum status add_paths(struct prediction_run *run, char **names, size_t count,
                              struct error *err)
 {
@@ -167,8 +167,8 @@ static enum status add_pattern(struct prediction_run *run, const char *pattern, 
     return status;
 }
 
-/* A file, the photos of a folder, or those that a pattern such as 'photos/2026*.jpg' matches. A
- * name that matches nothing stays: the photo fails, and says why. */
+/* Adds a file, the photos of a folder, or the matches of a pattern such as 'photos/2026*.jpg'. A
+ * name without a match stays, and its photo fails with the reason. */
 static enum status add_argument(struct prediction_run *run, const char *argument, struct error *err)
 {
     struct stat info;
@@ -195,7 +195,7 @@ static void print_doubt(const struct model *model, const char *text)
     fprintf(stderr, "lensd: model '%s': %s\n", model->name, text);
 }
 
-/* Whether OUT of --annotate is the name of a picture; else it is a folder. */
+/* True if OUT of --annotate names an image file; else it is a folder. */
 static bool is_picture_name(const char *out)
 {
     const char *dot = strrchr(out, '.');
@@ -203,7 +203,7 @@ static bool is_picture_name(const char *out)
            (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
 }
 
-/* Makes the folder OUT of --annotate unless it, or a file of its name, is there. */
+/* Makes the folder OUT of --annotate unless it, or a file of its name, exists. */
 static enum status prepare_annotate(const struct config *config, size_t count, struct error *err)
 {
     const char *out = config->annotate;
@@ -224,7 +224,7 @@ static enum status prepare_annotate(const struct config *config, size_t count, s
                      strerror(errno));
 }
 
-/* Where the picture of photo `path` goes: `out` itself if it is named as a picture, else a file in
+/* The file for the annotated photo `path`: `out` itself if it names an image file, else a file in
  * the folder `out`. */
 static enum status annotated_path(const char *out, const char *path, enum annotate_format *ret,
                                   char *ret_path, size_t size, struct error *err)
@@ -249,7 +249,8 @@ static enum status annotated_path(const char *out, const char *path, enum annota
 static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
                                struct error *err)
 {
-    /* Not over another file: it could be a photo, or the drawing of one with the same name. */
+    /* Never overwrites a file: it may be a photo, or the annotated one of a photo of the same
+     * name. */
     FILE *file = fopen(path, "wbx");
     if (!file && errno == EEXIST)
         return error_set(err, STATUS_IO, "there is such a file; remove it, or name another");
@@ -264,7 +265,7 @@ static enum status write_bytes(const char *path, const uint8_t *bytes, size_t si
     return STATUS_IO;
 }
 
-/* Writes the annotated photo; says on standard error what went wrong. */
+/* Writes the annotated photo; reports errors on standard error. */
 static bool annotate_photo(const char *out, const char *path, const struct predict_image *image)
 {
     char target[4096] = "";
@@ -298,7 +299,7 @@ static enum status predict_set_size(struct model *model, const char *text, struc
     return STATUS_OK;
 }
 
-/* The models of a pipeline, and the sizes that it names. */
+/* Adds the models of a pipeline, and the sizes that the pipeline names. */
 static enum status predict_add_stages(struct model_host *model_host,
                                       const struct repository *repository, struct error *err)
 {
@@ -405,7 +406,8 @@ static void print_json_line(const char *path, const struct photo *photo)
     write_text(&w, root, "name", path);
     char *name = write_finish(&w, root, &size);
     char *answer = describe_predictions_as(&photo->request, &how, NULL);
-    /* {"name":…} and {…}: the closing brace of the first and the opening one of the second go. */
+    /* Joins {"name":…} and {…}: drops the closing brace of the first and the opening one of the
+     * second. */
     char *end = name ? strrchr(name, '}') : NULL;
     if (end && answer && answer[0] == '{')
         printf("%.*s,%s", (int)(end - name), name, answer + 1);
@@ -424,7 +426,7 @@ static int print_as_json(const struct prediction_run *run)
     size_t count, shown = 0;
     struct model_status *models = model_host_snapshot(run->host, &count);
     for (size_t i = 0; i < count; i++)
-        if (models[i].is_default) /* the pipeline, among the models of its stages */
+        if (models[i].is_default) /* the pipeline, not the models of its stages */
             shown = i;
     char *text = describe_predictions(&all, count ? &models[shown] : NULL,
                                       clock_ms(clock_now() - run->started), NULL);
@@ -473,7 +475,7 @@ static void end_photo(struct prediction_run *run)
     else
         print_image(path, image);
     if (fflush(stdout) != 0)
-        putchar('\n'); /* stays in the buffer: main() fails to write it, and says why */
+        putchar('\n'); /* stays in the buffer: main() fails to write it, and reports why */
     photo_done(photo);
     run->images[place] = (struct predict_image){0};
     show_progress(run);
@@ -481,7 +483,7 @@ static void end_photo(struct prediction_run *run)
 
 /* ---- the run ---- */
 
-/* Begins the next photo. False: run->err says why none is begun any more. */
+/* Begins the next photo. Returns false, with the reason in run->err, if none may begin. */
 static bool begin_photo(struct prediction_run *run)
 {
     const size_t place = run->begun % run->places;
@@ -497,7 +499,7 @@ static bool begin_photo(struct prediction_run *run)
     image->name = run->paths[run->begun];
     if (predict_read_file(image->name, &photo->file, &image->size, &image->preset) == STATUS_OK)
         image->data = photo->file;
-    if (is_interrupted) { /* perhaps in the middle of reading standard input */
+    if (is_interrupted) { /* perhaps while standard input was read */
         photo_done(photo);
         return false;
     }
@@ -533,7 +535,7 @@ static void continue_photo(const struct prediction_run *run, struct photo *photo
     photo->is_done = status != STATUS_OK || !part;
 }
 
-/* Returns whether a photo went on. */
+/* Returns true if a photo continued. */
 static bool continue_answered(const struct prediction_run *run)
 {
     bool has_changed = false;
@@ -567,7 +569,7 @@ static void predict_photos(struct prediction_run *run)
             while (sem_wait(&events) != 0 && errno == EINTR)
                 ;
     }
-    /* The callbacks refer to the photos: they must have returned. */
+    /* All callbacks must have returned, because they refer to the photos. */
     (void)model_host_drain(run->host, 0);
     progress_clear();
 }
@@ -577,7 +579,7 @@ static enum status prepare_run(struct prediction_run *run, struct error *err)
     for (size_t i = 0; i < run->config->argument_count; i++)
         TRY(add_argument(run, run->config->arguments[i], err));
     TRY(prepare_annotate(run->config, run->count, err));
-    /* One JSON document has all answers, so all of them are kept. */
+    /* With --json all answers are kept, because one document has them all. */
     run->places = run->config->json || run->count < PHOTOS_AT_ONCE ? run->count : PHOTOS_AT_ONCE;
     run->photos = alloc_array(run->places, sizeof *run->photos);
     run->images = alloc_array(run->places, sizeof *run->images);

@@ -1,4 +1,4 @@
-/* The answers of lensd predict as text. */
+/* Prints the answers of lensd predict as text. */
 #include <stdio.h>
 
 #include "engine/base/utf8.h"
@@ -136,7 +136,8 @@ static void print_line(const struct predict_image *image)
     printf("\n");
 }
 
-/* Prints the text of a page whose boxes a text model read; false: no text model did. */
+/* Prints the text of a page whose boxes a text model read; returns false if no text model read
+ * any. */
 static bool print_page(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;

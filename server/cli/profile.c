@@ -1,5 +1,5 @@
-/* lensd inspect --profile: where the time of a forward pass goes, layer by layer, and how near each
- * comes to what this machine's arithmetic can do. */
+/* lensd inspect --profile: shows the time of each layer of a forward pass, and how near each comes
+ * to the machine's peak. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +15,16 @@
 
 #define PROFILE_RUNS 5
 
-/* Passes that differ by more are worth a word. */
+/* Passes that differ by more get a note. */
 #define DISTURBED 1.2
 
 struct profile_layer {
     const char *name, *kernel;   /* NULL for the total … */
-    const char *precision;       /* … this also where the peak is unknown */
+    const char *precision;       /* also if the peak is unknown */
     double milliseconds, share;  /* of the whole, 0 … 1 */
-    double gflop, gflops;        /* 1e9 operations, and per second */
+    double gflop, gflops;        /* 1e9 operations; the same per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
-    bool tried;                  /* the kernel was chosen by a trial */
+    bool tried;                  /* the kernel was chosen by measurement */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -36,7 +36,7 @@ struct profile {
     struct profile_layer *layers;
     size_t count;
     struct profile_layer total;
-    struct peak peaks[PRECISION_COUNT]; /* of the precisions that layers have */
+    struct peak peaks[PRECISION_COUNT]; /* of the layers' precisions */
     int batch;
     double batch_ms; /* L(b); 0: not measured */
 };
@@ -52,7 +52,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     options.max_batch = (int)config->profile_batch;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
-    /* The choice is kept for servers, so it is made with their batches. */
+    /* Servers reuse the choice, so it is made with their batch sizes. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
@@ -68,7 +68,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     return STATUS_OK;
 }
 
-/* The batch that was asked for, or the largest that the model allows. */
+/* Sets the batch to the requested one, or the largest that the model allows. */
 static void settle_batch(const struct config *config, struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
@@ -100,8 +100,8 @@ static double profile_sum(const struct session_step *steps, size_t count)
     return ms;
 }
 
-/* The quickest pass as a whole, so that its layers add up to a time that a pass has taken: the
- * quickest of each layer, from several passes, would add up to less than any. */
+/* Keeps the quickest whole pass, so that its layers add up to the time of a real pass. The quickest
+ * times of each layer from several passes would add up to less. */
 static enum status run_passes(struct profile *profile, struct error *err)
 {
     for (int run = 0; run < PROFILE_RUNS; run++) {
@@ -173,8 +173,8 @@ static void print_layer(const struct profile_layer *layer)
            layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total");
 }
 
-/* Work is counted as the layer's definition has it, so that kernels can be compared: what does less
- * of it comes out above what the machine can do. */
+/* Work is counted from the layer's definition, so that kernels can be compared. A kernel that needs
+ * fewer operations may exceed the machine's peak. */
 static const char *note_of(const struct profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++)
@@ -185,7 +185,7 @@ static const char *note_of(const struct profile *profile)
     return NULL;
 }
 
-/* Two passes at two times: where they differ, a reader wants to know by what. */
+/* Prints both times of two passes; where they differ, a note explains it. */
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;

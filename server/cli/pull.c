@@ -27,7 +27,7 @@
 #include "server/observe/curl.h"
 
 #define LIST_MAX  ((size_t)16 << 20) /* bytes of JSON */
-#define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a file beside the model */
+#define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a file other than the model */
 #define MODEL_MAX ((size_t)16 << 30) /* bytes; lensd loads no larger file */
 #define TRIES     5
 #define HOPS      8
@@ -39,22 +39,22 @@ struct pull {
     void *handle; /* CURL */
     struct curl_list *authorization;
     char endpoint[256]; /* without a last slash */
-    size_t origin;      /* characters of its scheme, host and port */
+    size_t origin;      /* length of its scheme, host and port */
     const char *wanted; /* the .onnx file; "": not named */
     char repo[200], revision[100];
     struct hub_list files;
-    char *out, *partial; /* the new folder, and where it grows */
+    char *out, *partial; /* the new folder, and the folder of the download */
     int folder;          /* `partial`, open and locked */
 };
 
-/* The file for one answer, and what the answer's headers say. */
+/* The file for one answer, and the answer's headers. */
 struct hub_answer {
     void *handle;
     FILE *file;
     size_t have, most; /* bytes in `file`, and the most it may hold */
     size_t began;      /* of them before this answer */
     const char *shown; /* for the progress; NULL: none */
-    bool is_hub;       /* not the host that a redirect names */
+    bool is_hub;       /* false: a host to which the hub redirected */
     bool is_too_long;
     char hash[HASH_MAX + 1], why[256]; /* X-Linked-ETag or ETag; X-Error-Message */
 };
@@ -73,7 +73,7 @@ static size_t on_pulled(const char *bytes, size_t one, size_t size, void *contex
     int64_t left = -1;
     (void)one;
     if (status != 200 && status != 206)
-        return size;                  /* the text of a redirect or an error */
+        return size;                  /* ignores the text of a redirect or an error */
     if (to->began && status == 200) { /* the server ignores Range */
         if (ftruncate(fileno(to->file), 0) != 0)
             return 0;
@@ -89,7 +89,8 @@ static size_t on_pulled(const char *bytes, size_t one, size_t size, void *contex
     return size;
 }
 
-/* Copies what follows `name` in a header line, without quotes and W/ (RFC 9110, section 8.8.3). */
+/* Copies the value after `name` in a header line, without quotes and W/ (RFC 9110, section
+ * 8.8.3). */
 static bool take_header(const char *line, size_t size, const char *name, char *ret, size_t room)
 {
     const size_t length = strlen(name);
@@ -172,7 +173,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
                : no_success(status, p, to, err);
 }
 
-/* Appends a part of a path to a URL; `kept`: characters besides letters and digits that stay. */
+/* Appends a part of a path to a URL; `kept`: further characters that are not escaped. */
 static void add_escaped(char url[static URL_MAX], const char *text, const char *kept)
 {
     size_t at = strlen(url);
@@ -240,7 +241,7 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
                      p->repo, p->wanted[0] ? p->wanted : "model.onnx", p->repo, found);
 }
 
-/* Whether the model folder needs a file: the model, its external data, and text files at the top
+/* True if the model folder needs a file: the model, its external data, and text files at the top
  * (labels, preprocessing …). If the model is in a sub-folder, a text file named after a model of
  * the same name at the top is not needed. */
 static bool is_needed(const char *path, const char *model)
@@ -281,7 +282,7 @@ static bool has_hash(FILE *file, size_t size, const char *wanted)
     return ok && !strcasecmp(text, wanted);
 }
 
-/* Downloads the rest of `file`, and checks the whole. */
+/* Downloads the rest of `file`, and checks the whole file. */
 static enum status complete_file(struct pull *p, const char *path, FILE *file, struct error *err)
 {
     char url[URL_MAX];
@@ -322,8 +323,8 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
     return status;
 }
 
-/* Opens and locks the hidden folder, which each model and commit of a repository has for
- * itself: files of two commits are never mixed. */
+/* Opens and locks the hidden folder. Each model and commit of a repository has its own, so that
+ * files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
     struct stat info;

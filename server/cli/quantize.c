@@ -1,5 +1,4 @@
-/* lensd quantize: a model folder in float32 becomes one in 8 bits, with a report on how far it
- * agrees. */
+/* lensd quantize: converts a float32 model folder to 8 bits, and reports how well both agree. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -23,7 +22,7 @@
 #define MODEL_FILE  "model.onnx"
 #define REPORT_FILE "report.json"
 
-/* Fewer photos than this hold out fewer than ten. */
+/* With fewer photos than this, fewer than ten are held out. */
 #define FEW_PHOTOS 50
 
 static _Atomic int quantize_cancel;
@@ -35,7 +34,7 @@ struct quantizing {
     struct graph *graph;
     struct quantize_report report;
     char *out;    /* the folder asked for */
-    char *folder; /* that it is made in first; NULL: renamed, or removed again */
+    char *folder; /* its temporary path; NULL: renamed, or removed */
 };
 
 static void on_signal(int number)
@@ -282,7 +281,7 @@ static enum status check_photos(const struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* A layer to be quantized must have finite weights: one NaN spoils a channel's scale. */
+/* The weights of a layer to quantize must be finite: one NaN spoils a channel's scale. */
 static enum status check_weight(const struct value *weight, struct error *err)
 {
     const struct tensor *tensor = weight ? weight->known : NULL;
@@ -369,7 +368,7 @@ int command_quantize(const struct config *config)
         sigaction(SIGHUP, &action, NULL);
     const enum status status = quantize_steps(&q, &json, &err);
     progress_clear();
-    if (status == STATUS_CANCELLED) /* the interrupted step has set a text of its own */
+    if (status == STATUS_CANCELLED) /* the interrupted step has set its own text */
         (void)error_set(&err, status, "cancelled; nothing was written");
     if (status != STATUS_OK)
         result = process_failed(&err);

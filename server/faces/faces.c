@@ -16,7 +16,7 @@
 
 #include "engine/base/utf8.h"
 
-/* "lens", which marks lensd's registries, and the version of the table. */
+/* "lens", the mark of lensd's registries, and the version of the table. */
 #define APPLICATION     1818586739
 #define VERSION         1
 #define FACES_TEXT(x)   #x
@@ -65,7 +65,7 @@ static enum status end(struct faces *faces, sqlite3_stmt *statement, enum status
     return status;
 }
 
-/* Steps a statement; *ret_row: there is a row. */
+/* Steps a statement; *ret_row: true if there is a row. */
 static enum status step(struct faces *faces, sqlite3_stmt *statement, bool *ret_row,
                         struct error *err)
 {
@@ -144,8 +144,8 @@ static enum status check_form(struct faces *faces, struct error *err)
                    : STATUS_OK;
 }
 
-/* Gives lensd's file, or an empty one, mode 0600 if others have rights; leaves another program's as
- * it is. Returns 0, or -1 and sets errno. */
+/* If the file is lensd's or empty, and others have rights to it, sets mode 0600; leaves another
+ * program's file unchanged. Returns 0, or -1 and sets errno. */
 static int make_private(int fd)
 {
     enum { APPLICATION_AT = 68 }; /* in SQLite's header, 4 bytes, big-endian */
@@ -211,7 +211,8 @@ enum status faces_open(struct faces *faces, struct error *err)
 
 /* ---- people ---- */
 
-/* Refuses a vector of another model than the stored ones. The caller holds the lock. */
+/* Refuses a vector if its model differs from that of the stored vectors. The caller holds the
+ * lock. */
 static enum status check_vector(struct faces *faces, const struct face_vector *vector,
                                 struct error *err)
 {

@@ -124,7 +124,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
         mix_pixel(pixel, colour, opacity);
 }
 
-/* Returns the letter at *text, which advances past it; NULL at the end. */
+/* Returns the letter at *text and moves *text past it; NULL at the end. */
 static const char *next_letter(const char **text)
 {
     /* U+00C0 … U+00FF without their accents. */

@@ -121,7 +121,7 @@ struct source_frame frame_source(const struct preprocess *p, uint32_t width, uin
                                  kept_height};
 }
 
-/* Orientations 5 … 8 exchange rows and columns; 2, 3, 7 and 8 run against the stored columns. */
+/* Orientations 5 … 8 exchange rows and columns; 2, 3, 7 and 8 reverse the stored columns. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end)
 {

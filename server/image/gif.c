@@ -40,7 +40,7 @@ static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
     return *at < end && (*at)++;
 }
 
-/* Reads the colour table that the flags announce; false if the data ends in it. */
+/* Reads the colour table if the flags announce one; false if the data ends in it. */
 static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned flags,
                              struct gif_head *head)
 {

@@ -133,12 +133,12 @@ static enum heif_state heif_load(void)
     (void)library_load(soname, newer, COUNT_OF(newer));
     if (version() < HEIF_SAFE && !uses_old)
         return HEIF_TOO_OLD;
-    /* Loads its plug-ins, which a confined decode worker could not load. */
+    /* Loads the plug-ins now, because a confined decode worker cannot. */
     return heif.init(NULL).code == 0 ? HEIF_USABLE : HEIF_FAILED;
 }
 
-/* libheif ends the process if it gets no memory while loading. So a child loads it first: its end
- * is only an error, and an unusable libheif costs this process no memory. */
+/* libheif ends the process if memory runs out while it loads. So a child process loads it first:
+ * its end is only an error, and an unusable libheif costs this process no memory. */
 static enum heif_state heif_load_in_child(void)
 {
     int status = 0;

@@ -4,12 +4,12 @@
 #include "engine/base/size.h"
 #include "server/image/decode.h"
 
-/* A buffer above GIANT bytes is freed after SMALL_USES uses in a row that needed less than a
- * quarter of it. So one giant picture does not keep its memory in every worker, and a series of
- * giants does not fault in fresh pages each time. */
+/* Frees a buffer above GIANT bytes after SMALL_USES uses in a row that needed less than a quarter
+ * of it. So one giant photo does not keep its memory in every worker, and a series of giants does
+ * not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-/* Takes all memory that the picture will need from the budget. */
+/* Reserves all memory that the photo will need in the budget. */
 static enum status ask(struct pixel_account *account, size_t size, size_t working,
                        struct error *err)
 {
@@ -34,7 +34,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
     buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
     if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
         return STATUS_OK;
-    /* Free first, so that the peak is the larger of the two, not their sum. */
+    /* Frees first, so that the peak is the larger of the two, not their sum. */
     pixel_buffer_done(buffer);
     buffer->data = malloc(size ? size : 1);
     if (!buffer->data)

@@ -8,8 +8,8 @@
 
 #include "engine/base/size.h"
 
-/* Pillow's filters, expression for expression: the weights must be equal to the last bit (this file
- * is compiled without fused multiply-add). */
+/* Pillow's filters with the same expressions, because weights must be equal to the last bit (this
+ * file is compiled without fused multiply-add). */
 
 static double box(double x)
 {
@@ -59,7 +59,7 @@ static double lanczos(double x)
 
 static const struct filter {
     double (*weight)(double x);
-    double support; /* samples to each side, at scale 1 */
+    double support; /* samples on each side, at scale 1 */
 } filters[] = {
     [RESAMPLE_LANCZOS] = {lanczos, 3.0},  [RESAMPLE_BILINEAR] = {bilinear, 1.0},
     [RESAMPLE_BICUBIC] = {bicubic, 2.0},  [RESAMPLE_BOX] = {box, 0.5},
@@ -82,7 +82,7 @@ void resample_axis_done(struct resample_axis *axis)
     *axis = (struct resample_axis){0};
 }
 
-/* Room for the axis' outputs with windows of `length`. */
+/* Reserves memory for the axis' outputs with windows of `length`. */
 static enum status reserve_tables(struct resample_axis *axis, int length, struct error *err)
 {
     const size_t count = (size_t)axis->count;
@@ -112,8 +112,8 @@ static void set_single(struct resample_axis *axis, int i, int start)
     axis->weights[i] = 1 << RESAMPLE_BITS;
 }
 
-/* As ImagingScaleAffine of Pillow's Geometry.c: the position is a running sum, not a product, and
- * the rounding errors of the sum are part of the result. */
+/* As ImagingScaleAffine in Pillow's Geometry.c: the position is a running sum, not a product, and
+ * its rounding errors are part of the result. */
 static enum status fill_nearest(struct resample_axis *axis, struct error *err)
 {
     TRY(reserve_tables(axis, 1, err));
@@ -175,7 +175,7 @@ static void fill_output(struct resample_axis *axis, const struct filter *filter,
         scratch[t] = filter->weight((t + low - center + 0.5) * inverse);
         sum += scratch[t];
     }
-    /* Pad at the end, or at the front if the input has no more samples. */
+    /* Pads at the end, or at the front if the input has no more samples. */
     const int start = low + axis->length <= axis->in ? low : axis->in - axis->length;
     int32_t *weights = axis->weights + (size_t)i * (size_t)axis->length;
     memset(weights, 0, (size_t)axis->length * sizeof *weights);

@@ -26,7 +26,7 @@ enum { LANES = 8 };
 #define KERNELS_NAME "avx2"
 #endif
 
-/* 16 sums of 32 bits, in as many registers as they take. */
+/* 16 sums of 32 bits, in as many registers as necessary. */
 enum { REGISTERS = 16 / LANES };
 typedef int32_t words __attribute__((vector_size(LANES * 4)));
 struct sums {
@@ -56,7 +56,7 @@ INLINE void sums_add(struct sums *sums, __m128i bytes, int32_t weight)
 #endif
 }
 
-/* The sums without their fraction, clipped to bytes. */
+/* The integer parts of the sums, clipped to bytes. */
 INLINE __m128i sums_to_bytes(const struct sums *sums)
 {
 #if defined(__AVX512BW__)

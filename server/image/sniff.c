@@ -10,8 +10,8 @@
 static const uint8_t png_signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 static const uint8_t jpeg_signature[3] = {0xFF, 0xD8, 0xFF};
 
-/* The brands of an ISO base media file that are pictures (ISO/IEC 23008-12, AVIF 1.1). "mif1" is
- * any HEIF: the brands after it decide. */
+/* The brands of an ISO base media file with images (ISO/IEC 23008-12, AVIF 1.1). "mif1" is any
+ * HEIF; later brands decide. */
 static enum image_format sniff_brands(const uint8_t *data, size_t size)
 {
     static const char heic[][4] = {"heic", "heix", "heim", "heis", "hevc", "hevx"};
@@ -32,7 +32,7 @@ static enum image_format sniff_brands(const uint8_t *data, size_t size)
     return is_heif ? IMAGE_HEIC : IMAGE_UNKNOWN;
 }
 
-/* "BM" alone also begins some texts. */
+/* Some texts also begin with "BM". */
 static bool sniff_is_bmp(const uint8_t *data, size_t size)
 {
     static const uint8_t header_sizes[] = {12, 40, 52, 56, 64, 108, 124};

@@ -312,7 +312,7 @@ static enum status warp_body(struct transform *transform, const struct image *im
 static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
-    enum { SOURCE_MAX = 1 << 24 }; /* what the tables count in; libjpeg ends at 65500 anyway */
+    enum { SOURCE_MAX = 1 << 24 }; /* the tables' numbers end here; libjpeg ends at 65500 */
     if (whole->width > SOURCE_MAX || whole->height > SOURCE_MAX)
         return error_set(
             err, STATUS_TOO_LARGE,
@@ -327,7 +327,7 @@ static enum status resize_run(struct transform *transform, const struct image *w
     image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    /* Pixels that were decoded smaller still end where those of the whole picture would. */
+    /* Pixels that were decoded smaller still end at the same place as those of the whole photo. */
     const struct source_frame full = frame_source(p, larger_side(whole->info.width, whole->width),
                                                   larger_side(whole->info.height, whole->height));
     TRY(frame_of(p, full.width, full.height, &job.frame, err));

@@ -54,7 +54,7 @@ static const char *webp_chunk(const uint8_t *data, size_t size, size_t *at, cons
     return name;
 }
 
-/* The picture to decode, and its position on the canvas. */
+/* The image to decode, and its position on the canvas. */
 struct webp_frame {
     uint32_t width, height; /* of the canvas */
     uint32_t left, top;

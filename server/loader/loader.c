@@ -1,5 +1,5 @@
-/* Locks: `lock` guards the queue of jobs and nothing else; the state of tracked models belongs to
- * the loader's thread. */
+/* Locks: `lock` guards only the queue of jobs. Only the loader's thread uses the state of tracked
+ * models. */
 #include "server/loader/loader.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@
 #define QUIET_MS 500
 #define LOOK_MS  5000 /* without a word from inotify */
 
-/* A version that was tried, with the signature of its files at that time. */
+/* A version that was tried, and the signature of its files at that time. */
 struct tracked_version {
     char *name, *path;
     char version[sizeof((struct repository_version *)0)->version];
@@ -35,7 +35,7 @@ struct tracked_version {
     bool is_tried;
     bool is_seen;      /* in the last look */
     bool is_unloaded;  /* by the API: not loaded again until the API asks for it */
-    char *last_logged; /* what was last logged of a pipeline's stages; NULL: nothing */
+    char *last_logged; /* the last log text about a pipeline's stages; NULL: none */
 };
 
 struct queued_job {
@@ -55,8 +55,8 @@ struct loader {
     pthread_t thread;
     bool started;
     _Atomic int cancel;
-    _Atomic int interrupt; /* stops trials for a job, a size or the end; they are made later */
-    _Atomic int has_job;   /* stops the compiling of a size for a job or the end; likewise */
+    _Atomic int interrupt; /* stops trials for a job, a size or the end; they run later */
+    _Atomic int has_job;   /* stops compiling a size for a job or the end; it runs later */
     struct watch *watch;
 
     /* the thread's own */
@@ -112,7 +112,7 @@ static enum status check_default(const struct loader *loader, struct error *err)
                      names);
 }
 
-/* Every name of --preload has to be there. */
+/* Every name of --preload must exist. */
 static enum status check_preload(const struct loader *loader, struct error *err)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -206,7 +206,7 @@ static struct tracked_version *find_tracked(struct loader *loader, const char *n
     return NULL;
 }
 
-/* The entry of a version, a new one if need be; NULL when out of memory. */
+/* Finds or adds the entry of a version; NULL when out of memory. */
 static struct tracked_version *
 track_version(struct loader *loader, const struct repository_model *model, const char *version)
 {
@@ -236,13 +236,13 @@ static void forget_version(struct loader *loader, size_t i)
     loader->tracked[i] = loader->tracked[--loader->tracked_count];
 }
 
-/* Everything present at start has been tried; later changes are logged as such. */
+/* True if everything present at start was tried; later changes are logged as changes. */
 static bool is_running(const struct loader *loader)
 {
     return loader->started && loader->loaded_fd < 0;
 }
 
-/* Whether nothing of a model is served. */
+/* True if no version of a model is served. */
 static bool has_failed(const struct loader *loader, const char *name)
 {
     for (size_t i = 0; i < loader->tracked_count; i++)
@@ -255,7 +255,7 @@ static void log_failure(struct loader *loader, const char *name, const char *ver
                         const struct error *err)
 {
     if (!loader->options.models && !is_running(loader))
-        return; /* it ends the program, which says it */
+        return; /* this ends the program, which reports it */
     const struct tracked_version *tracked = find_tracked(loader, name, version);
     const bool is_stale = version[0] ? tracked && tracked->is_served : !has_failed(loader, name);
     const char *stale = is_stale ? "what was loaded before still answers (stale)" : NULL;
@@ -268,7 +268,7 @@ static void log_doubt(const struct model *model, const char *text)
     log_event(LOG_WARN, "model", LOG_STR("model", model->name), LOG_STR("text", text));
 }
 
-/* Warns if photos sent to the model are refused because its outputs mean nothing here. */
+/* Warns if lensd refuses photos for the model because it does not know what its outputs mean. */
 static void log_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
     struct deployment *deployment;
@@ -285,7 +285,7 @@ static void log_photos_refused(struct model_host *model_host, const char *name, 
     model_host_release(model_host, deployment);
 }
 
-/* Whether --preload names it: "a,b". */
+/* True if --preload ("a,b") names it. */
 static bool is_preloaded(const struct loader *loader, const char *name)
 {
     const size_t length = strlen(name);
@@ -298,7 +298,7 @@ static bool is_preloaded(const struct loader *loader, const char *name)
     return false;
 }
 
-/* Whether a model that has been read is only listed. */
+/* True if a model that was read is listed but not loaded. */
 static bool waits_for_request(const struct loader *loader, const struct model *model)
 {
     return loader->started &&
@@ -307,13 +307,13 @@ static bool waits_for_request(const struct loader *loader, const struct model *m
            (is_running(loader) || !is_preloaded(loader, model->name));
 }
 
-/* When a version is read, it is compiled and served, or only listed. */
+/* Why a version is read. It decides whether to serve the version or only list it. */
 enum load_reason {
     LOAD_FOUND, /* its files are new or have changed: lazy models are listed */
     LOAD_ASKED, /* by the API or a request */
 };
 
-/* Reads one version, and serves or lists it. `model` NULL: the embedded one. */
+/* Reads one version, and serves or lists it. NULL as `model`: the embedded one. */
 static enum status load_version(struct loader *loader, const struct repository_model *model,
                                 const char *version, enum load_reason reason, struct error *err)
 {
@@ -346,8 +346,9 @@ static enum status load_version(struct loader *loader, const struct repository_m
     return STATUS_OK;
 }
 
-/* A problem of the whole model has gone. The files of its versions may be what they were before it,
- * so that nothing but this ends what was said; versions that are not served are tried again. */
+/* Forgets the solved problem of a whole model. The files of its versions may be unchanged since
+ * then, so nothing else would clear the log's state. Versions that are not served are tried
+ * again. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -375,7 +376,7 @@ static enum status follow_version(struct loader *loader, const struct repository
                                   struct tracked_version *tracked, enum load_reason reason,
                                   struct error *err)
 {
-    tracked->is_tried = true; /* apart from the signature, which may be any number, also 0 */
+    tracked->is_tried = true; /* a separate flag, because a signature may be 0 */
     tracked->signature = version->signature;
     enum status status = load_version(loader, model, version->version, reason, err);
     if (status == STATUS_OK)
@@ -385,8 +386,8 @@ static enum status follow_version(struct loader *loader, const struct repository
     return status;
 }
 
-/* Versions that the policy does not want but which serve on, because those that it wants have
- * failed: they follow their files as wanted ones do. */
+/* Some versions that the policy does not want still serve, because the wanted ones failed. They
+ * follow changes of their files, too. */
 static void follow_spares(struct loader *loader, const struct repository_model *model,
                           struct error *first)
 {
@@ -402,8 +403,8 @@ static void follow_spares(struct loader *loader, const struct repository_model *
     }
 }
 
-/* Loads the wanted versions of a model that are new or have changed; `again`: all. The first
- * failure is the answer, but every version is tried. */
+/* Loads a model's wanted versions that are new or have changed; `again`: all. Tries every version,
+ * and returns the first failure. */
 static enum status load_model(struct loader *loader, const struct repository_model *model,
                               bool again, struct error *err)
 {
@@ -440,8 +441,8 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     return first.status;
 }
 
-/* Versions that are not wanted any more: those of a model that has gone, and those that another one
- * serves instead of. A version stays when what should replace it has failed. */
+/* Drops versions that are not wanted any more: those of a removed model, and those that another
+ * version replaces. A version stays if its replacement has failed. */
 static void drop_unseen(struct loader *loader, const struct repository *repository)
 {
     struct error ignored;
@@ -459,12 +460,12 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
                                            model_is_there ? tracked->version : NULL, true,
                                            &ignored);
         }
-        if (!tracked->is_unloaded) /* what the API has unloaded stays so when it comes back */
+        if (!tracked->is_unloaded) /* the API's unload outlives the removal of the files */
             forget_version(loader, i);
     }
 }
 
-/* Requests without a model are now answered by another one, or by none: log that. */
+/* Logs that another model, or none, now answers requests without a model. */
 static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
@@ -481,7 +482,7 @@ static void report_default(struct loader *loader)
     snprintf(loader->default_name, sizeof loader->default_name, "%s", name);
 }
 
-/* Logs what is wrong with a pipeline's stages, once. */
+/* Logs the problem of a pipeline's stages, once. */
 static void log_stages(struct tracked_version *tracked, const char *event, const char *text)
 {
     if (text && (!tracked->last_logged || strcmp(tracked->last_logged, text) != 0))
@@ -490,8 +491,8 @@ static void log_stages(struct tracked_version *tracked, const char *event, const
     tracked->last_logged = text ? strdup(text) : NULL;
 }
 
-/* Whether the pipelines can answer with the models that are served now. The first failure; each is
- * logged. */
+/* Checks that the pipelines can answer with the served models. Logs each failure, and returns the
+ * first. */
 static enum status check_stages(struct loader *loader, struct error *err)
 {
     struct error first = {0};
@@ -518,7 +519,7 @@ static enum status check_stages(struct loader *loader, struct error *err)
     return first.status;
 }
 
-/* Logs what a change of the models means for requests without a model and for pipelines. */
+/* Logs how a change of the models affects requests without a model, and pipelines. */
 static void report_changes(struct loader *loader)
 {
     report_default(loader);
@@ -533,7 +534,7 @@ static bool is_unloaded(const struct loader *loader, const char *name)
     return false;
 }
 
-/* One round: makes the model host serve what is on disk. Returns how many models failed. */
+/* Makes the model host serve the models on disk, once. Returns the number of failed models. */
 static size_t reconcile(struct loader *loader, const struct repository *repository,
                         struct error *err)
 {
@@ -562,7 +563,7 @@ static size_t reconcile(struct loader *loader, const struct repository *reposito
 
 /* ---- jobs ---- */
 
-/* Notes of a model's versions whether the API has unloaded them. */
+/* Marks a model's versions as unloaded by the API, or not. */
 static void set_unloaded(struct loader *loader, const char *name, bool unloaded)
 {
     for (size_t i = 0; i < loader->tracked_count; i++) {
@@ -680,8 +681,8 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
-/* Looks at the files of a version as they are now. *ret_version: in *ret, which the caller frees;
- * NULL: it is no longer there. */
+/* Reads the current files of a version. *ret_version: the version in *ret, which the caller frees;
+ * NULL: it is gone. */
 static enum status look_at_version(const struct tracked_version *tracked, struct repository *ret,
                                    const struct repository_version **ret_version, struct error *err)
 {
@@ -694,7 +695,7 @@ static enum status look_at_version(const struct tracked_version *tracked, struct
     return STATUS_OK;
 }
 
-/* Reads a version that is served again, if its files have not changed. */
+/* Reads a served version again, if its files have not changed. */
 static enum status read_again(void *context, const char *name, const char *version,
                               struct model **ret, struct error *err)
 {
@@ -714,8 +715,8 @@ static enum status read_again(void *context, const char *name, const char *versi
     return status;
 }
 
-/* Loads the next model that a request waits for, from its files as they are now. Returns whether
- * there was one. */
+/* Loads the next model that a request waits for, from its current files. Returns true if there was
+ * one. */
 static bool load_wanted(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -730,7 +731,7 @@ static bool load_wanted(struct loader *loader)
     enum status status = STATUS_OK;
     if (tracked)
         status = look_at_version(tracked, &repository, &found, &err);
-    /* A load that fails is noted in the model host's table. */
+    /* The model host's table notes a load that fails. */
     if (loader->is_embedded)
         (void)!load_version(loader, NULL, version, LOAD_ASKED, &err);
     else if (status == STATUS_OK && found)
@@ -743,8 +744,7 @@ static bool load_wanted(struct loader *loader)
     return true;
 }
 
-/* Compiles a model for a size that a pipeline names or a client has asked for. Returns whether
- * there was one. */
+/* Compiles a model for a size that a pipeline or a client needs. Returns true if there was one. */
 static bool make_size(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -764,7 +764,7 @@ static bool make_size(struct loader *loader)
 }
 
 /* Completes one version after its quick start, or compares its precisions, if that is pending.
- * Returns whether to call this again. */
+ * Returns true if the caller must call it again. */
 static bool try_precision(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -861,13 +861,13 @@ static void rescan(struct loader *loader)
     repository_done(&repository);
 }
 
-/* Does the most urgent piece of work. Returns whether there may be more. */
+/* Does the most urgent work. Returns true if there may be more. */
 static bool work_on(struct loader *loader)
 {
     return load_wanted(loader) || make_size(loader) || try_precision(loader);
 }
 
-/* For poll(): -1 where there is no end; rounded up, so that it is over afterwards. */
+/* The timeout for poll(): -1 without an end; rounded up, so that the time has passed afterwards. */
 static int ms_until(int64_t end)
 {
     const int64_t now = clock_now();
@@ -881,7 +881,7 @@ static void *loader_main(void *argument)
 {
     struct loader *loader = argument;
     bool watches = loader->options.watch && !loader->is_embedded;
-    /* Watch before acting on the first look, so that no change is missed in between. */
+    /* Watches before the first look at the files, so that no change is missed. */
     if (watches)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
@@ -903,7 +903,7 @@ static void *loader_main(void *argument)
         has_work = work_on(loader);
         if (!watches || loader->cancel)
             continue;
-        if (watch_take(loader->watch)) /* again and again while files are being written */
+        if (watch_take(loader->watch)) /* repeatedly, while files are written */
             next_look = clock_now() + QUIET_MS * MILLION;
         if (clock_now() < next_look)
             continue;

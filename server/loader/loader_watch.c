@@ -19,7 +19,7 @@ struct watch {
     char *folder;
 };
 
-/* Watching a folder again changes nothing. Recursion ends at DEPTH. */
+/* Watching a folder again changes nothing. DEPTH limits the recursion. */
 static void watch_add(const struct watch *watch, const char *folder, int depth)
 {
     if (inotify_add_watch(watch->fd, folder, EVENTS | IN_ONLYDIR) < 0 || depth == 0)
@@ -29,7 +29,7 @@ static void watch_add(const struct watch *watch, const char *folder, int depth)
         char *path;
         if (entry->d_name[0] == '.' || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
             continue;
-        watch_add(watch, path, depth - 1); /* files are refused by IN_ONLYDIR */
+        watch_add(watch, path, depth - 1); /* IN_ONLYDIR refuses files */
         free(path);
     }
     if (dir)

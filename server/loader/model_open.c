@@ -41,7 +41,7 @@ void model_tell_doubts(const struct model *model,
         "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
         "beside the .onnx file (lensd inspect shows what is done)",
         model->preprocess_source);
-    /* The default of a line of text is how PP-OCR's models were trained. */
+    /* PP-OCR's models were trained with this default for lines of text. */
     if (!model->is_configured && model->task.kind != TASK_TEXT)
         tell(model, text);
     const bool has_names =

@@ -126,7 +126,7 @@ static void line_put_escaped(struct log_line *line, const char *value)
     }
 }
 
-/* Whether a text value reads unambiguously without quotes. */
+/* True if a text value reads unambiguously without quotes. */
 static bool is_plain(const char *value)
 {
     for (const unsigned char *s = (const unsigned char *)value; *s; s++)
@@ -201,7 +201,7 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
                   const struct log_field *fields, char line[static LOG_LINE_MAX])
 {
     static const char json_cut[] = ",\"cut\":true", text_cut[] = " cut=true";
-    /* Reserves room for the `cut` mark and the end of the line. */
+    /* Reserves space for the `cut` mark and the end of the line. */
     struct log_line out = {.size = LOG_LINE_MAX - sizeof json_cut - sizeof "}\n"};
     out.text = line;
     line_put_head(&out, json, journal, time, level, fields[0].text);
@@ -225,12 +225,12 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 
 /* ---- writing ---- */
 
-/* How long the process waits at its end for the reader of standard error, in all and while nothing
- * is written. `docker stop` kills after 10 s, of which requests under way may need some. */
+/* The time that the ending process waits for the reader of standard error, in total, and without
+ * progress. `docker stop` kills after 10 s, and running requests may need some of that. */
 #define FLUSH_SECONDS 5
 #define STALL_SECONDS 1
 
-/* How long a stalled reader of standard output may delay the log. */
+/* A stalled reader of standard output may delay the log for this time. */
 #define STDOUT_WAIT_MS 1000
 
 static struct {
@@ -338,14 +338,14 @@ static void tell_lost_locked(void)
         put_locked(line, format_now(LOG_WARN, fields, line));
 }
 
-/* Whether there is something to write. After a failure only a new line causes another attempt. */
+/* True if there is something to write. After a failure only a new line causes another attempt. */
 static bool has_work_locked(void)
 {
     return writer.used > 0 || writer.banner[0] || (writer.lost > 0 && !writer.is_failing);
 }
 
-/* Writes the half that has collected lines. The other half collects new ones; its first line says
- * how many were lost in between. */
+/* Writes the full half. New lines go to the other half; its first line counts the lines lost
+ * meanwhile. */
 static void write_half_locked(void)
 {
     const char *text = writer.halves[writer.collecting];
@@ -368,7 +368,7 @@ static void write_half_locked(void)
     pthread_cond_broadcast(&writer.written);
 }
 
-/* Wakes the writer thread; without one, writes everything itself before it returns. */
+/* Wakes the writer thread. Without that thread, it writes everything before it returns. */
 static void wake_writer_locked(void)
 {
     pthread_cond_signal(&writer.filled);
@@ -410,7 +410,7 @@ bool log_start(void)
     return true;
 }
 
-/* Waits until everything is written, at most that long. */
+/* Waits until everything is written, at most `seconds`. */
 static bool wait_written_locked(int seconds)
 {
     struct timespec until;
@@ -466,7 +466,7 @@ void log_banner(const char *format, ...)
 void log_fields(enum log_level level, const struct log_field *fields)
 {
     char line[LOG_LINE_MAX];
-    const int saved = errno; /* callers may log before they read errno */
+    const int saved = errno; /* callers may log before they read it */
     if (level < log_lowest())
         return;
     put(line, format_now(level, fields, line));

@@ -23,7 +23,7 @@
 
 enum { QUEUE = 2048, BATCH = 256 };
 
-#define SEND_AFTER    (SECOND) /* how long a trace waits for others */
+#define SEND_AFTER    (SECOND) /* the time that a trace waits for others */
 #define SEND_TIMEOUT  10000L   /* ms; OTEL_EXPORTER_OTLP_TIMEOUT's default */
 #define RETRY_FIRST   (SECOND) /* doubles after each attempt */
 #define RETRY_LONGEST (30 * SECOND)
@@ -44,7 +44,7 @@ struct trace_exporter {
     int64_t oldest;  /* when records[first] came */
     int64_t stop_at; /* 0: no stop requested */
 
-    /* The members below belong to the thread. */
+    /* Only the thread uses the members below. */
     void *handle; /* CURL */
     struct curl_list *headers;
     char url[512];
@@ -90,7 +90,7 @@ static void add_number(struct writer *w, json_node *attributes, const char *key,
         write_members(w, attributes, "{key=%s value{intValue=%s}}", key, number_text(number, text));
 }
 
-/* Nanoseconds from clock_now() to the time of day. */
+/* The difference between clock_now() and the time of day, in nanoseconds. */
 static int64_t epoch(void)
 {
     struct timespec now;
@@ -149,7 +149,7 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
     const uint64_t own = strtoull(record->span, NULL, 16);
     for (size_t i = 0; i < record->phase_count; i++) {
         const struct trace_phase *phase = &record->phases[i];
-        char id[17]; /* made from that of the request's span, and different for each phase */
+        char id[17]; /* derived from the id of the request's span; different for each phase */
         snprintf(id, sizeof id, "%016llx",
                  (unsigned long long)((own ^ ((i + 1) * 0x9E3779B97F4A7C15u)) | 1));
         const struct span span = {record->trace, id,           record->span, phase->name,
@@ -158,7 +158,7 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
     }
 }
 
-/* Spans as OTLP/HTTP sends them in JSON (opentelemetry-proto 1.x, ExportTraceServiceRequest). */
+/* Writes spans in the JSON of OTLP/HTTP (opentelemetry-proto 1.x, ExportTraceServiceRequest). */
 static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *ret_size)
 {
     const int64_t since = epoch();
@@ -281,8 +281,7 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         metric_add(exporter->dropped, (double)count);
 }
 
-/* Waits until there is enough to send or the oldest is old enough. Returns 0 if nothing more will
- * come. */
+/* Waits until the batch is full or its oldest span is due. Returns 0 if no more spans will come. */
 static size_t take_batch(struct trace_exporter *exporter)
 {
     pthread_mutex_lock(&exporter->lock);

@@ -11,7 +11,7 @@
 #include "server/observe/log.h"
 #include "server/precision/probes.h"
 
-/* CPU time of the loader's thread that quantizing may take. Requests are served meanwhile. */
+/* CPU time for quantizing in the loader's thread. Requests are served meanwhile. */
 #define CALIBRATION_MS 60000.0
 
 static enum status read_photo(void *context, size_t i, float *dst, struct error *err)
@@ -78,7 +78,7 @@ enum status calibrated_read(const struct graph_hash *key, const char *cache, str
     return status;
 }
 
-/* Under another name first: another process may read the file. */
+/* Writes under another name first, because another process may read the file. */
 static enum status keep_graph(const struct graph_hash *key, const char *cache,
                               const struct graph *graph, struct error *err)
 {

@@ -1,5 +1,5 @@
-/* Choices of earlier starts, in the tuning store (engine/backend/tuning_store.h), and the store in
- * the server's words: what fails is a line of the log. The text of a choice:
+/* Keeps choices of earlier starts in the tuning store (engine/backend/tuning_store.h). Failures
+ * only cause a line in the log. The text of a choice:
  *
  *     precision bf16
  *     from_folder 0
@@ -57,7 +57,7 @@ static void hash_text(struct graph_hash *hash, const char *text)
     graph_hash_bytes(hash, text, strlen(text));
 }
 
-/* Another file under the same name is another image. */
+/* Another file of the same name is another image. */
 static void hash_file(struct graph_hash *hash, const char *path)
 {
     struct stat info;
@@ -96,7 +96,7 @@ static void hash_preparation(struct graph_hash *hash, const struct preprocess *p
     graph_hash_bytes(hash, p->std, sizeof p->std);
 }
 
-/* Another GPU under the same number. */
+/* The same number may now be another GPU. */
 static void hash_device(struct graph_hash *hash, struct device_id device)
 {
     struct device_info devices[DEVICE_MAX];

@@ -71,7 +71,7 @@ static float lattice_noise(uint32_t seed, float x, float y)
     return top + (low - top) * sy;
 }
 
-/* Noise of several scales, the finer the fainter, as in photographs. */
+/* Adds noise of several scales, weaker at finer scales, as in photographs. */
 static void draw_ground(struct dice *dice, uint8_t *rgb)
 {
     const struct colour a = dice_colour(dice), b = dice_colour(dice);
@@ -89,7 +89,7 @@ static void draw_ground(struct dice *dice, uint8_t *rgb)
         }
 }
 
-/* An ellipse or a rectangle, shaded like a solid, with soft edges. */
+/* Draws an ellipse or a rectangle, shaded like a solid, with soft edges. */
 static void draw_shape(struct dice *dice, uint8_t *rgb)
 {
     const struct colour colour = dice_colour(dice);

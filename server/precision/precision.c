@@ -1,5 +1,5 @@
-/* How --precision auto chooses: a choice of an earlier start, or trials, or fp32 where nothing else
- * is worth a trial. */
+/* Implements --precision auto: it uses the choice of an earlier start, or trials, or fp32 if no
+ * other precision is worth a trial. */
 #include "server/precision/precision.h"
 
 #include <stdarg.h>
@@ -11,17 +11,16 @@
 #include "server/precision/calibrated.h"
 #include "server/precision/internal.h"
 
-/* A pass shorter than this needs no faster precision. Skipping the trial lets small models start at
- * once. */
+/* A shorter pass needs no faster precision. Without a trial, small models start at once. */
 #define QUICK_MS 0.5
 /* Lower on a GPU: a single image is fast there for any model, but large batches can still gain. */
 #define GPU_QUICK_MS 0.1
 
-/* Share of a load's time that trials may take, and what they may take besides. */
+/* Trials may take this share of a load's time, plus a fixed time. */
 #define TRIALS_SHARE 0.25
 #define TRIALS_MS    1000.0
 
-/* The question: which precision a model gets in a session. */
+/* Which precision does a model get in a session? */
 struct question {
     const struct model *model;
     const struct precision_options *options;
@@ -69,7 +68,7 @@ const struct precision_trial *precision_chosen_trial(const struct precision_choi
     return NULL;
 }
 
-/* Appends to choice->why, after a semicolon where there is something already. */
+/* Appends to choice->why, with a semicolon before it if there is text already. */
 static void __attribute__((format(printf, 2, 3)))
 say(struct precision_choice *choice, const char *format, ...)
 {
@@ -138,7 +137,7 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
     }
 }
 
-/* Writes choice->why from the trials, beginning with the trial of the chosen precision. */
+/* Writes choice->why from the trials, the chosen precision first. */
 static void explain_trials(struct precision_choice *choice, int calibrated)
 {
     const struct precision_trial *taken = precision_chosen_trial(choice);
@@ -151,7 +150,7 @@ static void explain_trials(struct precision_choice *choice, int calibrated)
 
 /* ---- candidates ---- */
 
-/* bfloat16 and float16 gain only where the graph has products. */
+/* Only products are faster in bfloat16 and float16. */
 static bool has_products(const struct graph *graph)
 {
     for (size_t n = 0; n < graph->node_count; n++)
@@ -169,7 +168,7 @@ static void add_candidate(struct question *question, bool is_one, enum precision
 
 /* Lists the precisions besides fp32 whose instructions on this device beat it. On a GPU float16 is
  * first, and the first that passes ends the trials: float16 has three bits more than bfloat16 at
- * the same speed, so bfloat16 is only for models whose numbers exceed float16's range. / */
+ * the same speed, so bfloat16 is only for models whose numbers exceed float16's range. */
 static void find_candidates(struct question *question)
 {
     struct device_info devices[DEVICE_MAX];
@@ -205,8 +204,8 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start that can still be carried out: the 8-bit form may have gone
- * from the cache. */
+/* Finds a choice of an earlier start that is still possible: the 8-bit form may be gone from the
+ * cache. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
     struct precision_choice kept;
@@ -272,7 +271,7 @@ static enum status try_candidates(const struct question *question, const struct 
     return STATUS_OK;
 }
 
-/* Makes the 8-bit form; where that fails *ret stays NULL, and *ret_failure says why. */
+/* Makes the 8-bit form. On failure *ret stays NULL, and *ret_failure has the reason. */
 static enum status make_int8(struct question *question, struct graph **ret, int *ret_photos,
                              struct error *ret_failure, struct error *err)
 {
@@ -321,10 +320,10 @@ enum status precision_try(const struct model *model, const struct precision_opti
     graph_free(int8);
     if (gate->begin)
         gate->begin(gate->context);
-    session_release_pages(fp32); /* of the trial's batches, which requests may never need */
+    session_release_pages(fp32); /* pages of the trial's batches, which requests may never need */
     if (gate->end)
         gate->end(gate->context);
-    if (is_memory(status)) { /* temporary, so not kept as the result of a trial */
+    if (is_memory(status)) { /* temporary, so the result of the trial is not kept */
         take_only(ret, PRECISION_FP32, "there is not enough memory to compare two sessions");
         return STATUS_OK;
     }
@@ -358,7 +357,7 @@ enum status precision_session(const struct model *model, const struct precision_
     return status;
 }
 
-/* Makes the choice before there is a session. CHOICE_PENDING: only trials can tell. */
+/* Makes the choice before there is a session. CHOICE_PENDING: only trials can decide. */
 static void choose_at_once(const struct question *question, struct precision_choice *ret)
 {
     if (question->runs_as_quantized) {
@@ -379,7 +378,7 @@ static void choose_at_once(const struct question *question, struct precision_cho
     }
 }
 
-/* Ends what is pending where the session in fp32 shows that a trial is not worth it. */
+/* Ends a pending choice if the fp32 session shows that a trial is not worthwhile. */
 static void choose_by_session(const struct model *model, const struct session *fp32,
                               struct precision_choice *ret)
 {

@@ -1,5 +1,5 @@
-/* A trial runs fp32 and a candidate on the same probes in turns. The rounds that tell the speed
- * also compare answers; a candidate that is not faster is dropped after them. Then the rest of the
+/* A trial runs fp32 and a candidate on the same probes in turns. The rounds that measure the speed
+ * also compare answers; a candidate that is not faster is then dropped. Last, the rest of the
  * probes is compared, until all have run or the time for trials is over. */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
-/* Rounds that tell the speed; the first warms up. Their runs cost at most about SPEED_MS. */
+/* Rounds that measure the speed; the first warms up. Their runs cost at most about SPEED_MS. */
 #define SPEED_ROUNDS 10
 #define SPEED_MS     1500
 
@@ -17,7 +17,7 @@ void speed_add(struct speed *speed, double fp32_cost, double candidate_cost)
 {
     const double costs[SIDES] = {fp32_cost, candidate_cost};
     for (int side = 0; side < SIDES;
-         side++) /* whatever else the machine does only adds to a cost */
+         side++) /* the minimum, because other work of the machine only adds cost */
         if (speed->rounds < 2 || costs[side] < speed->least[side])
             speed->least[side] = costs[side];
     speed->rounds++;
@@ -41,14 +41,14 @@ struct trial {
     struct session *sessions[SIDES];
     struct precision_trial *ret;
     struct outputs outputs;
-    int count, batch;       /* probes; images of a batch that is timed */
-    int first, images;      /* the current batch: its first probe, how many */
+    int count, batch;       /* number of probes; images of a timed batch */
+    int first, images;      /* the current batch: its first probe, and its size */
     float *values;          /* the current batch */
-    void *numbers;          /* the same in the number format that a session reads */
+    void *numbers;          /* the same in the session's number format */
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* cancelled, or out of time */
-    int compared;           /* how many probes' answers have been compared, from the first on */
-    int again;              /* the next batch that is timed after all have been compared */
+    int compared;           /* number of probes with compared answers, from the first on */
+    int again;              /* the next batch to time once all are compared */
     struct speed speed;
     float *answers[SIDES];
     size_t each[SIDES];                    /* floats of an image's answer */
@@ -71,7 +71,7 @@ static bool is_over(const struct trial *trial)
     return clock_ms(clock_thread()) >= trial->input->cpu_deadline_ms;
 }
 
-/* session_options.on_progress: ends the candidate's compilation early. */
+/* session_options.on_progress: stops the candidate's compilation early. */
 static void on_progress(void *context, const char *phase, double fraction)
 {
     struct trial *trial = context;
@@ -115,7 +115,7 @@ static enum status trial_init(struct trial *trial, struct error *err)
 {
     struct session *reference = trial->sessions[REFERENCE], *other = trial->sessions[CANDIDATE];
     trial->count = probes_count(trial->input->probes);
-    /* A candidate may lack the larger batch sizes for lack of memory. */
+    /* A candidate may lack the larger batch sizes if memory was short. */
     trial->batch = at_most(at_most(largest_batch(reference), largest_batch(other)), trial->count);
     if (is_on_cpu(trial))
         trial->batch = at_most(trial->batch, PRECISION_TRIAL_BATCH);
@@ -143,7 +143,7 @@ static void trial_done(struct trial *trial)
     session_free(trial->sessions[CANDIDATE]);
 }
 
-/* Loads the next batch: probes that have not been compared, else any. */
+/* Loads the next batch of probes without compared answers, or any probes if all are compared. */
 static enum status load_probes(struct trial *trial, struct error *err)
 {
     if (trial->compared < trial->count) {
@@ -161,7 +161,7 @@ static enum status load_probes(struct trial *trial, struct error *err)
     return STATUS_OK;
 }
 
-/* Copies the answers of a session's last run, image after image. */
+/* Copies the answers of a session's last run, image by image. */
 static enum status keep_answers(struct trial *trial, int side, struct error *err)
 {
     size_t total;
@@ -226,8 +226,7 @@ static enum status run_side(struct trial *trial, int side, double *ret_cost, str
     return STATUS_OK;
 }
 
-/* Each round begins with the other side, so that a machine that changes its pace changes it for
- * both. */
+/* Each round begins with the other side, so that changes of the machine's speed affect both. */
 static enum status run_round(struct trial *trial, struct error *err)
 {
     double costs[SIDES];
