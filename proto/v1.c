@@ -1,5 +1,4 @@
-/* The JSON of KServe's V1 protocol: parses requests, writes classes, rows and descriptions of
- * models. */
+/* The JSON of KServe's V1 protocol: parses requests; writes classes, rows, model descriptions. */
 #include "proto/v1.h"
 
 #include <cjson/cJSON.h>

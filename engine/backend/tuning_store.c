@@ -176,8 +176,7 @@ char *tuning_folder(const char *option)
         n = asprintf(&folder, "%s", option);
     else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/' &&
-             access(home, F_OK) == 0) /* not created: the path may be a mistake */
+    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* not created */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }
@@ -348,8 +347,7 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* The file's contents, malloc'ed; NULL when out of memory. *ret_change is the newest change in
- * it. */
+/* The file's contents, malloc'ed; NULL when out of memory. *ret_change: its newest change. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];

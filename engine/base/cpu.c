@@ -156,8 +156,7 @@ static uint64_t number_in(const char *folder, const char *name)
     return strtoull(text, NULL, 10);
 }
 
-/* Cached file pages count as used in the cgroup, but the kernel reclaims them when memory is
- * short. */
+/* Cached file pages count as used in the cgroup, but the kernel reclaims them if necessary. */
 static uint64_t file_pages(const char *folder, const char *active, const char *inactive)
 {
     char path[4352], text[16384];
@@ -208,8 +207,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int affinity_cores(void)
 {
-    /* A host may have more CPUs than cpu_set_t's 1024: enlarge the set until the kernel accepts
-     * it. */
+    /* A host may have more CPUs than cpu_set_t's 1024: the set grows until the kernel accepts. */
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         size_t size = CPU_ALLOC_SIZE((size_t)cpus);

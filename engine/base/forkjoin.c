@@ -7,8 +7,7 @@
  * How long to spin: between the steps of a pass waits are short, and a spin that sees the end of a
  * wait saves a wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise
  * the awaited thread may need this very core, and spins fail repeatedly. So every thread keeps a
- * score of its recent spins. Below one half it sleeps at once, except for an occasional trial
- * spin. */
+ * score of its recent spins. Below one half it sleeps at once, except for a rare trial spin. */
 #include "engine/base/forkjoin.h"
 
 #include <errno.h>
@@ -36,8 +35,7 @@
 #define SCORE_RATE 16  /* weight of a spin: one sixteenth */
 #define TRY_EVERY  16  /* waits between trial spins when spins fail */
 
-/* WORK is a region that the member has not started and that can be taken back; BUSY one that it has
- * started. */
+/* WORK: the member has not started its region, which can be taken back; BUSY: it has started. */
 enum { GO_IDLE, GO_WORK, GO_BUSY, GO_ASLEEP, GO_END };
 
 #define LEFT_ASLEEP 0x80000000u /* the first member sleeps on `left` */
@@ -67,8 +65,7 @@ struct team {
     int count;
 };
 
-static _Thread_local struct team
-    *own; /* the team in which this thread is the first member; NULL: none yet */
+static _Thread_local struct team *own;    /* the team with this thread as its first member */
 static _Thread_local struct team *inside; /* the team whose region this thread is in; NULL: none */
 static _Thread_local int own_number;
 static _Thread_local int wanted_threads; /* 0: all */

@@ -16,8 +16,7 @@
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
-/* For the signal handler: only atomics, never freed. begin is 0 in a free guard, 1 while it is
- * filled. */
+/* For the signal handler: only atomics, never freed. begin: 0: free guard, 1: being filled. */
 struct guard {
     _Atomic uintptr_t begin, end;
     atomic_bool torn;

@@ -14,8 +14,7 @@ size_t utf8_length(const char *text, size_t left)
     size_t length = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
     if (p[0] < 0xC2 || p[0] > 0xF4 || left < length)
         return 0;
-    /* The second byte is subject to the overlong, surrogate and range rules (RFC 3629, section
-     * 4). */
+    /* The second byte obeys the overlong, surrogate and range rules (RFC 3629, section 4). */
     unsigned char low = 0x80, high = 0xBF;
     if (p[0] == 0xE0)
         low = 0xA0;

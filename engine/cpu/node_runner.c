@@ -31,11 +31,10 @@ struct node_program {
     struct node_program *next; /* used longer ago */
     const struct node *node;
     struct shape in[MOST_OPERANDS], out;
-    struct tensor
-        *constants[MOST_OPERANDS]; /* references to the constants that the program has packed */
-    size_t inputs[MOST_OPERANDS];  /* the node's input for the program's input i */
-    struct program *program;       /* NULL: not faster than the reference kernel */
-    bool in_place;                 /* the program can write directly into the caller's tensor */
+    struct tensor *constants[MOST_OPERANDS]; /* references to packed constants */
+    size_t inputs[MOST_OPERANDS];            /* the node's input for the program's input i */
+    struct program *program;                 /* NULL: not faster than the reference kernel */
+    bool in_place; /* the program can write directly into the caller's tensor */
 };
 
 static bool is_float(const struct tensor *tensor)
@@ -197,8 +196,8 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* Adds an entry in front. Its program is NULL if none could be made, so that this is not tried
- * again. */
+/* Adds an entry in front. Its program is NULL if none could be made, to prevent a second
+ * attempt. */
 static enum status add(struct backend *backend, const struct node_call *call,
                        struct node_program **ret, struct error *err)
 {

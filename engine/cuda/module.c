@@ -32,8 +32,7 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
-/* Machine code runs on its own and later minor versions of its major version; PTX on all later
- * ones. */
+/* Machine code runs on its own and later minor versions of its major version; PTX on all later. */
 static bool has_code(int version)
 {
     for (const int *built = code_of; *built; built++)

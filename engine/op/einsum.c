@@ -1,7 +1,7 @@
 /* Einsum equations: "bij,bjk->bik", "...ii->...i", "ij,jk", with spaces anywhere.
  *
- * Ellipsis dimensions are numbered from the end, so that ellipses of different lengths broadcast as
- * in numpy. */
+ * Ellipsis dimensions are numbered from the end, so that different ellipses broadcast as in
+ * numpy. */
 #include <string.h>
 
 #include "engine/op/family.h"

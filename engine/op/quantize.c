@@ -179,8 +179,7 @@ static bool is_byte(enum dtype dtype)
     return dtype == DTYPE_I8 || dtype == DTYPE_U8;
 }
 
-/* True if neighbours share a scale and the zero point is a byte, too (it may have any integer
- * type). */
+/* True if neighbours share a scale and the zero point is a byte, too (any integer type). */
 static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
 {
     const struct tensor *zero = kernel_input(args, 2);

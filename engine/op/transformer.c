@@ -1,5 +1,4 @@
-/* ONNX's Attention and RotaryEmbedding: reads and checks attributes and operands, and infers
- * outputs. */
+/* ONNX's Attention and RotaryEmbedding: checks attributes and operands, and infers outputs. */
 #include <math.h>
 #include <string.h>
 
@@ -54,8 +53,7 @@ static enum status load_flags(const struct node *node, struct attention_call *ca
     return STATUS_OK;
 }
 
-/* Divides the last dimension of a merged operand, heads * numbers per head, by the number of
- * heads. */
+/* Divides a merged operand's last dimension, heads * numbers per head, by the number of heads. */
 static enum status split_heads(const char *name, int64_t hidden, int64_t heads, int64_t *ret,
                                struct error *err)
 {

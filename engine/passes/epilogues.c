@@ -135,8 +135,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
 }
 
 /* The axis of `value` that is the last dimension (the columns) of the product of 8-bit integers
- * that makes it, directly or through a Transpose; *ret_product is that product. -1: there is
- * none. */
+ * that makes it, directly or through a Transpose; *ret_product is that product. -1: none. */
 static int column_axis(const struct edit *edit, const struct value *value,
                        struct node **ret_product)
 {

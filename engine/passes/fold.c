@@ -135,8 +135,7 @@ static void drop_unread_mask(const struct graph *graph, struct node *node)
     node->output_count = 1;
 }
 
-/* Keeps the Identity of an output that would become an input or a constant, because it must be
- * copied. */
+/* Keeps the Identity of an output that would become an input or a constant: it must be copied. */
 static void drop_identity(struct graph *graph, struct node *node)
 {
     struct value *from = node->outputs[0], *to = node->inputs[0];
@@ -356,8 +355,8 @@ static bool scale_conv(struct edit *edit, struct node *conv, const float *scale,
     return true;
 }
 
-/* True for a per-channel constant for [N, C, spatial…]: C elements along axis 1 of `rank`, or
- * one. */
+/* True for a per-channel constant for [N, C, spatial…]: C (or 1) elements along axis 1 of
+ * `rank`. */
 static bool is_per_channel(const struct value *value, int64_t channels, int rank)
 {
     if (!is_f32_constant(value))
@@ -399,8 +398,7 @@ void fold_affine_norm(const struct node *node, float *scale, float *shift)
     }
 }
 
-/* Reads the y = x * scale + shift that a node applies per channel. Returns false for other
- * nodes. */
+/* Reads the y = x * scale + shift that a node applies per channel. False for other nodes. */
 static bool affine_of(const struct node *node, const struct value *x, int64_t channels, int rank,
                       float *scale, float *shift)
 {

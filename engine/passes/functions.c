@@ -146,8 +146,7 @@ static bool is_operand(const struct node *node, const struct value *value)
     return false;
 }
 
-/* Makes `made` output i of the node, if that is wanted. Returns the value that now represents
- * it. */
+/* Makes `made` output i of the node, if that is wanted. Returns the value that represents it. */
 static struct value *bind(struct expansion *e, size_t i, struct value *made)
 {
     struct value *output = node_output(e->from, i);

@@ -122,8 +122,7 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
-/* Forms of values made during the pass are not tracked, because they are used where they are
- * made. */
+/* Forms of values made during the pass are not tracked, because they are used at once. */
 static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
@@ -503,8 +502,7 @@ static void follow(struct layout_pass *layout, struct node *node)
 void pass_layout(struct edit *edit)
 {
     struct graph *graph = edit->graph;
-    /* Values that the pass adds are used where they are made; forms are kept only for the
-     * others. */
+    /* Values that the pass adds are used where they are made; only others have forms. */
     struct layout_pass layout = {
         .edit = edit,
         .graph = graph,

@@ -109,8 +109,8 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     return support;
 }
 
-/* A node whose activations must all have one type stays float32 if it makes a float32 output of the
- * graph. */
+/* A node whose activations must all have one type stays float32 if it makes a float32 graph
+ * output. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     bool any = false;

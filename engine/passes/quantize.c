@@ -69,8 +69,7 @@ static int store(const struct ends *to, float real)
                                  to->zero->known->dtype == DTYPE_I8);
 }
 
-/* Adds a table after node n that clamps its stored numbers, whose order is that of the real
- * ones. */
+/* Adds a table after node n that clamps its stored numbers, which keep the real order. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {

@@ -188,8 +188,7 @@ bool quantize_product(struct edit *edit, struct node *product)
                                   : quantize_gemm(edit, product, product, NULL);
 }
 
-/* True if the bias of a column of zeros is rounded away, because tools give such columns a scale of
- * 1. */
+/* True if the bias of a column of zeros is rounded away, because tools give them a scale of 1. */
 static bool loses_bias(const struct node *matmul, const struct value *bias, int64_t columns)
 {
     const struct tensor *weights = matmul->inputs[3]->known, *scales = matmul->inputs[4]->known;

@@ -203,8 +203,7 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression; ret gets the results of the last node. Returns false if they cannot be
- * used. */
+/* Runs the expression; ret gets the results of the last node. False if they are unusable. */
 static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {

@@ -282,8 +282,7 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Now downwards. Where a step is not an access map, the view starts again before or after
-     * it. */
+    /* Now downwards: where a step is not an access map, the view restarts before or after it. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {

@@ -1,5 +1,4 @@
-/* Finds norms whose readers are all products, and moves the spread of their channels into the
- * weights. */
+/* Finds norms whose readers are all products, and moves their channels' spread into the weights. */
 #include "engine/quantize/quantize_smooth.h"
 
 #include <math.h>

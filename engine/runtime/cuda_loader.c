@@ -15,8 +15,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct cuda_module *loaded;
 static char why_not[256];
 
-/* Loads `path`. Returns false if there is no such file, or, with why_not set, if it cannot be
- * used. */
+/* Loads `path`. Returns false if there is none, or, with why_not set, if it is unusable. */
 static bool try_path(const char *path)
 {
     if (access(path, F_OK) != 0)

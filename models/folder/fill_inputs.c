@@ -1,6 +1,6 @@
 /* Fills a graph's additional inputs, so that it needs only a photo: sizes by which a detector
  * scales its boxes, thresholds, and inputs in lensd.json. They become nodes of the graph. Boxes
- * must be in pixels of the model's input, as from other detectors, so a size is always that of this
+ * must be in pixels of the model's input, as from other detectors, so sizes are those of this
  * input. */
 #include <cjson/cJSON.h>
 #include <stdio.h>

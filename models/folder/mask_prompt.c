@@ -53,7 +53,7 @@ static bool fix_shape(struct value *input)
     return true;
 }
 
-/* Replaces an input by one of float32. The file's nodes read the elements that `used` (int64, [n])
+/* Replaces an input by a float32 one. The nodes read the elements that `used` (int64, [n])
  * selects. */
 static bool pick_used(struct edit *edit, size_t i, struct value *all, int axis, struct value *used)
 {

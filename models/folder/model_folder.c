@@ -103,8 +103,7 @@ static bool ends_with(const char *name, const char *ending)
     return length > tail && !strcmp(name + length - tail, ending);
 }
 
-/* True for weights of a framework that models/export/ supports, or a model in ONNX Runtime's
- * format. */
+/* True for weights of a framework that models/export/ supports, or a model in ORT format. */
 static bool is_weights(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
@@ -203,8 +202,7 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* The files of a model's halves in its folder: for photos, and for texts or the decoder of masks
- * (SAM). */
+/* The files of a model's halves in its folder: for photos, and for texts or SAM's mask decoder. */
 static const struct {
     const char *photos, *second, *ending; /* of the second's name */
 } halves[] = {
@@ -306,8 +304,7 @@ enum status model_find_half(const char *folder, char **ret, const char **ret_end
     return find_text_within(folder, ret, err);
 }
 
-/* Sets `file`, half of the model in `folder`. Other files are searched beside it, then in
- * `folder`. */
+/* Sets `file`, half of the model in `folder`. Other files are beside it, or in `folder`. */
 static enum status set_half(struct model_place *place, const char *file, const char *folder,
                             struct error *err)
 {

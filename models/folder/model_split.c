@@ -146,7 +146,7 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
 }
 
 /* Replaces tokens by ones. No vector depends on them any more; a 1 means that its word is present.
- * A file may have very many, so an Expand makes them when a session is compiled, within its memory
+ * A file may have very many, so an Expand makes them when a session is compiled, within its
  * limit. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {

@@ -454,8 +454,7 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     return used;
 }
 
-/* Adds remarks on settings with which a processor makes images of several sizes, but lensd of
- * one. */
+/* Adds remarks on settings that make images of several sizes; lensd makes only one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
 {
     const cJSON *size = get(json, "size");

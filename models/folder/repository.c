@@ -326,8 +326,7 @@ static bool ends_in_onnx(const char *name, size_t *ret_stem)
     return length > 5 && !strcmp(name + length - 5, ".onnx");
 }
 
-/* Refuses DIR/NAME beside DIR/NAME.onnx, because the order of a folder must not decide between
- * them. */
+/* Refuses DIR/NAME beside DIR/NAME.onnx, because a folder's order must not decide. */
 static void refuse_twins(struct repository_model *model)
 {
     model->version_count = 0;

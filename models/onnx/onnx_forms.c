@@ -437,8 +437,7 @@ static void grid_modes(struct onnx_rewrite *r)
                                           : mode);
 }
 
-/* Coordinates are asymmetric, and the nearest pixel is the one below, or above if the image
- * shrinks. */
+/* Coordinates are asymmetric, and the nearest pixel is below, or above if the image shrinks. */
 static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
@@ -528,8 +527,7 @@ static void quantize_as_13(struct onnx_rewrite *r)
     r->node->opset = 13;
 }
 
-/* Returns operand `at` of an operator on 8-bit tensors as float; its scale and zero point follow
- * it. */
+/* Returns operand `at` of an operator on 8-bit tensors as float; scale and zero point follow it. */
 static struct value *dequantized(struct onnx_rewrite *r, size_t at)
 {
     struct value *const inputs[3] = {node_input(r->node, at), node_input(r->node, at + 1),

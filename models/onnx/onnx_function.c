@@ -72,8 +72,7 @@ static bool is_recursive(const struct scope *scope, const Onnx__FunctionProto *f
     return false;
 }
 
-/* Binds the call's attributes, with references resolved; the function's defaults apply to missing
- * ones. */
+/* Binds the call's attributes, references resolved; missing ones get the function's defaults. */
 static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *call,
                                    const Onnx__FunctionProto *function, struct scope *scope,
                                    const Onnx__AttributeProto **bindings,
@@ -139,8 +138,7 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
     return STATUS_OK;
 }
 
-/* Binds outputs that no node of the function makes: an input that is returned becomes an
- * Identity. */
+/* Binds outputs that no node of the function makes: a returned input becomes an Identity. */
 static enum status bind_results(const Onnx__NodeProto *call, const Onnx__FunctionProto *function,
                                 struct scope *scope)
 {
@@ -219,8 +217,7 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
     scope_done(&scope);
     free(bindings);
     free(renamed);
-    /* The outermost call is the one that a user can find in the file; a chain would fill the
-     * text. */
+    /* A user can find the outermost call in the file; a chain would be too long. */
     return status == STATUS_OK || caller->calls
                ? status
                : error_prefix(import->err, "in function '%.60s'", function_name);

@@ -7,8 +7,7 @@
  *
  * The copy omits large data: raw_data of tensors becomes a reference into the original bytes, so
  * that loading a file needs memory for the file and the tensors, but no third copy. Nested messages
- * get a length of fixed width (a varint padded to 5 bytes, which is legal), filled in at their
- * end. */
+ * get a length of fixed width (a varint padded to 5 bytes, which is legal), filled in later. */
 #include "models/onnx/onnx_wire.h"
 
 #include <limits.h>

@@ -1,8 +1,7 @@
 /* Converts a graph to ONNX's messages, which protobuf-c packs directly into the file without
  * copying tensors.
  *
- * All messages lie in one arena. Recursion follows the nesting of bodies, which the importer
- * bounds. */
+ * All messages lie in one arena. The importer bounds the nesting of bodies, and so recursion. */
 #include "models/onnx/onnx_write.h"
 
 #include <errno.h>
@@ -50,8 +49,7 @@ static const struct value *origin_of(const struct value *value)
     return value;
 }
 
-/* *ret is the name of `object`, which is called `name`, with a suffix if another object has that
- * name. */
+/* *ret is the name of `object`, which is called `name`, with a suffix if that is taken. */
 static enum status unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
                                const void *object, char **ret)
 {

@@ -1,5 +1,4 @@
-/* Calibrates, chooses by measured error the layers that stay in float32, and compares with
- * float32. */
+/* Calibrates, chooses by measured error which layers stay float32, and compares with float32. */
 #include "models/quantize/quantize_model.h"
 
 #include <malloc.h>
@@ -45,9 +44,8 @@ struct quantize_state {
     float *photo; /* prepared */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float
-        *answers[2]; /* fp32's for `tried` photos, then for `held_out` ones; one of a candidate's */
-    size_t each;     /* numbers of an answer */
+    float *answers[2]; /* fp32's of `tried`, then `held_out` photos; a candidate's */
+    size_t each;       /* numbers of an answer */
     int tried, held_out;
     struct task_answer *decoded; /* fp32's for the photos held out; NULL: no boxes, no text */
     struct quantizer *quantizer;
@@ -204,8 +202,7 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     if (!dst)
         return STATUS_OK;
     outputs_read(&q->outputs, 1, dst);
-    /* Scores whose softmax is these probabilities, so that small ones count in a correlation,
-     * too. */
+    /* Scores whose softmax is these probabilities, so that correlations count small ones, too. */
     for (size_t k = 0; q->outputs.is_vector && q->model->has_probabilities && k < each; k++)
         dst[k] = logf(fmaxf(dst[k], LEAST_PROBABILITY));
     return STATUS_OK;

@@ -7,7 +7,7 @@
 
 #include "engine/base/size.h"
 
-/* PP-OCR's ratio of height to width above which a crop is turned, and its distance of rows in
+/* PP-OCR's ratio of height to width above which a crop is turned, and its row distance in
  * pixels. */
 #define TURN_RATIO   1.5
 #define ROW_DISTANCE 10

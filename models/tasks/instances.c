@@ -2,7 +2,7 @@
  *
  * YOLO's mask is where the sum of prototypes times the box's factors, interpolated to the photo, is
  * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's masks are
- * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's are
+ * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's:
  * logits. */
 #include <math.h>
 #include <stdlib.h>

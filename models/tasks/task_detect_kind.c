@@ -184,8 +184,7 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts, size_
                            (int64_t)(facts->label_count + extras));
 }
 
-/* Reads "[17, 3]": the number of key points, and of the numbers of each. Takes COCO's if there is
- * no text. */
+/* Reads "[17, 3]": the number of key points, and of numbers in each. COCO's without a text. */
 static bool read_points(const char *text, struct task *task)
 {
     char *end = NULL;
@@ -537,8 +536,7 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* Decides the task of a text model, or of half of a model for photos and texts: a vector per
- * row. */
+/* Decides the task of a text model, or half of a model for photos and texts: a vector a row. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;

@@ -228,8 +228,7 @@ static bool add_bytes(const struct token_model *model, const char *text, size_t 
     return true;
 }
 
-/* Splits the text into symbols. Returns false if a character is unknown and there is no token for
- * it. */
+/* Splits the text into symbols. Returns false if an unknown character has no token. */
 static bool split_characters(const struct token_model *model, const char *text, size_t size,
                              struct word *word)
 {

@@ -54,8 +54,7 @@ bool character_is_nonspacing(uint32_t c)
 
 bool character_is_word(uint32_t c)
 {
-    /* Alphabetic, M, Nd, Pc and Join_Control. Of Alphabetic, circled and squared Latin letters are
-     * So. */
+    /* Alphabetic, M, Nd, Pc and Join_Control. Of Alphabetic, circled and squared Latin are So. */
     return is_in(c, BIT(LU) | BIT(LL) | BIT(LT) | BIT(LM) | BIT(LO) | BIT(MN) | BIT(MC) | BIT(ME) |
                         BIT(ND) | BIT(NL) | BIT(PC)) ||
            c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||

@@ -45,8 +45,7 @@ static void put(struct text_parts *to, const char *text)
     text_parts_add(to, text, strlen(text));
 }
 
-/* Writes the set at the start of a pattern. Returns its length in the pattern, 0 if there is
- * none. */
+/* Writes the set at the start of a pattern. Returns its length in the pattern, or 0. */
 static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
 {
     for (size_t i = 0; i < COUNT_OF(sets); i++) {
@@ -182,8 +181,7 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* An empty match advances the search by a character; right after a match it does not
-         * count. */
+        /* An empty match advances the search by a character; not right after a match. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

@@ -226,8 +226,7 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* Variables that lensd's other programs read, and those that Kubernetes sets for a service named
- * lensd. */
+/* Variables of lensd's other programs, and those that Kubernetes sets for a service named lensd. */
 static bool is_foreign(const char *name, const char *value)
 {
     static const char *const known[] = {"SHARED",      "FAMILIES",    "SKIP_PACKAGES",
@@ -464,8 +463,7 @@ static bool names_device(const char *name, size_t length)
            strspn(name + 5, "0123456789") >= length - 5;
 }
 
-/* Several machines may share their settings: a limit for another machine's device is ignored with a
- * note. */
+/* Several machines may share their settings: an absent device's limit causes only a note. */
 static void note_memory(struct config *config, const char *option, const char *names, size_t length)
 {
     if (!config->memory_note[0])

@@ -297,8 +297,8 @@ static void allow_gpus(struct file_rules *rules)
 
 #define RIGHT(name) (UINT64_C(1) << CAP_##name)
 
-/* Other people's files, --user with the owner of its files, ports below 1024, and memory that CUDA
- * locks. */
+/* Other people's files, --user with the owner of its files, ports below 1024, CUDA's locked
+ * memory. */
 static const uint64_t kept_rights = RIGHT(DAC_OVERRIDE) | RIGHT(DAC_READ_SEARCH) | RIGHT(FOWNER) |
                                     RIGHT(CHOWN) | RIGHT(SETUID) | RIGHT(SETGID) |
                                     RIGHT(NET_BIND_SERVICE) | RIGHT(IPC_LOCK);

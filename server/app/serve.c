@@ -136,8 +136,7 @@ static void make_cache(const struct serve *serve)
         process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
-/* All threads run by now, except the loader's and those of models. Clients are served from here
- * on. */
+/* All threads run by now, except the loader's and those of models. Clients may now connect. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -169,8 +168,7 @@ static enum status find_user(struct serve *serve, struct error *err)
     return user ? process_find_user(user, &serve->user, err) : STATUS_OK;
 }
 
-/* Checks shared by serving and --check: the model exists, and no existing file is overwritten by
- * mistake. */
+/* Checks shared by serving and --check: the model exists, and no file is overwritten by mistake. */
 static enum status create_services(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -622,8 +620,7 @@ static void log_loading(const struct serve *serve)
     free(models);
 }
 
-/* Waits for a signal that ends the server (returns its name) or for a model that fails to load
- * (NULL). */
+/* Waits for a signal that ends the server (returns its name) or for a failed load (NULL). */
 static const char *wait_for_end(struct serve *serve)
 {
     bool is_said = false;

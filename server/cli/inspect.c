@@ -426,8 +426,7 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w, root, NULL));
 }
 
-/* Shows the pipeline in the folder; *ret: the command's result. Returns false if it is no
- * pipeline. */
+/* Shows the pipeline in the folder; *ret: the command's result. False: no pipeline. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

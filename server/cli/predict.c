@@ -35,8 +35,7 @@
  * decode workers, but few enough to take little memory. */
 #define PHOTOS_AT_ONCE 32
 
-/* The queue length of a pipeline's stage: the most crops (`max` of pipeline.json) of all these
- * photos. */
+/* A stage's queue length: the most crops (`max` of pipeline.json) of all these photos. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
 /* Posted by callbacks and by the signal handler; the main thread waits for it. */
@@ -249,8 +248,7 @@ static enum status annotated_path(const char *out, const char *path, enum annota
 static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
                                struct error *err)
 {
-    /* Never overwrites a file: it may be a photo, or the annotated one of a photo of the same
-     * name. */
+    /* Never overwrites a file: it may be a photo, or the result of one of the same name. */
     FILE *file = fopen(path, "wbx");
     if (!file && errno == EEXIST)
         return error_set(err, STATUS_IO, "there is such a file; remove it, or name another");
@@ -406,8 +404,7 @@ static void print_json_line(const char *path, const struct photo *photo)
     write_text(&w, root, "name", path);
     char *name = write_finish(&w, root, &size);
     char *answer = describe_predictions_as(&photo->request, &how, NULL);
-    /* Joins {"name":…} and {…}: drops the closing brace of the first and the opening one of the
-     * second. */
+    /* Joins {"name":…} and {…}: drops both braces between them. */
     char *end = name ? strrchr(name, '}') : NULL;
     if (end && answer && answer[0] == '{')
         printf("%.*s,%s", (int)(end - name), name, answer + 1);

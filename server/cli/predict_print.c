@@ -136,8 +136,7 @@ static void print_line(const struct predict_image *image)
     printf("\n");
 }
 
-/* Prints the text of a page whose boxes a text model read; returns false if no text model read
- * any. */
+/* Prints the text of a page whose boxes a text model read; false if no text model read any. */
 static bool print_page(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;

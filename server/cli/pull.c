@@ -89,8 +89,7 @@ static size_t on_pulled(const char *bytes, size_t one, size_t size, void *contex
     return size;
 }
 
-/* Copies the value after `name` in a header line, without quotes and W/ (RFC 9110, section
- * 8.8.3). */
+/* Copies the value of header `name`, without quotes and W/ (RFC 9110, section 8.8.3). */
 static bool take_header(const char *line, size_t size, const char *name, char *ret, size_t room)
 {
     const size_t length = strlen(name);

@@ -211,8 +211,7 @@ enum status faces_open(struct faces *faces, struct error *err)
 
 /* ---- people ---- */
 
-/* Refuses a vector if its model differs from that of the stored vectors. The caller holds the
- * lock. */
+/* Refuses a vector of another model than the stored ones. The caller holds the lock. */
 static enum status check_vector(struct faces *faces, const struct face_vector *vector,
                                 struct error *err)
 {

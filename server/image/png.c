@@ -149,8 +149,7 @@ static void set_transforms(png_structp png, png_infop info)
     png_set_strip_alpha(png);
 }
 
-/* Rows are written straight into the picture; an interlaced file visits every row in each of seven
- * passes. */
+/* Writes rows straight into the picture; an interlaced file visits each row in seven passes. */
 static void png_read_pixels(struct png_reader *reader, struct pixel_buffer *buffer, uint32_t width,
                             uint32_t height)
 {

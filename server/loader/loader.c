@@ -1,5 +1,4 @@
-/* Locks: `lock` guards only the queue of jobs. Only the loader's thread uses the state of tracked
- * models. */
+/* Locks: `lock` guards only the queue of jobs. Only the loader's thread uses tracked models. */
 #include "server/loader/loader.h"
 
 #include <errno.h>
@@ -347,8 +346,7 @@ static enum status load_version(struct loader *loader, const struct repository_m
 }
 
 /* Forgets the solved problem of a whole model. The files of its versions may be unchanged since
- * then, so nothing else would clear the log's state. Versions that are not served are tried
- * again. */
+ * then, so nothing else would clear the log's state. Unserved versions are tried again. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -491,7 +489,7 @@ static void log_stages(struct tracked_version *tracked, const char *event, const
     tracked->last_logged = text ? strdup(text) : NULL;
 }
 
-/* Checks that the pipelines can answer with the served models. Logs each failure, and returns the
+/* Checks that the pipelines can answer with the served models. Logs each failure; returns the
  * first. */
 static enum status check_stages(struct loader *loader, struct error *err)
 {
@@ -715,8 +713,7 @@ static enum status read_again(void *context, const char *name, const char *versi
     return status;
 }
 
-/* Loads the next model that a request waits for, from its current files. Returns true if there was
- * one. */
+/* Loads the next model that a request waits for, from its current files. True if there was one. */
 static bool load_wanted(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -819,7 +816,7 @@ static void load_first(struct loader *loader)
     if (loader->options.models && failed > 0)
         sum_up(loader);
     repository_done(&loader->first);
-    /* Without --models there is one model, or one pipeline and its stage models; any failure is
+    /* Without --models there is one model, or one pipeline and its stage models; a failure is
      * fatal. */
     bool lost =
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;

@@ -1,4 +1,4 @@
-/* Formats log events as text or JSON; a thread writes them, so that no caller waits for the log's
+/* Formats log events as text or JSON; a thread writes them, so that callers never wait for the
  * reader. */
 #include "server/observe/log.h"
 

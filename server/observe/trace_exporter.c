@@ -123,8 +123,7 @@ static json_node *write_span(struct writer *w, json_node *list, const struct spa
     return attributes;
 }
 
-/* Writes the request's span and one for each phase; names follow OpenTelemetry's conventions for
- * HTTP. */
+/* Writes the request's span and one for each phase; names follow OpenTelemetry's HTTP rules. */
 static void write_record(struct writer *w, json_node *list, const struct trace_record *record,
                          int64_t since)
 {

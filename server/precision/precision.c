@@ -204,8 +204,7 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start that is still possible: the 8-bit form may be gone from the
- * cache. */
+/* Finds a choice of an earlier start that is still possible: its 8-bit form may be deleted. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
     struct precision_choice kept;

@@ -49,8 +49,7 @@ float SIMD_NAMED(sum_row)(const float *x, size_t n)
     return result;
 }
 
-/* Sums the squares of the differences from `mean`, and the differences, which are the error of
- * `mean`. */
+/* Sums the squares of the differences from `mean`, and the differences (the error of `mean`). */
 static float row_square_sum(const float *x, float mean, size_t n, float *ret_difference)
 {
     const vec m = vec_set(mean);

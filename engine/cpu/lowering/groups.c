@@ -3,8 +3,7 @@
  * Each image is read three times, with the pixels divided among the threads: for the sums of each
  * channel, which give the groups' means; for the squared differences, which give the variances; and
  * for the results, (x - mean) * factor + shift per channel. The mean is rounded. If it is much
- * larger than the deviation its error matters, so the mean of the differences is subtracted,
- * too. */
+ * larger than the deviation its error matters, so the mean difference is subtracted, too. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -1,7 +1,6 @@
 /* lensd's own row kernels on 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
  * QLinearAdd, QLinearMul, and channels-last MaxPool, QLinearAveragePool and
- * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels run other
- * cases. */
+ * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels run the rest. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"

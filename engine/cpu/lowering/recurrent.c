@@ -147,8 +147,8 @@ static void unit_multiply(const struct recurrent_step *s, const struct recurrent
     s->simd->gemm(&g, u->last - u->first);
 }
 
-/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL if its sequence has
- * ended. */
+/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL after its
+ * sequence. */
 static const float *unit_source(const struct recurrent_step *s, const struct recurrent_unit *u,
                                 size_t step, size_t n, size_t *ret_t)
 {

@@ -197,8 +197,7 @@ static bool locate_taps(const struct own_product *p, const unsigned char *src,
     return false;
 }
 
-/* Copies the window of a result, converted to the operand type. Neighbouring taps often form one
- * run. */
+/* Copies the window of a result, in the operand type. Neighbouring taps often form a run. */
 static void gather_row(const struct own_product *p, const unsigned char *src,
                        struct product_position at, const unsigned char **taps, unsigned char *to)
 {
@@ -480,8 +479,7 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Finds the results whose windows are inside, and the offsets of taps. Returns false when out of
- * memory. */
+/* Finds the results whose windows are inside, and the offsets of taps. False: out of memory. */
 static bool describe_taps(struct own_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];

@@ -122,8 +122,7 @@ static enum status weight_alloc(struct backend *backend, struct weight *weight, 
     return STATUS_OK;
 }
 
-/* Replaces the weight's bytes by equal ones of another session, or offers them to other
- * sessions. */
+/* Replaces the weight's bytes by equal ones of another session, or offers them to others. */
 static void block_take(struct backend *backend, struct weight *weight)
 {
     struct memory_budget *memory = backend->options.memory;

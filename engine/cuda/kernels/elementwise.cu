@@ -64,7 +64,7 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-/* A thread handles EACH neighbours of the innermost dimension, in which an operand's step is 1 or
+/* A thread handles EACH neighbours of the innermost dimension, where an operand's step is 1 or
  * 0. */
 template <int EACH, typename T>
 __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int step)

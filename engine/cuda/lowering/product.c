@@ -13,8 +13,7 @@
 enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
 /* The maximum number of products of a batch per call. Some of cuBLASLt's kernels count them along
- * the grid's z, which ends at 65535. The test stand-in takes fewer, so that tests reach the
- * limit. */
+ * the grid's z, which ends at 65535. The test stand-in takes fewer, to test the limit. */
 #ifdef LENSD_FAKE_CUDA
 enum { MOST_MEMBERS = 1000 };
 #else

@@ -244,8 +244,7 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
 
 /* ---- one run on the compute stream ---- */
 
-/* Inputs and their views are read at the place of arrival; pixels are first converted to
- * numbers. */
+/* Inputs and their views are read at the place of arrival; pixels are converted first. */
 static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;

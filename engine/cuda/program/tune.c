@@ -163,7 +163,7 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* No batch ran during the measurement if all batches begun by its end had ended before its
+    /* No batch ran during the measurement if all batches that began before its end ended before its
      * start. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;

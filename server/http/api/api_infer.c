@@ -312,8 +312,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* A body without JSON is the single input: an image, with or without a length prefix, or one
- * row. */
+/* A body without JSON is the single input: an image (length prefix or not), or one row. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {

@@ -15,8 +15,7 @@
 #include "server/http/transport/respond.h"
 #include "server/schedule/runtime/parts.h"
 
-/* Size of one prediction in an answer (label, index and probability), and the label's part of
- * it. */
+/* Size of one prediction in an answer (label, index and probability), and of its label. */
 #define PREDICTION_BYTES 64
 #define LABEL_BYTES      20
 
@@ -306,8 +305,7 @@ void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
-    /* Wait first, because the model host may finish and resume the exchange before submit
-     * returns. */
+    /* Wait first: the model host may resume the exchange before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
         model_host_submit(x->server->options.model_host, request, &retry_after_s, &err) ==
@@ -384,8 +382,7 @@ void submission_await(struct exchange *x, struct predict_request *request,
         run(x);
         return;
     }
-    exchange_wait(x, request,
-                  x->finish); /* first, because it may be loaded before the next call returns */
+    exchange_wait(x, request, x->finish); /* first: the load may end at once */
     if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;

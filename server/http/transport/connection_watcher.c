@@ -185,7 +185,7 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* Whether a client that has been reading since `since` is too slow. If it is not, its period starts
+/* Whether a client that has been reading since `since` is too slow. If not, its period starts
  * again. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
@@ -195,8 +195,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
     if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here. Allow the whole answer its time at the minimum
-         * rate. */
+        /* The kernel does not count bytes here. Allow the time of the whole answer. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }

@@ -390,8 +390,7 @@ static void end_delay(void *context)
 }
 
 /* Delays a request whose client was refused a moment ago: suspends it; on_request() is called again
- * later, as for a new one. Meanwhile only the part of the body that libmicrohttpd has read uses
- * memory. */
+ * later, as for a new one. Meanwhile only the part of the body that was read uses memory. */
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;

@@ -444,8 +444,7 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     return true;
 }
 
-/* Reads grpc-timeout: up to eight digits and a unit. Keeps a malformed value, which is then
- * refused. */
+/* Reads grpc-timeout: up to eight digits and a unit. Keeps a malformed value, refused later. */
 static void read_timeout(struct grpc_call *call)
 {
     static const struct {

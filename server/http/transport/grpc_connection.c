@@ -496,7 +496,7 @@ static void feed_calls(struct grpc_connection *c)
     }
 }
 
-/* Marks the connection busy or idle: a busy one is not closed to make room, and a drain waits for
+/* Marks the connection busy or idle: a busy one is not closed to make room, and drains wait for
  * it. */
 static bool note_phase(struct grpc_connection *c)
 {

@@ -422,8 +422,7 @@ static bool read_message(struct zmq_server *server)
     return true;
 }
 
-/* Ends the calls that are late and retries those that are due. Returns the milliseconds until the
- * next one. */
+/* Ends late calls and retries due ones. Returns the milliseconds until the next one. */
 static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();

@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS INT64_C(20000000) /* period of the arrival rate: bursts are short */
+#define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define LATE_FRACTION   0.9 /* an image with less than this share of a pass left counts as late */

@@ -34,7 +34,7 @@ static size_t class_of(int priority, bool is_large)
 
 static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
 {
-    /* Clients may choose keys that collide, so keys are mixed, and there are as many buckets as
+    /* Clients may choose keys that collide, so keys are mixed; there are as many buckets as
      * clients. */
     key *= 0x9E3779B97F4A7C15u;
     return &queue->buckets[(key >> 32) & queue->bucket_mask];
@@ -171,8 +171,7 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
-/* True if the client of the class's oldest image has more than its share, so that clients take
- * turns. */
+/* True if the client of the class's oldest image has more than its share, so clients take turns. */
 static bool takes_turns(const struct queue_class *class, size_t c)
 {
     if (class->clients < 2)

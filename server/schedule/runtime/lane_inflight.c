@@ -103,8 +103,7 @@ static void inflight_begin(struct lane *lane, const struct batch *taken)
     inflight->copy_in_ms = clock_ms(clock_now() - inflight->begun);
 }
 
-/* The time when the device has nearly finished the oldest batch in flight and needs the next
- * one. */
+/* The time when the device has nearly finished the oldest batch in flight and needs the next. */
 static int64_t nearly_free(struct lane *lane)
 {
     static const int64_t at_least = 100000, share = 8;
@@ -116,8 +115,7 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches for the device: with `waits`, waits until it is nearly free; else takes closed
- * ones. */
+/* Takes batches for the device: `waits`: waits until it is nearly free; else takes closed ones. */
 static void inflight_fill(struct lane *lane, bool waits)
 {
     struct batch batch;

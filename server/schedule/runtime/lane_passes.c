@@ -1,5 +1,4 @@
-/* The passes of one batch: whole, or split down to single failing images; and the clients'
- * results. */
+/* The passes of one batch: whole, or split down to failing images; and the clients' results. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>
@@ -337,8 +336,7 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct im
 }
 
 /* Runs one sub-batch, unless `ran` is its result, and answers it, unless it must be split and run
- * again, or the device is the cause. `*has_probed`: the device has been probed since the batch was
- * taken. */
+ * again, or the device is the cause. `*has_probed`: it was probed since the batch was taken. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
                                         struct image_range part, const struct outcome *ran,
                                         bool is_retry, bool is_last, bool *has_probed)

@@ -223,8 +223,7 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
             err, STATUS_NOT_FOUND,
             "there is no model '%.128s', which --default-model names; this server has: %s",
             host->options.default_model, names);
-    if (model_host_state(host) ==
-        MODEL_HOST_LOADING) { /* a pipeline that becomes the default may be loaded */
+    if (model_host_state(host) == MODEL_HOST_LOADING) { /* a default pipeline may be ready */
         if (ret_retry_after_s)
             *ret_retry_after_s = table_retry_after_locked(host);
         return error_set(err, STATUS_NOT_READY,
@@ -530,8 +529,7 @@ void predict_request_free_results(struct predict_request *request)
 
 /* --- states and the end --- */
 
-/* `first` is the entry of a pipeline's first stage, whose description is the pipeline's, or
- * NULL. */
+/* `first` is the entry of a pipeline's first stage, with the pipeline's description, or NULL. */
 static void fill_model_status(const struct model_entry *entry, const struct model_entry *first,
                               struct model_status *ret)
 {

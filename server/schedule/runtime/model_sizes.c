@@ -75,8 +75,7 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
     return false;
 }
 
-/* A free place, or the place of the least recently used size that no pipeline names; NULL if there
- * is none. */
+/* A free place, or the place of the least recently used size that no pipeline names; or NULL. */
 static struct deployment **spare_place_locked(const struct model_host *host,
                                               struct model_entry *entry, bool may_be_free)
 {
@@ -290,8 +289,7 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
     return NULL;
 }
 
-/* Records the sizes of a model that the pipeline's stages name. STATUS_CONFIG for the first without
- * a place. */
+/* Records the sizes of a model that the pipeline's stages name. STATUS_CONFIG: no place left. */
 static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
                               struct deployment_size seen[static DEPLOYMENT_SIZES],
                               size_t *seen_count, struct error *err)

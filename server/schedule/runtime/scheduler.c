@@ -24,8 +24,7 @@ static int depth_of(const struct scheduler_options *options)
 }
 
 /* Number of buffers of max_batch images. In addition to the batcher's lanes * depth + 2, enough
- * that every worker can hold a ticket while all lanes run and one buffer waits, for any batch
- * size. */
+ * that every worker can hold a ticket while all lanes run and one buffer waits, for any batch. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
