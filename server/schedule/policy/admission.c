@@ -8,8 +8,7 @@
 #include "engine/base/clock.h"
 
 #define RETRY_MAX_S   60
-#define SHARE_DIVISOR 8 /* share of the queue that is reserved for clients with few images in it   \
-                         */
+#define SHARE_DIVISOR 8 /* share of the queue reserved for clients with few images */
 
 /* The slower of the two stages that every image passes: the workers that prepare, then the lanes. A
  * lane becomes free, runs full batches (all lanes together at `rate`), then this one. */
