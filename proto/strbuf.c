@@ -92,7 +92,7 @@ const double exact_powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/* Whether digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
+/* True if digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
  * is the double nearest to the decimal, and the float nearest to that double is the one nearest to
  * the decimal. Only if the double lies exactly between two floats must it equal the decimal, which
  * an integer that a double holds does. */

@@ -79,7 +79,7 @@ static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, 
         add_inner(to, field->id, &inner);
 }
 
-/* Whether a value is "", 0 or false, which proto3 leaves out. */
+/* True if a value is "", 0 or false, which proto3 leaves out. */
 static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
     if (field->type == PROTOBUF_C_TYPE_STRING)

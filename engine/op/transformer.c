@@ -369,7 +369,7 @@ static double bias_of(const struct attend_call *a, int64_t image, int64_t head, 
     return !a->mask_is_bool ? bias : bias != 0 ? 0 : -INFINITY;
 }
 
-/* Computes the probabilities of one row's keys in a->row, and its earlier scores in a->shown. */
+/* Computes one row's probabilities in a->row, and its scores at call->stage in a->shown. */
 static void attend_row(struct attend_call *a, const double *q, int64_t image, int64_t head,
                        int64_t row)
 {

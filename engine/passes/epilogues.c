@@ -11,7 +11,7 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
     struct epilogue clip = {.activation = ACTIVATION_CLIP};
     if (node->op != OP_CLIP)
         return op_activation(node, ret);
-    /* an empty or NaN interval keeps its own kernel */
+    /* a Clip with an empty or NaN interval is not merged */
     if (!edit_clip_limits(node, &clip.alpha, &clip.beta) || !(clip.alpha <= clip.beta))
         return false;
     *ret = clip;

@@ -242,7 +242,7 @@ static double margin(double squares, int count)
 {
     if (count < 2)
         return INFINITY;
-    const double t = 1.645 + 1.75 / (count - 1); /* Student's, within 1 % for 8 numbers or more */
+    const double t = 1.645 + 1.75 / (count - 1); /* Student's t, within 1 % from 8 numbers on */
     return t * sqrt(squares / (count - 1) / count);
 }
 

@@ -118,7 +118,7 @@ static void outline_keep(struct outline *outline, struct corner corner)
     outline->has_line = false;
 }
 
-/* Whether a line from the anchor to the corner passes all corners between them. */
+/* True if a line from the anchor to the corner passes all corners between them. */
 static bool outline_fits(const struct outline *outline, double x, double y)
 {
     return !outline->has_line || (outline->left_x * y - outline->left_y * x >= 0 &&

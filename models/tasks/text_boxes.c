@@ -69,7 +69,7 @@ static void text_map_done(struct text_map *map)
 
 /* ---- parts ---- */
 
-/* Whether a pixel is text after the dilation, if there is one: cv2.dilate() with a 2 x 2 kernel of
+/* True if a pixel is text after the dilation, if there is one: cv2.dilate() with a 2 x 2 kernel of
  * ones, anchored at its bottom right pixel. */
 static bool is_text(const struct text_map *map, uint32_t x, uint32_t y)
 {

@@ -309,8 +309,8 @@ static bool layout_init(struct attention_layout *l, const struct access_map *wal
     return l->rows && (even || l->columns);
 }
 
-/* Chooses blocks of about two of the product's, so that their scores stay in the cache, and all
- * keys at once unless their scores would not fit. */
+/* Chooses blocks about twice as large as the product's, so that scores stay in the cache. If there
+ * are few keys, takes all of them at once. */
 static void attention_divide(struct attention_step *s)
 {
     enum { ALL_AT_ONCE = 1024, PORTION = 512 };

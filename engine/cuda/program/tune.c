@@ -29,7 +29,7 @@ struct tune_measurement {
     struct cuda_step *step;
     struct cuda_program *program;
     int *chosen;         /* the candidate that the step runs */
-    enum status refusal; /* the last one; STATUS_OK: none */
+    enum status refusal; /* the last candidate's; STATUS_OK: none refused */
     struct tune_timing {
         int launches; /* of a round; 0: not known yet */
         cudaGraphExec_t recorded;

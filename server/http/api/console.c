@@ -1,4 +1,4 @@
-/* The models as the console needs them. */
+/* Lists the models for the console. */
 #include <stdlib.h>
 
 #include "proto/writer.h"

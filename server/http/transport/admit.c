@@ -194,7 +194,7 @@ static void check_target(struct exchange *x)
         respond_error(x, &err);
 }
 
-/* Whether the list "a.example,b.example" contains `name` of `length` bytes, or is "*". */
+/* True if the list "a.example,b.example" contains `name` of `length` bytes, or is "*". */
 static bool admit_is_listed(const char *list, const char *name, size_t length)
 {
     if (!strcmp(list, "*"))

@@ -185,7 +185,7 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* Whether a client that has been reading since `since` is too slow. If not, its period starts
+/* True if a client that has been reading since `since` is too slow. If not, its period starts
  * again. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {

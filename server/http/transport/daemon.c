@@ -151,7 +151,7 @@ static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const
     return MHD_YES;
 }
 
-/* Whether check_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the library
+/* True if check_head() has to check what this libmicrohttpd has parsed. From 0.9.77 on the library
  * has a strict mode. */
 static bool mhd_parses_leniently(void)
 {
@@ -509,7 +509,7 @@ static enum MHD_Result handle(struct exchange *x)
     return x->state == EXCHANGE_SUSPENDED ? MHD_YES : send_answer(x);
 }
 
-/* Whether a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
+/* True if a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
  * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer: without trailers
  * they are CR LF. */
 static bool has_clear_end(const struct exchange *x)

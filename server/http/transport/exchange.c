@@ -1,4 +1,4 @@
-/* What a handler may do with its exchange besides answering: read a header, wait, use an offload
+/* Operations of a handler on its exchange besides answering: read a header, wait, use an offload
  * thread. And what every carrier does with an exchange. */
 #include "server/http/transport/exchange.h"
 
@@ -126,7 +126,7 @@ static const char *forwarded_for(const struct exchange *x)
     return x->forwarded[0] ? x->forwarded : NULL;
 }
 
-/* Whether a penalty may delay the request: not a probe or dashboard. */
+/* True if a penalty may delay the request: not a probe or dashboard. */
 static bool may_wait(const char *method)
 {
     return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));

@@ -159,7 +159,7 @@ static void exchange_over(struct grpc_call *call, const char *outcome)
     exchange_free(x);
 }
 
-/* Whether a stream is between two messages. */
+/* True if a stream is between two messages. */
 static bool is_between(const struct grpc_call *call)
 {
     return call->state == CALL_READING && call->is_stream && call->prefix_size == 0;
@@ -741,7 +741,7 @@ static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t
     return limit_ms && now - call->since >= limit_ms * MILLION;
 }
 
-/* Whether the client reads its answer too slowly. If it does not, its period starts again. */
+/* True if the client reads its answer too slowly. If it does not, its period starts again. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
     if (!call_is_late(call, limit_ms, now))

@@ -127,7 +127,7 @@ static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
     return nghttp2_session_get_stream_user_data(session, stream);
 }
 
-/* Whether the call's handler has run since before the current read. */
+/* True if the call's handler has run since before the current read. */
 static bool has_worked(nghttp2_session *session, int32_t stream)
 {
     const struct grpc_call *call = call_of(session, stream);
@@ -351,7 +351,7 @@ static bool shake_hands(struct grpc_connection *c)
     return goes_on;
 }
 
-/* Whether a header block exceeds every limit without ending. */
+/* True if a header block exceeds every limit without ending. */
 static bool has_endless_header(struct grpc_connection *c, size_t more)
 {
     c->header_bytes += more;
@@ -374,7 +374,7 @@ static void refuse_http1(struct grpc_connection *c)
     c->is_ending = c->refused_http1 = true;
 }
 
-/* Whether the first bytes are a request line, not HTTP/2's preface. */
+/* True if the first bytes are a request line, not HTTP/2's preface. */
 static bool is_http1(const uint8_t *bytes, size_t size)
 {
     const uint8_t *end = memchr(bytes, '\r', size);

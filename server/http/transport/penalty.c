@@ -72,7 +72,7 @@ struct penalty *penalty_add(struct penalty_table *table, uint64_t client)
     return &penalty_claim(table, client)->penalty;
 }
 
-/* Whether a penalty has ended: the client was answered since, or its refusal is a second old. */
+/* True if a penalty has ended: the client was answered since, or its refusal is a second old. */
 static bool is_over(const struct penalty *penalty, int64_t now)
 {
     return !penalty->refused || now - penalty->refused >= SECOND;

@@ -61,7 +61,7 @@ int proxy_pending_fd(const struct proxy_pending *proxied)
     return proxied->epoll_fd;
 }
 
-/* Whether a connection from this address must begin with a header. */
+/* True if a connection from this address must begin with a header. */
 static bool proxy_pending_expects(const struct proxy_pending *proxied, int fd,
                                   const struct sockaddr *address)
 {

@@ -332,7 +332,7 @@ void http_server_stop_accepting(struct http_server *server)
         (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* Whether some clients are not accepted yet. */
+/* True if some clients are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     const struct http_daemon *daemon = server->daemon;

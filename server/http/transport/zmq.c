@@ -260,7 +260,7 @@ static bool has_place(const struct zmq_call *call)
                                  : server->question_count <= QUESTIONS;
 }
 
-/* Whether the model may still be loaded before the deadline. */
+/* True if the model may still be loaded before the deadline. */
 static bool call_may_try_again(const struct zmq_call *call)
 {
     return !call->seen.has_tensor && has_place(call) && call->exchange->answer.status == 503 &&
