@@ -441,9 +441,13 @@ Test(tokenizer, time_grows_with_the_text)
         snprintf(path, sizeof path, FIXTURES "%s", names[i]);
         struct tokenizer *tokenizer = open_folder(path);
         for (size_t u = 0; u < COUNT_OF(units); u++) {
-            const double small = least_time(tokenizer, units[u], 8 << 10);
-            const double large = least_time(tokenizer, units[u], 64 << 10);
-            cr_expect_lt(large, 45 * small + 1e-4,
+            double small, large;
+            int rounds = 20; /* a busy machine slows one of them for a while; the square always */
+            do {
+                small = least_time(tokenizer, units[u], 8 << 10);
+                large = least_time(tokenizer, units[u], 64 << 10);
+            } while (large >= 28 * small + 1e-4 && --rounds);
+            cr_expect_gt(rounds, 0,
                          "%s, \"%s\": 64 kB take %g times as long as 8 kB", names[i], units[u],
                          large / small);
         }
