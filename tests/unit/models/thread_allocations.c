@@ -182,7 +182,7 @@ static enum status list_onnx(const struct job *job, struct error *err)
 
 static enum status scan_repository(const struct job *job, struct error *err)
 {
-    struct repository repository;
+    struct repository repository = {0}; /* stays so if the scan fails */
     enum status status = repository_scan(job->path, &repository, err);
     for (size_t i = 0; status == STATUS_OK && i < repository.count; i++)
         if (repository.models[i].problem.status == STATUS_NO_MEMORY)
