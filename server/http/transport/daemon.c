@@ -39,10 +39,7 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-/* Of a connection, beside --max-header: its headers' nodes and the head of its answer.
- * libmicrohttpd writes zeros to the whole pool after each request, so that all of it is resident.
- */
-#define POOL_BYTES (3 * 1024)
+#define POOL_BYTES (32 * 1024) /* of a connection; half of it is the read buffer */
 
 static const char *outcome(const struct exchange *x, bool was_cut,
                            enum MHD_RequestTerminationCode how)
@@ -633,7 +630,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
     struct MHD_OptionItem items[] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
-        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + o->max_header), NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
         {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores it */
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
