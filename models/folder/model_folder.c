@@ -340,6 +340,26 @@ static enum status find_half(struct model_place *place, struct error *err)
     return status;
 }
 
+/* Refuses a folder that has one half of a model. */
+static enum status refuse_lone_half(const char *folder, struct error *err)
+{
+    for (size_t i = 0; i < COUNT_OF(halves); i++) {
+        const char *const names[] = {halves[i].photos, halves[i].second};
+        char *photos = folder_join(folder, names[0]), *second = folder_join(folder, names[1]);
+        const bool has_memory = photos && second;
+        const bool has_photos = has_memory && is_file(photos);
+        const bool has_second = has_memory && is_file(second);
+        free(photos);
+        free(second);
+        TRY(check_memory(has_memory, "while looking for a model", err));
+        if (has_photos != has_second)
+            return error_set(err, STATUS_NOT_FOUND,
+                             "there is %s, but no %s; add it, because this model has two halves",
+                             names[has_second], names[has_photos]);
+    }
+    return STATUS_OK;
+}
+
 /* True if `path` is FOLDER/`ending`; then *ret_folder is malloc'ed (NULL: out of memory). */
 static bool is_half_at(const char *path, const char *ending, char **ret_folder)
 {
@@ -418,7 +438,9 @@ static enum status find_in_folder(struct model_place *place, const char *version
         place->file = survey.only;
         survey.only = NULL;
     } else if (status == STATUS_OK) {
-        status = nothing_found(&survey, err);
+        status = refuse_lone_half(folder, err);
+        if (status == STATUS_OK)
+            status = nothing_found(&survey, err);
     }
     free(survey.only);
     free(survey.checkpoint);

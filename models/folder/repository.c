@@ -382,6 +382,12 @@ static enum status check_stages(const struct repository *repository,
             return error_set(err, STATUS_MODEL,
                              "stage %zu is the pipeline '%.100s' itself; name a model", i + 1,
                              name);
+        const char *half = strrchr(name, '.'); /* NAME.detection */
+        if (!model && repository->is_immich && half)
+            return error_set(err, STATUS_MODEL,
+                             "%.*s/%s/model.onnx is missing; add it, because detection and "
+                             "recognition go together",
+                             (int)(half - name), name, half + 1);
         if (!model)
             return error_set(err, STATUS_MODEL,
                              "stage %zu names the model '%.100s', and there is none; put it into a "
@@ -403,7 +409,8 @@ static void check_pipelines(struct repository *repository)
         if (!model->stages || model->problem.status != STATUS_OK ||
             check_stages(repository, model, &model->problem) == STATUS_OK)
             continue;
-        (void)error_prefix(&model->problem, "%.200s/" PIPELINE_FILE, model->path);
+        (void)error_prefix(&model->problem, "%.200s%s", model->path,
+                           repository->is_immich ? "" : "/" PIPELINE_FILE);
         model->version_count = 0;
     }
 }
@@ -560,7 +567,7 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
 
 enum status repository_scan_immich(const char *folder, struct repository *ret, struct error *err)
 {
-    struct repository repository = {0};
+    struct repository repository = {.is_immich = true};
     return scan_done(&repository, scan_immich(&repository, folder, err), ret);
 }
 

@@ -40,6 +40,7 @@ struct repository_model {
 struct repository {
     struct repository_model *models; /* sorted by name */
     size_t count;
+    bool is_immich; /* repository_scan_immich() */
 };
 
 /* Lists the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself. An entry has a problem if it

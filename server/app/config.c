@@ -181,7 +181,8 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                              "--text cannot be combined with a photo ('%.80s'); give one of them",
                              words[0]);
         if (count == 0 && !reading->config->text)
-            return error_set(err, STATUS_CONFIG, "no photo given; use: lensd %s MODEL PHOTO…",
+            return error_set(err, STATUS_CONFIG,
+                             "no photo given; use: lensd %s MODEL PHOTO…, or --text TEXT",
                              command_name(reading->config->command));
         return STATUS_OK;
     }

@@ -27,7 +27,10 @@ static enum status open_text_model(const struct config *config, struct model **r
     enum status status = model_open(half ? half : config->model, NULL, ret, err);
     free(half);
     if (status == STATUS_OK && !deployment_takes_texts(*ret)) {
-        status = error_set(err, STATUS_INVALID, "model '%s' takes no texts", (*ret)->name);
+        status = error_set(err, STATUS_INVALID,
+                           "model '%s' takes no texts; name a folder with a half for texts and a "
+                           "tokenizer",
+                           (*ret)->name);
         model_free(*ret);
     }
     return status;

@@ -89,6 +89,8 @@ async function showDoors(host, model, models, zmq) {
   const endpoint = /^\d+$/.test(zmq) ? `tcp://127.0.0.1:${zmq}` : /:\/\//.test(zmq) ? zmq : `tcp://${zmq}`;
   if (zmq && ["detection", "pose", "instance-segmentation"].includes(model.task) && !model.pipeline)
     rows.push(["Frigate, in its configuration", `detectors: {lensd: {type: zmq, endpoint: ${JSON.stringify(endpoint)}}}`]);
+  if (!rows.length)
+    rows.push(["lensd's own: no other API takes this model", curlLine("--data-binary @photo.jpg", `predict?model=${path}`)]);
   host.replaceChildren(...rows.flatMap(([name, line]) => {
     const pre = element("pre", "", line);
     pre.tabIndex = 0;

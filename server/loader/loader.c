@@ -161,8 +161,10 @@ enum status loader_create(const struct loader_options *options, struct loader **
         status =
             error_set(err, STATUS_NOT_FOUND,
                       "%.200s: there is no model in this folder; put each in a sub-folder of its "
-                      "own (NAME/model.onnx), or start with --watch, which waits for them",
-                      options->models);
+                      "own (%s), or start with --watch, which waits for them",
+                      options->models,
+                      options->is_immich ? "clip/NAME, facial-recognition/NAME, ocr/NAME"
+                                         : "NAME/model.onnx");
     if (status != STATUS_OK) {
         loader_free(loader);
         return status;

@@ -779,7 +779,7 @@ class Lines(test_doors.Doors):
               "areas": PHOTO | {"Hugging Face", "CVAT"}, "vector": VECTOR, "clip": VECTOR | {"Immich"},
               "clip.text": {"V2): inputs", "OpenAI", "llama.cpp", "Immich"}, "plates": {"CodeProject.AI: number plates", "Plate Recognizer"},
               "ocr": {"CodeProject.AI: text", "Immich: ocr"}, "faces": {"CodeProject.AI: faces", "Immich: facial"}, "sam": {"V2): inputs", "CVAT: interactor"},
-              "sam.decoder": {"V2): inputs"}}
+              "sam.decoder": {"V2): inputs"}, "other": {"lensd's own"}}
 
     def setUp(self):
         why = browser.missing()
@@ -788,6 +788,7 @@ class Lines(test_doors.Doors):
         super().setUp()
         shutil.copytree(os.path.join(harness.ROOT, "tests", "data", "sam", "sam"), self.path("models/sam"))
         shutil.copytree(os.path.join(harness.ROOT, "tests", "data", "text_models", "clip"), self.path("models/clip"))
+        self.write("other/pipeline.json", json.dumps({"stages": [{"model": "plate-detector"}, {"model": "binary"}]}))
         self.server = self.serve("--models", self.path("models"), "--default-model", "ipcam-general", "--device", "cpu", "--precision", "fp32")
         with open(self.path("photo.jpg"), "wb") as file:
             file.write(harness.png(64, 64))

@@ -295,11 +295,16 @@ class Life(ImmichCase):
         self.assertEqual(run_lensd("serve", "--immich", self.path("absent"), "--check").returncode, 1)
 
     def test_folders_that_lack_something(self):
+        immich_models.make_spoken(self.cache)
         shutil.rmtree(os.path.join(self.cache, "facial-recognition", FACES, "recognition"))
         os.makedirs(os.path.join(self.cache, "ocr", "empty"))
         self.start()
         self.ask(clip(), png(64, 64))
-        self.refuse(503, "recognition", faces(), png(64, 64))
+        os.remove(os.path.join(self.cache, "clip", immich_models.CLEANED, "textual", "model.onnx"))
+        self.refuse(503, f"{FACES}/recognition/model.onnx is missing", faces(), png(64, 64))
+        self.refuse(503, "there is visual/model.onnx, but no textual/model.onnx", clip(name=immich_models.CLEANED), png(64, 64))
+        run = run_lensd("serve", "--immich", self.path(""), "--check")
+        self.assertEqual((run.returncode, "clip/NAME, facial-recognition/NAME, ocr/NAME" in run.stderr), (1, True), run.stderr)
 
 
 class Page(ImmichCase):
@@ -326,7 +331,7 @@ class Page(ImmichCase):
         self.assertEqual(answers[0], "pong")
         self.assertEqual([sorted(json.loads(answer)) for answer in answers[1:]], [
             ["clip", "imageHeight", "imageWidth"], ["clip"], ["facial-recognition", "imageHeight", "imageWidth"],
-            ["imageHeight", "imageWidth", "ocr"]])
+            ["imageHeight", "imageWidth", "ocr"], ["clip", "facial-recognition", "imageHeight", "imageWidth"]])
 
 
 if __name__ == "__main__":
