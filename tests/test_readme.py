@@ -89,6 +89,7 @@ class Readme(unittest.TestCase):
         for name in ("mobilenet", "vit", "yolo"):
             shutil.copytree(place(ROOT, "models", "digits"), place(cls.folder, name),
                             ignore=shutil.ignore_patterns("*.py", "*.md"))
+        shutil.copytree(place(ROOT, "tests", "data", "text_models", "clip"), place(cls.folder, "clip"))
         for folder, name in (("repository", "digits"), ("hub", "vit-base-patch16-224")):
             shutil.copytree(place(cls.folder, "vit"), place(cls.folder, folder, name))
         cls.server = harness.Server()

@@ -76,6 +76,9 @@ class Pages(Apps):
                          "faces/faces.db": self.path("faces/faces.db")}
                 self.server = self.serve(*(local.get(word, word) for word in words[2:]), "--device", "cpu", "--precision", "fp32")
                 continue
+            if words[0] == "printf":  # writes a file for the next line
+                subprocess.run(["bash", "-c", command], cwd=self.folder, check=True, timeout=60)
+                continue
             self.assertEqual(words[0], "curl")
             address = f"http://127.0.0.1:{self.server.port}"
             run = subprocess.run([word.replace(f"http://localhost:{port}", address) for word in words] + ["-sS"],
