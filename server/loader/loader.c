@@ -92,6 +92,19 @@ static enum status read_model(const struct loader *loader, const char *path, con
     return model_load_version(path, version, name, &limits, ret, err);
 }
 
+static enum status no_such_model(const struct loader *loader, const char *option, const char *name,
+                                 struct error *err)
+{
+    char names[256];
+    size_t used =
+        (size_t)snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
+    for (size_t i = 0; i < loader->first.count && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 loader->first.models[i].name);
+    return error_set(err, STATUS_CONFIG, "%s '%.128s': there is no such model; there is: %s",
+                     option, name, names);
+}
+
 static enum status check_default(const struct loader *loader, struct error *err)
 {
     const struct loader_options *options = &loader->options;
@@ -100,15 +113,7 @@ static enum status check_default(const struct loader *loader, struct error *err)
         (loader->is_embedded ? !strcmp(wanted, loader->name)
                              : repository_find(&loader->first, wanted) != NULL))
         return STATUS_OK;
-    char names[256];
-    size_t used =
-        (size_t)snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
-    for (size_t i = 0; i < loader->first.count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                                 loader->first.models[i].name);
-    return error_set(err, STATUS_CONFIG,
-                     "--default-model '%.128s': there is no such model; there is: %s", wanted,
-                     names);
+    return no_such_model(loader, "--default-model", wanted, err);
 }
 
 /* Every name of --preload must exist. */
@@ -120,8 +125,7 @@ static enum status check_preload(const struct loader *loader, struct error *err)
         snprintf(name, sizeof name, "%.*s", (int)size, at);
         if (loader->is_embedded ? strcmp(name, loader->name) != 0
                                 : !repository_find(&loader->first, name))
-            return error_set(err, STATUS_CONFIG, "--preload '%.128s': there is no such model",
-                             name);
+            return no_such_model(loader, "--preload", name, err);
         at += size + (at[size] == ',');
     }
     return STATUS_OK;
