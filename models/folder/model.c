@@ -379,10 +379,10 @@ static enum status no_class(const struct model *model, bool is_own, const char *
                          word);
     const char *near = text_nearest(word, (const char *const *)model->labels.names, count);
     return error_set(err, STATUS_INVALID,
-                     "classes: '%s' is neither a number nor a label of model '%s'; %s%.80s%s GET "
+                     "classes: '%s' is neither a number nor a label of model '%s'; %s%.80s%sGET "
                      "/models/%s/labels (lensd inspect --labels) lists them",
                      word, model->name, near ? "did you mean '" : "", near ? near : "",
-                     near ? "'?" : "see:", model->name);
+                     near ? "'? " : "", model->name);
 }
 
 enum status model_find_classes(const struct model *model, const char *const *own, size_t own_count,

@@ -365,9 +365,9 @@ class CvatInteractor(Doors):
     def test_prompts_that_are_refused(self):
         size = (200, 150)
         for words, how in (("points=", {}), ("at most 30", {"inside": [(1, 1)] * 31}), ("at most 30", {"inside": [(1, 1)] * 20, "outside": [(1, 1)] * 11}),
-                           ("outside the photo", {"inside": [(201, 1)]}), ("outside must be", {"outside": [(1, 1, 1)]}),
+                           ("outside the photo", {"inside": [(201, 1)]}), ("neg_points must be", {"outside": [(1, 1, 1)]}),
                            ("box is", {"box": [[5, 2], [1, 4]]}), ("box is", {"box": [[5, 2]]}),
-                           ("inside must be", {"inside": [(1, 1e300)]})):
+                           ("pos_points must be", {"inside": [(1, 1e300)]})):
             with self.subTest(how=how):
                 self.assertIn(words, self.interact("sam", size, status=400, **how)["error"])
         for value in ("x", {}, [{}], [[[1, 1]]], [["a", "b"]], True):
