@@ -1,6 +1,5 @@
 """The pages of docs/apps: their commands, on small models."""
 
-import base64
 import glob
 import json
 import math
@@ -63,11 +62,6 @@ class Pages(Apps):
 
     def run_page(self, page):
         curls = 0
-        with open(page, encoding="utf-8") as file:
-            bodies = re.findall(r"`(\w+\.json)` is\s+`([^`]*)`", file.read())
-        for name, body in bodies:
-            with open(self.path(name), "w", encoding="utf-8") as file:
-                file.write(body.replace("…the photo as base64…", base64.b64encode(png(64, 64)).decode()))
         for command in commands(page):
             words = shlex.split(command)
             if words[:2] == ["lensd", "serve"]:
