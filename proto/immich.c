@@ -226,9 +226,9 @@ static char *write_lines(const struct predict_answer *answer, size_t *ret_size)
 
 char *immich_join(char *first, char *second, size_t *ret_size)
 {
-    /* Of both answers the second one's size of the picture stays. A text has no such quotes. */
+    /* Of both answers the second one's size of the picture stays. No colon follows a text. */
     struct strbuf both = {.failed = !second};
-    strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\"") - first));
+    strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\":") - first));
     strbuf_put(&both, second ? second + 1 : "");
     free(first);
     free(second);

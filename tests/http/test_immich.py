@@ -11,6 +11,7 @@ import subprocess
 import unittest
 
 import immich_models
+import small_onnx
 from harness import ROOT, FolderCase, flat_png, multipart, png, run_lensd
 from test_apps import commands
 
@@ -192,6 +193,18 @@ class Answers(ImmichCase):
         answer = self.send({**every, **faces(.999)}, flat_png(255, 64))
         self.assertRegex(answer.body.decode(), r'\A{"facial-recognition":\[\],"ocr":{"text":\[\],"box":\[\],"boxScore":\[\],'
                          r'"textScore":\[\]},"clip":"\[[-+.,e\d]*\]","imageHeight":64,"imageWidth":64}\n\Z')
+
+    def test_a_detector_is_no_pipeline(self):
+        """It is refused: an answer with no faces, and without the other tasks, would be taken for whole."""
+        os.makedirs(self.path("models/squares"))
+        small_onnx.boxes_of_pixels(self.path("models/squares/model.onnx"), 6, 64)
+        for name, config in (("lensd", {"task": "detection", "layout": "yolo-final"}), ("preprocessor_config", {"size": 64})):
+            with open(self.path(f"models/squares/{name}.json"), "w", encoding="ascii") as file:
+                json.dump(config, file)
+        self.server = self.serve("--models", self.path("models"), "--device", "cpu", "--precision", "fp32")
+        for task in ("facial-recognition", "ocr"):
+            for others in ({}, clip(name="squares")):
+                self.refuse(400, f"for detection, but Immich needs for {task} a pipeline", {**pair(task, "squares"), **others}, png(64, 64))
 
     def test_one_decode(self):
         """The tasks of a form share the pixels of its picture, and each is counted as a request to its model."""

@@ -744,7 +744,8 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
         respond_error(x, &failed->error);
     } else if (request->wants_picture) {
         finish_picture(x, &request->images[0]);
-    } else if (!(dialect->kinds & 1u << describe_kind(request))) {
+    } else if (!(dialect->kinds & 1u << describe_kind(request)) ||
+               (work->immich.count && dialect->takes_pipelines && !work->staged)) {
         error_set(&err, STATUS_INVALID,
                   "model '%s' is for %s, but %s needs %s; POST /predict serves any model",
                   request->used_model->name, task_name(request->used_model->task.kind),
