@@ -175,7 +175,7 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                 continue;
             }
             plan->places[value->index].kind = PLACE_ARENA;
-            if (p->block_of[value->index] != NO_BLOCK) /* input of a Concat */
+            if (p->block_of[value->index] != NO_BLOCK) /* its parts made it */
                 continue;
             const struct value *from = o == 0 ? overwritten(p, node, n) : NULL;
             if (from) {

@@ -176,7 +176,7 @@ char *tuning_folder(const char *option)
         n = asprintf(&folder, "%s", option);
     else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* not created */
+    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* may be a typo */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }
@@ -450,7 +450,8 @@ void tuning_save(void)
     free(folder);
 }
 
-/* Can something be made in the folder? By doing so: access() says yes to root. 0, or errno. */
+/* Makes and removes a folder in it, because access() says yes to root even in /proc.
+ * Returns 0 or errno. */
 static int try_to_make(const char *folder)
 {
     char *probe = NULL;

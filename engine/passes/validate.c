@@ -1,4 +1,5 @@
-/* Checks a graph at load: infers nodes, computes small constants, refuses sizes beyond limits. */
+/* Checks a graph at load: infers its nodes, computes small constants, and refuses sizes beyond the
+ * limits. */
 #include "engine/passes/validate.h"
 
 #include <stdlib.h>
