@@ -447,9 +447,8 @@ Test(tokenizer, time_grows_with_the_text)
                 small = least_time(tokenizer, units[u], 8 << 10);
                 large = least_time(tokenizer, units[u], 64 << 10);
             } while (large >= 28 * small + 1e-4 && --rounds);
-            cr_expect_gt(rounds, 0,
-                         "%s, \"%s\": 64 kB take %g times as long as 8 kB", names[i], units[u],
-                         large / small);
+            cr_expect_gt(rounds, 0, "%s, \"%s\": 64 kB take %g times as long as 8 kB", names[i],
+                         units[u], large / small);
         }
         tokenizer_free(tokenizer);
     }
