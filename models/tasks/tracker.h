@@ -21,10 +21,12 @@ struct tracker {
         struct motion {
             double at, speed, place, both, spread;
         } motions[4];
-        struct detection box, *seen; /* where it is expected; what this frame has of it, or NULL */
+        struct detection box, *seen; /* its predicted box; its box in this frame, or NULL */
         uint32_t id;
-        uint64_t first, last;          /* frames that had a box of it */
-        bool is_sure, is_old, is_gone; /* had two, or one in frame 1; goes when lost; goes now */
+        uint64_t first, last; /* frames that had a box of it */
+        bool is_sure;         /* two frames had a box of it, or frame 1 had */
+        bool is_old;          /* is removed when it is lost */
+        bool is_gone;         /* is removed now */
     } objects[TRACKER_OBJECTS];
 };
 

@@ -1,11 +1,12 @@
-/* What trackers (models/tasks/tracker.h) know of cameras whose photos are posted one after the
- * other: ?track=NAME. Thread-safe; one lock, which is held while a photo's boxes are assigned. */
+/* Keeps a tracker (models/tasks/tracker.h) for each camera whose photos are posted one after the
+ * other: ?track=NAME. Thread-safe; one lock is held while a photo's boxes are assigned. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"
 
-/* A name belongs to a client and to a version of a model. These many are kept, those that were used
- * last, and none longer than this after its last photo: by then other objects are at its places. */
+/* A name belongs to a client and to a version of a model. The names used last are kept: at most
+ * TRACKS_ALL, and TRACKS_OF_CLIENT per client. A name is dropped TRACKS_IDLE_S seconds after its
+ * last photo, because other objects are in view by then. */
 #define TRACKS_ALL       256
 #define TRACKS_OF_CLIENT 64
 #define TRACKS_IDLE_S    60

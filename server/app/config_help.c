@@ -27,9 +27,8 @@ static const struct command_help commands[] = {
      "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
     {COMMAND_EMBED, "lensd embed MODEL PHOTO… [options]",
      "Prints the vector of each photo as a line of JSON, or with --text the vector of a text. "
-     "MODEL "
-     "makes vectors, as CLIP does. PHOTO is a file, a folder, a pattern or -, as "
-     "for lensd predict; so is the exit status.",
+     "MODEL makes vectors, as CLIP does. PHOTO is a file, a folder, a pattern or -, as for lensd "
+     "predict; so is the exit status.",
      "  lensd embed clip/ holiday/ > vectors.jsonl\n"
      "  lensd embed clip/ --text 'a red car'\n"},
     {COMMAND_DEVICES, "lensd devices [options]",
