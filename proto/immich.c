@@ -108,7 +108,7 @@ static enum status read_task(const struct immich_task *task, const cJSON *json,
     if (language && !strncmp(ret->model, "nllb", 4))
         ret->language = find_language(language);
     if (all->is_text && (first || all->count > 1))
-        all->refusal = "clip's textual goes with no other type or task";
+        all->refusal = "clip's textual cannot be combined with another type or task";
     else if (!is_clip && !first)
         all->refusal = "recognition depends on the output of detection, which is not in `entries`";
     else if (!is_clip && (!second || strcmp(ret->model, other) != 0))

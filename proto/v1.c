@@ -48,7 +48,7 @@ static enum status read_images(struct v1_request *request, cJSON *list, size_t m
         cJSON *text = find_base64(instance);
         if (!text && are_texts)
             return error_set(err, STATUS_INVALID,
-                             "instance %zu is no text, and the model takes texts: \"a dog\" or "
+                             "instance %zu is not a text, but the model takes texts: \"a dog\" or "
                              "{\"data\": \"a dog\"}",
                              request->image_count);
         if (!text)

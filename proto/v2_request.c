@@ -64,8 +64,7 @@ enum status v2_input_check(struct v2_input *input, struct error *err)
 static enum status read_shape(const cJSON *list, struct v2_input *input, struct error *err)
 {
     if (!cJSON_IsArray(list))
-        return error_set(err, STATUS_INVALID, "input '%.80s' lacks the array \"shape\"",
-                         input->name);
+        return error_set(err, STATUS_INVALID, "input '%.80s' has no array \"shape\"", input->name);
     input->shape = (struct shape){0, {0}};
     const cJSON *item;
     cJSON_ArrayForEach(item, list)

@@ -28,7 +28,7 @@ static enum status start_threads(int threads, struct error *err)
         return STATUS_OK;
     return error_set(
         err, STATUS_NO_MEMORY,
-        "the system starts only %d of the %d threads of a forward pass (%s); lower "
+        "the system started only %d of the %d threads of a forward pass (%s); lower "
         "--threads, or raise the limit of threads (ulimit -u, a container's pids limit)",
         there, threads, strerror(errno ? errno : EAGAIN));
 }

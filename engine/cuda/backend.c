@@ -38,7 +38,7 @@ static enum status backend_open(const struct backend_options *options, struct ba
         device_note_opened(backend->device);
     if (status == STATUS_OK)
         status = cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
-                            "asking what it is", err);
+                            "reading its properties", err);
     if (status == STATUS_OK) {
         backend->capability = properties.major * 10 + properties.minor;
         backend->processors = properties.multiProcessorCount;
@@ -48,7 +48,7 @@ static enum status backend_open(const struct backend_options *options, struct ba
         int has_pool = 0;
         status = cuda_check(
             cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, backend->device),
-            backend->device, "asking for its memory", err);
+            backend->device, "reading how much memory it has", err);
         backend->has_pool = has_pool != 0;
     }
     if (status == STATUS_OK && options->precision == PRECISION_TF32 && backend->capability < 80)

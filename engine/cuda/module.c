@@ -63,7 +63,7 @@ static void describe_device(int index, struct device_info *ret)
     cuda_ignore(result);
     if (result != cudaSuccess) {
         snprintf(ret->name, sizeof ret->name, "NVIDIA GPU");
-        snprintf(ret->reason, sizeof ret->reason, "it cannot be asked what it is: %s",
+        snprintf(ret->reason, sizeof ret->reason, "its properties cannot be read: %s",
                  cudaGetErrorString(result));
         return;
     }
@@ -86,8 +86,7 @@ static void describe_device(int index, struct device_info *ret)
         return;
     }
     if (device_failure(index)) {
-        snprintf(ret->reason, sizeof ret->reason,
-                 "it failed: %s; lensd has to be restarted to use it again",
+        snprintf(ret->reason, sizeof ret->reason, "it failed: %s; restart lensd to use it again",
                  cudaGetErrorString(device_failure(index)));
         return;
     }

@@ -64,7 +64,7 @@ bool access_map_store(struct graph *graph, struct node *node, const char *name,
 
 static enum status broken(const char *name, struct error *err)
 {
-    return error_set(err, STATUS_MODEL, "attribute '%s' leads out of its tensor", name);
+    return error_set(err, STATUS_MODEL, "attribute '%s' points outside of its tensor", name);
 }
 
 enum status access_map_load(const struct node *node, const char *name, int groups, size_t elements,

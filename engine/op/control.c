@@ -29,7 +29,7 @@ static enum status infer_if(struct node *node, struct error *err)
     if (then_branch->output_count < node->output_count ||
         else_branch->output_count < node->output_count)
         return error_set(err, STATUS_MODEL,
-                         "%zu outputs are wanted, but the branches have %zu and %zu",
+                         "%zu outputs are requested, but the branches have %zu and %zu",
                          node->output_count, then_branch->output_count, else_branch->output_count);
     for (size_t i = 0; i < node->output_count; i++) {
         enum dtype a = then_branch->outputs[i]->dtype, b = else_branch->outputs[i]->dtype;
@@ -55,7 +55,7 @@ static enum status check_body(const struct node *node, const struct graph *body,
                          body->output_count, extra_outputs + states);
     size_t available = body->output_count - extra_outputs;
     if (node->output_count > available)
-        return error_set(err, STATUS_MODEL, "%zu outputs are wanted, but the body gives %zu",
+        return error_set(err, STATUS_MODEL, "%zu outputs are requested, but the body gives %zu",
                          node->output_count, available);
     return STATUS_OK;
 }
@@ -130,7 +130,8 @@ static enum status infer_scan_from(struct node *node, size_t first, struct error
         int64_t axis = first ? 1 : listed ? axes[i] : 0;
         TRY(infer_axis(&axis, shape->rank, err));
         if (length >= 0 && shape->dims[axis] != length)
-            return error_set(err, STATUS_SHAPE, "scan inputs have lengths %lld and %lld",
+            return error_set(err, STATUS_SHAPE,
+                             "scan inputs have the lengths %lld and %lld, which must be equal",
                              (long long)length, (long long)shape->dims[axis]);
         length = shape->dims[axis];
     }
@@ -411,7 +412,7 @@ static enum status read_condition(struct iteration *it, bool *ret, struct error 
 {
     const struct tensor *condition = it->out[0];
     if (condition->dtype != DTYPE_BOOL || shape_count(&condition->shape) != 1)
-        return error_set(err, STATUS_MODEL, "the body's condition is no single bool");
+        return error_set(err, STATUS_MODEL, "the body's condition is not a single bool");
     *ret = tensor_int(condition, 0) != 0;
     tensor_unref(it->out[0]);
     it->out[0] = NULL;

@@ -25,10 +25,11 @@ static enum status infer_cast(struct node *node, struct error *err)
     TRY(resolve_required(node, "to", err));
     const enum dtype to = op_cast_target(node);
     if (to == DTYPE_NONE)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "a cast to ONNX data type %lld; lensd has integers of 8 bits and more, "
-                         "floats of 16 and more, and bool",
-                         (long long)node_int(node, "to", DTYPE_NONE));
+        return error_set(
+            err, STATUS_UNSUPPORTED,
+            "a cast to ONNX data type %lld; lensd supports integers of 8 bits and more, "
+            "floats of 16 and more, and bool",
+            (long long)node_int(node, "to", DTYPE_NONE));
     return infer_output(node, 0, to, &node->inputs[0]->shape, err);
 }
 

@@ -26,7 +26,7 @@ enum status graph_infer_node(struct node *node, struct error *err)
     const struct op_info *info = op_find(node->op, node->opset);
     if (!info) {
         (void)error_set(err, STATUS_UNSUPPORTED,
-                        "%s: lensd does not have this operator at this opset",
+                        "%s: lensd does not support this operator at this opset",
                         node_text(node, text));
         return error_advise(err, "re-export the model with another opset (7 to %d)", OPSET_MAX);
     }

@@ -65,7 +65,7 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     TRY(operand_dtype(node, 1, "I", DTYPE_BIT(I64), err));
     TRY(unpool_shape_init(node, &x->shape, &out, err));
     if (!shape_equal(&x->shape, &indices->shape))
-        return error_set(err, STATUS_SHAPE, "X %s and I %s must have one shape",
+        return error_set(err, STATUS_SHAPE, "X %s and I %s must have the same shape",
                          shape_text(&x->shape, left), shape_text(&indices->shape, right));
     if (node_input(node, 2)) {
         int64_t wanted[TENSOR_MAX_RANK];

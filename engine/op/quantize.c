@@ -25,7 +25,7 @@ static enum status check_output_dtype(int64_t number, unsigned allowed, struct e
     if (number > 0 && number <= DTYPE_BF16 && allowed >> number & 1)
         return STATUS_OK;
     return error_set(err, STATUS_UNSUPPORTED,
-                     "output_dtype is %lld, which lensd does not have here", (long long)number);
+                     "output_dtype is %lld, which lensd does not support here", (long long)number);
 }
 
 static enum status infer_quantize(struct node *node, struct error *err)

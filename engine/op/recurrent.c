@@ -73,7 +73,7 @@ static enum status read_activations(const struct node *node, struct recurrent *r
     for (size_t i = 0; i < count; i++) {
         enum recurrent_function function = i % each ? FUNCTION_TANH : cells[r->cell].first;
         if (names && names->count && !find_function(names->strings[i], &function))
-            return error_set(err, STATUS_MODEL, "'%.60s' is no activation of ONNX's %s",
+            return error_set(err, STATUS_MODEL, "'%.60s' is not an activation of ONNX's %s",
                              names->strings[i], op_name(node->op));
         r->activation[i / each][i % each].function = function;
         r->activation[i / each][i % each].alpha =
@@ -93,7 +93,7 @@ static enum status read_attributes(const struct node *node, struct recurrent *r,
     if (layout != 0 && layout != 1)
         return error_set(err, STATUS_MODEL, "layout is %lld, expected 0 or 1", (long long)layout);
     if (node_int(node, "cell", 0) < 0 || node_int(node, "cell", 0) > CELL_RNN)
-        return error_set(err, STATUS_MODEL, "cell is none of LSTM, GRU and RNN");
+        return error_set(err, STATUS_MODEL, "cell must be LSTM, GRU or RNN");
     r->cell = cell_of(node);
     r->batch_first = layout == 1;
     r->starts_reversed = direction == 1;

@@ -36,7 +36,7 @@ static enum status read_modes(const struct node *node, struct resize_plan *plan,
     plan->cubic_a = node_float(node, "cubic_coeff_a", -0.75f);
     plan->extrapolation = node_float(node, "extrapolation_value", 0.0f);
     if (plan->antialias && plan->mode == RESIZE_NEAREST)
-        return error_set(err, STATUS_MODEL, "antialias does not go with the mode nearest");
+        return error_set(err, STATUS_MODEL, "antialias cannot be combined with the mode nearest");
     return STATUS_OK;
 }
 
@@ -171,7 +171,7 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
         axis->end = tensor_number(roi, (size_t)(count + i));
         if (!(fabs(axis->start) <= 1e9 && fabs(axis->end) <= 1e9))
             return error_set(err, STATUS_SHAPE,
-                             "roi holds a number that is no position in an image");
+                             "roi holds a number that is not a position in an image");
     }
     return STATUS_OK;
 }

@@ -347,7 +347,7 @@ static enum status resolve_center(const struct node *node, const struct shape *d
         int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
         int64_t n = data->dims[axis];
         if (wanted[i] < 0)
-            return error_set(err, STATUS_SHAPE, "the wanted extent of axis %d is %lld", axis,
+            return error_set(err, STATUS_SHAPE, "the requested extent of axis %d is %lld", axis,
                              (long long)wanted[i]);
         if (wanted[i] >= n) {
             ret->begin[axis] = (wanted[i] - n) / 2;

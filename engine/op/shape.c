@@ -30,7 +30,7 @@ static enum status infer_constant(struct node *node, struct error *err)
     }
     return error_set(err, STATUS_UNSUPPORTED,
                      "the node has none of the attributes value, value_float, value_floats, "
-                     "value_int, value_ints (lensd has no string or sparse tensors)");
+                     "value_int, value_ints (lensd supports no string or sparse tensors)");
 }
 
 static enum status infer_constant_of_shape(struct node *node, struct error *err)
@@ -336,7 +336,7 @@ static enum status infer_expand(struct node *node, struct error *err)
     for (int i = 0; i < wanted.rank; i++)
         if (wanted.dims[i] < 0)
             return error_set(err, STATUS_SHAPE,
-                             "dimension %d of the wanted shape is %lld, expected 0 or more", i,
+                             "dimension %d of the requested shape is %lld, expected 0 or more", i,
                              (long long)wanted.dims[i]);
     TRY(infer_broadcast(&x->shape, &wanted, &out, err));
     return infer_output(node, 0, x->dtype, &out, err);

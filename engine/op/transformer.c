@@ -107,7 +107,7 @@ static enum status load_apart(const struct node *node, struct attention_call *ca
     if (node_int(node, "q_num_heads", call->q_heads) != call->q_heads ||
         node_int(node, "kv_num_heads", call->kv_heads) != call->kv_heads)
         return error_set(err, STATUS_MODEL,
-                         "q_num_heads and kv_num_heads are other than the %lld and %lld heads of Q "
+                         "q_num_heads and kv_num_heads differ from the %lld and %lld heads of Q "
                          "and K",
                          (long long)call->q_heads, (long long)call->kv_heads);
     const struct shape wanted_k = SHAPE(call->batch, call->kv_heads, call->added, call->depth);
@@ -268,8 +268,8 @@ enum status rotary_call_load(const struct node *node, struct rotary_call *ret, s
         call.rotated = call.size;
     if (call.rotated < 2 || call.rotated % 2 || call.rotated > call.size)
         return error_set(err, STATUS_MODEL,
-                         "%lld numbers of a head are to be rotated, expected an even number of the "
-                         "%lld it has",
+                         "rotary_embedding_dim is %lld, expected an even number of the head's %lld "
+                         "channels",
                          (long long)call.rotated, (long long)call.size);
     TRY(load_tables(node, &call, err));
     *ret = call;

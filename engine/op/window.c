@@ -113,7 +113,7 @@ enum status window_init(const struct node *node, int spatial, const int64_t *in,
     int mode = AUTO_PAD_NOTSET;
     if (spatial < 1 || spatial > 3)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "%d spatial dimensions; lensd has windows of 1, 2 and 3", spatial);
+                         "%d spatial dimensions; lensd supports windows of 1, 2 and 3", spatial);
     if (window_auto_pad(node) != AUTO_PAD_NOTSET)
         TRY(infer_word(node, "auto_pad", AUTO_PADS, &mode, err));
     TRY(read_steps(node, "strides", spatial, w.stride, err));

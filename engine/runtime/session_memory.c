@@ -121,7 +121,7 @@ enum status session_check_weights(const struct session *session, struct error *e
         return STATUS_OK;
     char device[DEVICE_TEXT], wanted[24], have[24], missing[24];
     return error_set(err, STATUS_NO_MEMORY,
-                     "to pack the model's weights takes %s, but %s are left for it on %s: %s are "
+                     "packing the model's weights takes %s, but %s are left for it on %s: %s are "
                      "missing; raise --memory, give the process more memory, or serve fewer models "
                      "there",
                      bytes_text(bytes, wanted), bytes_text(limit, have),

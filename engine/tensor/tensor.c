@@ -152,13 +152,13 @@ static enum status refuse(const struct memory_budget *budget, const struct memor
                          bytes, limit, own);
     if (full == budget || !fits(own, bytes, limit))
         return error_set(err, STATUS_INVALID,
-                         "the values of the request make tensors too large: %.1f MiB more than "
+                         "the request's values make tensors that are too large: %.1f MiB more than "
                          "%.1f MiB, where a forward pass may take %.1f MiB; send values that make "
                          "smaller ones, or give the process more memory",
                          (double)bytes / (1 << 20), (double)own / (1 << 20),
                          (double)limit / (1 << 20));
     return error_set(err, STATUS_SHORT_OF_MEMORY,
-                     "other requests take the memory at present: a tensor of this one needs %.1f "
+                     "other requests use the memory now: a tensor of this one needs %.1f "
                      "MiB; try again soon",
                      (double)bytes / (1 << 20));
 }

@@ -366,7 +366,8 @@ static void cast_by_number(struct onnx_rewrite *r)
             return;
         }
     FAIL(r, STATUS_UNSUPPORTED,
-         "a cast to '%.40s' is not supported; lensd has float, integer and bool tensors", name);
+         "a cast to '%.40s' is not supported; lensd supports float, integer and bool tensors",
+         name);
 }
 
 /* Before opset 10 the mask had the data's type. */
@@ -622,7 +623,7 @@ static void activate(struct onnx_rewrite *r, const char *name, const float *para
     const bool has_alpha = op == OP_CLIP || (record && op_attr_kind(record, "alpha") >= 0);
     const bool has_beta = op == OP_CLIP || (record && op_attr_kind(record, "beta") >= 0);
     if (!record)
-        FAIL(r, STATUS_UNSUPPORTED, "lensd does not have the activation '%.40s'", name);
+        FAIL(r, STATUS_UNSUPPORTED, "lensd does not support the activation '%.40s'", name);
     else if (count < (size_t)has_alpha + has_beta)
         FAIL(r, STATUS_MODEL, "activation %s needs %d activation_params", name,
              has_alpha + has_beta);

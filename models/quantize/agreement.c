@@ -272,7 +272,7 @@ bool agreement_explain(const struct agreement *a, char *text, size_t size)
     }
     const double most = a->mean + margin(a->squares, a->images);
     if (a->images < 2) {
-        snprintf(text, size, "%s %.4f (limit %g), which one image does not prove", change, a->mean,
+        snprintf(text, size, "%s %.4f (limit %g), but one image proves nothing", change, a->mean,
                  bound_of(a));
         return true;
     }

@@ -91,7 +91,7 @@ enum status added_tokens_add(struct tokenizer *tokenizer, const char *content,
         return STATUS_OK;
     if (size > TOKEN_BYTES_MAX)
         return error_set(err, STATUS_MODEL,
-                         "the added token \"%.60s…\" has %zu bytes; the most is %d", content, size,
+                         "the added token \"%.60s…\" has %zu bytes; the limit is %d", content, size,
                          TOKEN_BYTES_MAX);
     token.id = vocabulary_find(&tokenizer->model.vocabulary, content);
     const int32_t earlier = trie_find(&added->contents, content, size);

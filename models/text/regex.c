@@ -126,7 +126,7 @@ enum status text_regex_create(const char *pattern, bool literal, struct text_reg
     if (literal)
         put(&text, pattern);
     else if (!translate(pattern, &text))
-        status = refuse(pattern, "lensd does not have sets inside of sets", err);
+        status = refuse(pattern, "lensd does not support nested sets", err);
     if (!regex || text.failed)
         status = error_no_memory(err, "for a pattern");
     else if (status == STATUS_OK && (!text.size || text.size > PATTERN_MAX))

@@ -76,7 +76,8 @@ static enum status read_rules(const Sentencepiece__NormalizerSpec *spec, struct 
 {
     struct text_step *step = step_add(&ret->normalizers, run_rules);
     if (spec && !spec->escape_whitespaces)
-        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have escape_whitespaces: false");
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "lensd does not support escape_whitespaces: false");
     if (spec && spec->precompiled_charsmap.len)
         TRY(charsmap_set(step, spec->precompiled_charsmap.data, spec->precompiled_charsmap.len,
                          err));
@@ -94,10 +95,10 @@ static enum status read_piece(const piece_t *piece, size_t id, struct tokenizer 
     struct token_model *model = &ret->model;
     const char *text = piece->piece ? piece->piece : "";
     if (!*text || !isfinite(piece->score))
-        return error_set(err, STATUS_MODEL, "piece %zu is empty, or its score is no number", id);
+        return error_set(err, STATUS_MODEL, "piece %zu is empty, or its score is not a number", id);
     const bool is_unused = piece->type == PIECE(UNUSED);
     if (is_unused && !model->scores)
-        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have unused pieces in BPE");
+        return error_set(err, STATUS_UNSUPPORTED, "lensd does not support unused pieces in BPE");
     if (piece->type == PIECE(UNKNOWN))
         model->unknown = (int32_t)id;
     if (model->scores) {
@@ -145,7 +146,7 @@ static enum status read_model(const Sentencepiece__ModelProto *proto, struct tok
     if ((!is_bpe && spec->model_type != SENTENCEPIECE__TRAINER_SPEC__MODEL_TYPE__UNIGRAM) ||
         spec->treat_whitespace_as_suffix)
         return error_set(err, STATUS_UNSUPPORTED,
-                         "lensd has sentencepiece's models Unigram and BPE, "
+                         "lensd supports sentencepiece's models Unigram and BPE, "
                          "with blanks in front of words");
     *model = (struct token_model){.kind = is_bpe ? "BPE" : "Unigram",
                                   .tokenize = is_bpe ? bpe_tokenize : unigram_tokenize,
@@ -179,9 +180,10 @@ enum status sentencepiece_read(char *bytes, size_t size, struct tokenizer *ret, 
     Sentencepiece__ModelProto *proto =
         sentencepiece__model_proto__unpack(&allocator, size, (const uint8_t *)bytes);
     if (!proto)
-        return unpacking.no_memory ? error_no_memory(err, "for a tokenizer")
-                                   : error_set(err, STATUS_MODEL,
-                                               "the file is damaged, or no model of sentencepiece");
+        return unpacking.no_memory
+                   ? error_no_memory(err, "for a tokenizer")
+                   : error_set(err, STATUS_MODEL,
+                               "the file is damaged, or is not a model of sentencepiece");
     const enum status status = read_model(proto, ret, err);
     sentencepiece__model_proto__free_unpacked(proto, &allocator);
     return status;

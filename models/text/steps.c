@@ -52,7 +52,8 @@ static enum status read_behavior(const cJSON *json, struct text_step *step, stru
             step->behavior = (enum split_behavior)i;
             return STATUS_OK;
         }
-    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the behavior \"%.60s\"", name);
+    return error_set(err, STATUS_UNSUPPORTED, "lensd does not support the behavior \"%.60s\"",
+                     name);
 }
 
 static enum status read_kind(const cJSON *json, const struct step_kind *kind,
@@ -83,8 +84,8 @@ static enum status read_one(const cJSON *json, const char *what, const char *typ
     while (k < kind_count && strcmp(kinds[k].type, type) != 0)
         k++;
     if (k == kind_count || list->count + STEPS_OF_ONE > STEPS_MAX)
-        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the %s \"%.60s\"%s", what,
-                         type, k < kind_count ? " after so many others" : "");
+        return error_set(err, STATUS_UNSUPPORTED, "lensd does not support the %s \"%.60s\"%s", what,
+                         type, k < kind_count ? " after that many other steps" : "");
     const enum status status = read_kind(json, &kinds[k], list, err);
     return status == STATUS_OK ? status : error_prefix(err, "%s \"%s\"", what, type);
 }
@@ -107,8 +108,7 @@ enum status steps_read(const cJSON *json, const char *what, const char *list_key
             if (!cJSON_IsArray(entries))
                 return json_wrong_part(list_key, "a list", err);
             if (depth == SEQUENCE_DEPTH_MAX)
-                return error_set(err, STATUS_UNSUPPORTED,
-                                 "more than %d sequences are inside of each other",
+                return error_set(err, STATUS_UNSUPPORTED, "sequences are nested more than %d deep",
                                  SEQUENCE_DEPTH_MAX);
             stack[depth++] = next;
             at = entries->child;

@@ -104,10 +104,10 @@ static enum status read_processor(const cJSON *json, struct tokenizer *ret, stru
             continue;
         if (kinds[i].read && ret->piece_count)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "lensd does not have two templates, one after the other");
+                             "lensd does not support two templates, one after the other");
         return kinds[i].read ? kinds[i].read(json, ret, err) : STATUS_OK;
     }
-    return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the post-processor \"%.60s\"",
+    return error_set(err, STATUS_UNSUPPORTED, "lensd does not support the post-processor \"%.60s\"",
                      type);
 }
 

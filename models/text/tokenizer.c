@@ -167,7 +167,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     const size_t added = options->omit_special ? 0 : tokenizer->facts.added_count;
     memset(ret, 0, sizeof *ret);
     if (size > TOKENIZER_TEXT_MAX)
-        return error_set(err, STATUS_TOO_LARGE, "the text has %zu bytes; the most is %zu", size,
+        return error_set(err, STATUS_TOO_LARGE, "the text has %zu bytes; the limit is %zu", size,
                          TOKENIZER_TEXT_MAX);
     if (!utf8_valid(text, size))
         return error_set(err, STATUS_INVALID, "the text is not UTF-8");

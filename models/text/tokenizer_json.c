@@ -53,7 +53,8 @@ enum status token_model_read(const cJSON *json, struct token_model *ret, struct 
     while (k < COUNT_OF(model_kinds) && strcmp(type, model_kinds[k].type) != 0)
         k++;
     if (k == COUNT_OF(model_kinds))
-        return error_set(err, STATUS_UNSUPPORTED, "lensd does not have the model \"%.60s\"", type);
+        return error_set(err, STATUS_UNSUPPORTED, "lensd does not support the model \"%.60s\"",
+                         type);
     const struct model_kind *kind = &model_kinds[k];
     ret->kind = kind->type;
     ret->tokenize = kind->tokenize;
@@ -69,7 +70,7 @@ enum status token_model_read(const cJSON *json, struct token_model *ret, struct 
     TRY(json_flag(json, "byte_fallback", false, &ret->has_byte_fallback, err));
     if (ret->has_byte_fallback && (*ret->prefix || *ret->suffix))
         return error_set(err, STATUS_UNSUPPORTED,
-                         "lensd does not have \"byte_fallback\" together "
+                         "lensd does not support \"byte_fallback\" together "
                          "with a prefix or suffix of words");
     vocabulary_bytes(&ret->vocabulary, ret->bytes);
     if (!ret->size)
@@ -96,7 +97,7 @@ static enum status read_truncation(const cJSON *json, struct tokenizer *ret, str
     TRY(json_text(json, "strategy", "LongestFirst", &strategy, err));
     if (!strcmp(strategy, "OnlySecond"))
         return error_set(err, STATUS_UNSUPPORTED,
-                         "lensd does not have the truncation strategy "
+                         "lensd does not support the truncation strategy "
                          "\"OnlySecond\", which shortens a second text");
     ret->truncates_left = !strcmp(direction, "Left");
     ret->facts.truncates = true;

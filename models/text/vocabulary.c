@@ -21,8 +21,8 @@ enum status vocabulary_add(struct vocabulary *vocabulary, const char *token, siz
     if (id >= TOKEN_IDS_MAX || size > TOKEN_BYTES_MAX)
         return error_set(
             err, STATUS_MODEL,
-            "the token \"%.60s\" has the id %zu and %zu bytes; the most are %zu and %d", token, id,
-            size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
+            "the token \"%.60s\" has the id %zu and %zu bytes; the limits are %zu and %d", token,
+            id, size, TOKEN_IDS_MAX - 1, TOKEN_BYTES_MAX);
     vocabulary->distinct += trie_find(trie, token, size) < 0;
     TRY(check_memory(trie_add(trie, token, size, (int32_t)id), "for the vocabulary", err));
     if (id >= vocabulary->count)

@@ -19,8 +19,9 @@ static const struct command_help commands[] = {
     {COMMAND_PREDICT, "lensd predict MODEL PHOTO… [options]",
      "Runs a model on photos without a server. PHOTO is a file, a folder (with the folders in it), "
      "a pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it "
-     "is there; Ctrl-C ends the run and keeps what is printed. Exits with 1 if a photo failed. "
-     "Measures nothing: --precision auto is fp32 unless an earlier lensd serve has stored a choice "
+     "is ready. Ctrl-C ends the run; printed answers stay. Exits with 1 if a photo failed. "
+     "It measures nothing: --precision auto is fp32 unless an earlier lensd serve has stored a "
+     "choice "
      "for this model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"

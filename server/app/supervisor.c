@@ -177,7 +177,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     bool stuck = model_host_is_stuck(supervisor->model_host, names, sizeof names);
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
-                  LOG_STR("text", "a pass does not end; the watchdog is not told any more"));
+                  LOG_STR("text", "a pass does not end; the watchdog gets no more signals"));
     /* The whole process may have been stopped meanwhile; no model is to blame then. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;
@@ -197,7 +197,7 @@ static bool supervisor_look(struct supervisor *supervisor)
         if (!supervisor->is_stuck)
             log_event(LOG_ERROR, "stuck", LOG_STR("model", model->name), LOG_INT("images", waiting),
                       LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
-                      LOG_STR("text", "no image was answered; the watchdog is not told any more"));
+                      LOG_STR("text", "no image was answered; the watchdog gets no more signals"));
     }
     free(models);
     supervisor->is_stuck = stuck;

@@ -62,7 +62,7 @@ static int unknown_command(const char *word)
         const char *nearest = text_nearest(word, names, COUNT_OF(names));
         if ((!nearest || strchr(word, '/')) && access(word, F_OK) == 0)
             error_set(&err, STATUS_CONFIG,
-                      "'%.160s' is no command; to serve it as a model: lensd serve %.160s", word,
+                      "'%.160s' is not a command; to serve it as a model: lensd serve %.160s", word,
                       word);
         else
             error_set(&err, STATUS_CONFIG,

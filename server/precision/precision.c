@@ -116,14 +116,14 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
         say(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
         break;
     case TRIAL_SLOWER:
-        say(choice, "%s does not pay: it is %.2f times as fast as fp32, and %g is asked for", name,
-            trial->speed, PRECISION_GAIN);
+        say(choice, "%s is not worth it: it is %.2f times as fast as fp32, and must be %g times",
+            name, trial->speed, PRECISION_GAIN);
         break;
     case TRIAL_DIFFERS:
         agreement_explain(&trial->agreement, text, sizeof text);
         say(choice,
             "%s is %.2f times as fast as fp32 but answers differently: %s, %d images, --precision "
-            "%s takes it all the same",
+            "%s uses it anyway",
             name, trial->speed, text, trial->agreement.images, precision_name(trial->precision));
         break;
     case TRIAL_FAILED:
@@ -131,7 +131,7 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
         break;
     case TRIAL_COSTLY:
         say(choice,
-            "%s was not compared to the end: a quarter of the load's time and a second were spent",
+            "the comparison of %s was stopped after a quarter of the load's time plus a second",
             name);
         break;
     }

@@ -95,7 +95,7 @@ class Quantize(unittest.TestCase):
         # One photo is held out: it proves nothing.
         self.assertEqual(report["photos"]["held_out"], 1)
         self.assertFalse(report["within_bounds"])
-        self.assertIn("which one image does not prove", ended.stdout)
+        self.assertIn("but one image proves nothing", ended.stdout)
 
     def test_a_file_for_cpus_without_vnni(self):
         self.add_photos(10)

@@ -224,7 +224,7 @@ class SamFolders(unittest.TestCase):
         server = self.serve("--models", self.root)
         answer = server.request("POST", "/predict?points=60,50,1", photo((200, 150)))
         self.assertEqual(answer.status, 500, answer.body)
-        self.assertIn("is no output of its encoder", answer.json()["error"])
+        self.assertIn("is not an output of its encoder", answer.json()["error"])
 
     def inspect(self, path):
         shown = run_lensd("inspect", path)
@@ -304,7 +304,7 @@ class SamFolders(unittest.TestCase):
                  small_onnx.node("Mul", ["flat", "orig_im_size"], ["scores"])]
         small_onnx.write(path, nodes, [], [small_onnx.tensor_info("image", 1, 3, 8, 8), small_onnx.tensor_info("orig_im_size", 1, 3)],
                          [small_onnx.tensor_info("scores", 1, 3)])
-        self.assertIn("input 'orig_im_size' is no photo", self.inspect(path)[1])
+        self.assertIn("input 'orig_im_size' is not a photo", self.inspect(path)[1])
 
     def test_without_a_decoder(self):
         os.remove(os.path.join(self.folder, "decoder.onnx"))

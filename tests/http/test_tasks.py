@@ -1104,10 +1104,10 @@ class NamedInputs(unittest.TestCase):
     def test_what_nobody_knows_is_named_by_inspect_and_serve(self):
         folder = self.make(None)
         inspected = " ".join(run_lensd("inspect", folder).stdout.split())
-        self.assertIn("input 'bias' is no photo", inspected)
+        self.assertIn("input 'bias' is not a photo", inspected)
         self.assertIn("/predict refuses photos", inspected)
         server = self.serve(folder)
-        server.wait_log("input 'bias' is no photo")
+        server.wait_log("input 'bias' is not a photo")
         answer = server.predict(png(8, 8))
         self.assertEqual(answer.status, 400)
         self.assertIn("""its input 'bias': write the numbers into lensd.json, {"inputs": {"bias": …}}""", answer.json()["error"])

@@ -100,7 +100,7 @@ class Embeddings(TextCase):
             for vector, norm, whole in zip(answer["predictions"], norms, wanted["vectors"]):
                 scale = sum(v * v for v in whole) ** .5 / norm
                 self.assert_near([v * scale for v in vector], whole)
-        for wrong, word in (([{"b65": 1}], "instance 0 is no text"), ([" dog" * 500], "tokens"), ([], "empty"), (["a", 7], "instance 1")):
+        for wrong, word in (([{"b65": 1}], "instance 0 is not a text"), ([" dog" * 500], "tokens"), ([], "empty"), (["a", 7], "instance 1")):
             self.assertIn(word, json.dumps(self.post("/v1/models/clip.text:predict", {"instances": wrong}, 400)))
 
     def test_torchserve(self):

@@ -121,7 +121,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
     note_error(device, result);
     return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
                      cudaGetErrorString(result), cudaGetErrorName(result),
-                     device_failure(device) ? "; lensd has to be restarted to use it again" : "");
+                     device_failure(device) ? "; restart lensd to use it again" : "");
 }
 
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,

@@ -174,7 +174,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     if (status == STATUS_OK && count == 2 &&
         (vectors[0].count != vectors[1].count || !is_of_model(faces[1], vectors[0].model)))
         status = error_set(err, STATUS_NOT_READY,
-                           "the model of faces was replaced meanwhile; send the pictures again");
+                           "the model of faces was meanwhile replaced; send the pictures again");
     for (size_t i = 0; status == STATUS_OK && count == 2 && i < vectors[0].count; i++)
         cosine += vectors[0].values[i] * vectors[1].values[i];
     for (size_t i = 0; i < 2; i++)
@@ -221,7 +221,7 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
             continue;
         if (request->deadline && clock_now() > request->deadline) {
             status = error_set(err, STATUS_TIMEOUT,
-                               "the request's time limit was over while faces were compared");
+                               "the request's time limit ran out while faces were compared");
             break;
         }
         faces[count].box[0] = box->x1;

@@ -38,7 +38,7 @@ static enum status check_detects(const struct deployment *deployment, struct err
     if (kinds & 1u << model->task.kind && !deployment->no_answer[0] && deployment->input_count == 1)
         return STATUS_OK;
     return error_set(err, STATUS_INVALID,
-                     "model '%s' is no detector (`lensd inspect` says what it is); name another "
+                     "model '%s' is not a detector (`lensd inspect` says what it is); name another "
                      "file in Frigate's model.path",
                      model->name);
 }

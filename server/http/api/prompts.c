@@ -160,7 +160,7 @@ static enum status fill_inputs(struct request_prompt *prompt, const struct deplo
 {
     const struct mask_prompt *form = &decoder->model->prompt;
     if (!form->is_set || decoder->input_count > COUNT_OF(prompt->rows))
-        return error_set(err, STATUS_MODEL, "model '%s' is no decoder of masks that lensd knows",
+        return error_set(err, STATUS_MODEL, "model '%s' is not a decoder of masks that lensd knows",
                          prompt->decoder);
     if (prompt->has_box && !form->takes_boxes)
         return error_set(err, STATUS_INVALID,
@@ -172,7 +172,7 @@ static enum status fill_inputs(struct request_prompt *prompt, const struct deplo
                                               : output_for(prompt, encoder, &decoder->inputs[i]);
         if (!prompt->rows[i])
             return error_set(err, STATUS_MODEL,
-                             "input '%.60s' of the decoder of model '%s' is no output of its "
+                             "input '%.60s' of the decoder of model '%s' is not an output of its "
                              "encoder, by name and shape; export both halves from one model",
                              decoder->inputs[i].name, prompt->model);
     }

@@ -109,10 +109,11 @@ static void answer_photo(struct sliced_photo *slices)
     }
     /* The second half may have reached another version of the model. */
     if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
-        photo->status = error_set(&photo->error, STATUS_NOT_READY,
-                                  "model '%s' was replaced by one that is no detector meanwhile; "
-                                  "send the photo again, without slices",
-                                  request->used_model->name);
+        photo->status =
+            error_set(&photo->error, STATUS_NOT_READY,
+                      "model '%s' was meanwhile replaced by one that is not a detector; "
+                      "send the photo again, without slices",
+                      request->used_model->name);
     if (photo->status == STATUS_OK)
         photo->status = merge(slices, &photo->answer.detections, &photo->error);
     parts_answered_by(&slices->parts, slices->parts.last);

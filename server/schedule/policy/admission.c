@@ -69,7 +69,7 @@ static enum status check_size(const struct admission *admission,
                          request->bytes, request->model, admission->max_bytes);
     if (request->time_left <= 0)
         return error_set(err, STATUS_TIMEOUT,
-                         "the request's time limit was over before it had arrived; allow it more "
+                         "the request's time limit ran out before it had arrived; allow it more "
                          "time");
     return STATUS_OK;
 }
@@ -83,21 +83,22 @@ static enum status check_bounds(const struct admission *admission, const struct 
     size_t most = are_crops ? admission_capacity(admission) : admission->max_images;
     size_t room = load->images < most ? most - load->images : 0;
     if (request->images > room)
-        return error_set(err, STATUS_OVERLOADED,
-                         "model '%s' has %zu of at most %zu images waiting or in work; try again "
-                         "in %d s",
-                         request->model, load->images, most, seconds);
+        return error_set(
+            err, STATUS_OVERLOADED,
+            "model '%s' has %zu of at most %zu images waiting or in progress; try again "
+            "in %d s",
+            request->model, load->images, most, seconds);
     size_t kept = admission->max_images / (are_crops ? ADMISSION_CROPS_DIVISOR : SHARE_DIVISOR);
     if (request->images + kept > room && load->of_client > 0 &&
         load->of_client + request->images > kept)
         return error_set(err, STATUS_OVERLOADED,
-                         "model '%s' has %zu of at most %zu images waiting or in work, %zu of "
+                         "model '%s' has %zu of at most %zu images waiting or in progress, %zu of "
                          "them this client's; what is left is kept for others, try again in %d s",
                          request->model, load->images, most, load->of_client, seconds);
     if (admission->max_bytes > 0 &&
         (load->bytes > admission->max_bytes || request->bytes > admission->max_bytes - load->bytes))
         return error_set(err, STATUS_OVERLOADED,
-                         "model '%s' has images of %zu of at most %zu bytes waiting; try again in "
+                         "model '%s' has %zu of at most %zu bytes of images waiting; try again in "
                          "%d s",
                          request->model, load->bytes, admission->max_bytes, seconds);
     return STATUS_OK;

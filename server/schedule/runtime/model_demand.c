@@ -84,7 +84,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
     if (request->deadline && clock_now() + (int64_t)(seconds * 1e9) > request->deadline) {
         status = error_set(err, STATUS_NOT_READY,
                            "the model is being loaded, which takes about %.1f s, and the request's "
-                           "time limit is over before; allow it more time, or try again in %d s",
+                           "time limit ends before that; allow it more time, or try again in %d s",
                            seconds, *ret_retry_after_s);
     } else if (host->waiting_count >= host->options.max_queue) {
         status = error_set(err, STATUS_OVERLOADED,

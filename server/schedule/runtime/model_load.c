@@ -380,7 +380,7 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
     if (deployment && deployment->plan == PLAN_FIRST) {
         deployment->plan = PLAN_KNOWN;
         log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
-                  LOG_STR("text", "images are run one by one; free memory, or mend what the error "
+                  LOG_STR("text", "images are run one by one; free memory, or fix what the error "
                                   "says, and load the model again"));
     }
     for (size_t k = 0; deployment && k < DEVICE_KINDS; k++) {

@@ -385,7 +385,7 @@ static enum status check_time(const struct staged_request *staged, struct error 
     TRY(check_client(staged, err));
     if (deadline && clock_now() > deadline)
         return error_set(err, STATUS_TIMEOUT,
-                         "the request's time limit was over when crops for stage %zu were cut out; "
+                         "the request's time limit ran out when crops for stage %zu were cut out; "
                          "allow it more time",
                          staged->stage + 2);
     return STATUS_OK;
@@ -474,8 +474,8 @@ static enum status cut_boxes(struct staged_request *staged, struct error *err)
             TRY(cut_picture(staged, from, err));
         else
             result->status = error_set(&result->error, STATUS_NOT_READY,
-                                       "model '%s' was replaced by one that finds no boxes "
-                                       "meanwhile; send the photo again",
+                                       "model '%s' was meanwhile replaced by one that finds no "
+                                       "boxes; send the photo again",
                                        model->name);
     }
     return STATUS_OK;

@@ -220,7 +220,7 @@ Test(ops_control, if_refuses_what_it_cannot_choose_by)
     feed(&w, 0, DTYPE_BOOL, SHAPE(1), both);
     set_graph(&w, "then_branch", make_body(&w));
     set_graph(&w, "else_branch", make_body(&w));
-    fails(&w, STATUS_MODEL, "1 outputs are wanted");
+    fails(&w, STATUS_MODEL, "1 outputs are requested");
     end(&w);
 }
 
@@ -395,7 +395,7 @@ Test(ops_control, bodies_of_another_arity)
     } cases[] = {{2, 2, "2 inputs, expected 3"},
                  {4, 2, "4 inputs, expected 3"},
                  {3, 1, "1 outputs, expected at least 2"},
-                 {3, 2, "2 outputs are wanted"}};
+                 {3, 2, "2 outputs are requested"}};
     const int64_t three = 3;
     const float zero = 0;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

@@ -664,7 +664,7 @@ Test(session_edges, weights_that_cannot_be_packed_are_refused)
     struct value *x = begin(&b, DTYPE_F32, SHAPE(1, 4096), 13);
     end_at(&b, binary(&b, OP_MATMUL, x, constant(&b, SHAPE(4096, 4096), 0.5f, 0)));
     cr_expect_eq(create_with_little_memory(&b, &session, &err), STATUS_NO_MEMORY);
-    cr_expect(strstr(err.message, "to pack the model's weights takes 128.0 MiB"), "%s",
+    cr_expect(strstr(err.message, "packing the model's weights takes 128.0 MiB"), "%s",
               err.message);
     graph_free(b.graph);
 }

@@ -77,7 +77,7 @@ static void *refuse_a_session(void *argument)
     struct error err = {0};
     atomic_store(&threads_left, 1);
     CHECK(session_create(graph, &options, &session, &err) == STATUS_NO_MEMORY);
-    CHECK(strstr(err.message, "the system starts only 2 of the 4 threads of a forward pass"));
+    CHECK(strstr(err.message, "the system started only 2 of the 4 threads of a forward pass"));
     CHECK(strstr(err.message, strerror(EAGAIN)) && strstr(err.message, "--threads"));
     atomic_store(&threads_left, 2);
     CHECK(session_create(graph, &options, &session, &err) == STATUS_OK);

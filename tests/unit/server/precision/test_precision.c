@@ -63,9 +63,9 @@ Test(agreement, of_one_image_proves_nothing)
     struct agreement a = {.is_vector = true};
     agreement_add_vector(&a, scores, scores, 3, false);
     expect_bound(a, true,
-                 "mean change of probability 0.0000 (limit 0.01), which one image does not prove");
+                 "mean change of probability 0.0000 (limit 0.01), but one image proves nothing");
     a.mean = 0.5;
-    expect_bound(a, true, "mean change of probability 0.5000 (limit 0.01), which one image");
+    expect_bound(a, true, "mean change of probability 0.5000 (limit 0.01), but one image");
     a.mean = 0;
     agreement_add_vector(&a, scores, scores, 3, false);
     expect_bound(a, false, "");
