@@ -9,6 +9,7 @@
  *     bench_forward --device cuda:0 --poison …
  *                                            fills the device's memory with NaN before each run
  *
+ * --isa avx2, avx512, avx512_bf16 or avx512_amx holds lensd's kernels and oneDNN to it.
  * --cache FOLDER keeps from run to run which kernels of layers are the quickest.
  *
  * On a CPU a batch runs in the passes that the server would run it in. For a GPU only the sizes of
@@ -30,6 +31,7 @@
 #include "engine/runtime/session.h"
 #include "models/folder/model.h"
 #include "server/schedule/policy/latency.h"
+#include "tests/bench/isa.h"
 
 enum { MAX_MODELS = 32, MAX_BATCHES = 8, TURN = 3, MIN_TURNS = 3, MAX_RUNS = 10000 };
 
@@ -528,6 +530,11 @@ static bool parse_option(const char *option, const char *value, struct options *
         options->cache = value;
         return true;
     }
+    if (strcmp(option, "--isa") == 0) {
+        if (!isa_hold(value))
+            fprintf(stderr, "bench_forward: this CPU has no variant '%s'\n", value);
+        return strcmp(simd()->name, value) == 0;
+    }
     if (strcmp(option, "--precision") == 0)
         return parse_precision(value, &options->precision);
     if (strcmp(option, "--batch") == 0)
@@ -569,12 +576,13 @@ static int parse_arguments(int argc, char **argv, struct options *options)
         }
     }
     if (i >= argc || strncmp(argv[i], "--", 2) == 0 || argc - i > MAX_MODELS) {
-        fprintf(stderr,
-                "usage: bench_forward [--device cpu] [--precision fp32|tf32|bf16|fp16|int8]\n"
-                "                     [--threads N] [--batch 1,8,32] [--seconds 3] [--poison]\n"
-                "                     [--cache FOLDER] [--serve | --profile] MODEL...\n"
-                "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
-                MAX_MODELS);
+        fprintf(
+            stderr,
+            "usage: bench_forward [--device cpu] [--precision fp32|tf32|bf16|fp16|int8]\n"
+            "                     [--threads N] [--batch 1,8,32] [--seconds 3] [--poison]\n"
+            "                     [--cache FOLDER] [--isa avx2] [--serve | --profile] MODEL...\n"
+            "MODEL: an .onnx file, a model folder, or digits; at most %d\n",
+            MAX_MODELS);
         return -1;
     }
     return i;

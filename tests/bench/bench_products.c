@@ -16,6 +16,7 @@
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/program/onednn.h"
+#include "tests/bench/isa.h"
 
 struct bench_layer {
     const char *network;
@@ -220,27 +221,14 @@ static void compare(const struct onednn *onednn, const struct bench_layer *l, in
     free(constant.data);
 }
 
-/* Holds both to a variant. */
-static void hold(const char *variant)
-{
-    static const char *const isa[][2] = {{"avx2", "AVX2_VNNI"},
-                                         {"avx512", "AVX512_CORE_VNNI"},
-                                         {"avx512_bf16", "AVX512_CORE_BF16"},
-                                         {"avx512_amx", "AVX512_CORE_AMX"}};
-    for (size_t i = 0; i < COUNT_OF(isa); i++)
-        if (strcmp(isa[i][0], variant) == 0)
-            (void)setenv("ONEDNN_MAX_CPU_ISA", isa[i][1], 1);
-    for (size_t v = 0; simd_at(v); v++)
-        if (strcmp(simd_at(v)->name, variant) == 0)
-            simd_use(simd_at(v));
-}
-
 int main(int argc, char **argv)
 {
     struct onednn *onednn;
     struct error err = {0};
-    if (argc > 1)
-        hold(argv[1]);
+    if (argc > 1 && !isa_hold(argv[1])) {
+        fprintf(stderr, "bench_products: this CPU has no variant '%s'\n", argv[1]);
+        return EXIT_FAILURE;
+    }
     forkjoin_set_threads(1);
     must(onednn_open(&onednn, &err), &err);
     printf("# %s; ms of CPU time: lensd's, oneDNN's, oneDNN's / lensd's\n", simd()->name);

@@ -11,7 +11,8 @@ interpreter for one (--python torch=venv/bin/python, several times). Every conte
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
 lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantized QDQ adds
 lensd in int8, ONNX Runtime and OpenVINO on FAMILY-QDQ, which quantize.py writes (--quantized-models says where).
---against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
+--isa avx2 holds lensd's kernels, oneDNN and OpenVINO to AVX2 and AVX-VNNI (avx512: to AVX-512 and VNNI without AMX).
+ONNX Runtime cannot be held. --against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
 that a turn is not its own: threads of the one before spin on for milliseconds, on the cores that the next
@@ -43,6 +44,7 @@ NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
          "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
          "openvino-bf16": "OpenVINO bf16"}
+ISA = {"avx2": "AVX2_VNNI", "avx512": "AVX512_CORE_VNNI"}  # lensd's variant: what oneDNN calls it
 QUANTIZED_NAMES = {"onnxruntime": "ONNX Runtime int8", "openvino": "OpenVINO int8"}
 
 
@@ -92,7 +94,8 @@ class Contender:
 
 def forward(options, build, precision, folders):
     return [os.path.join(build, "tests", "bench", "bench_forward"), "--precision", precision, "--threads",
-            str(THREADS), "--batch", ",".join(map(str, options.batch)), "--serve", *folders]
+            str(THREADS), "--batch", ",".join(map(str, options.batch)), *(["--isa", options.isa] if options.isa else []),
+            "--serve", *folders]
 
 
 def commands(options, folders):
@@ -197,6 +200,8 @@ def command_line(options):
     words = ["python3 tests/bench/peers.py"]
     if options.bf16:
         words.append("--bf16")
+    if options.isa:
+        words.append(f"--isa {options.isa}")
     if options.let_spin:
         words.append("--let-spin")
     if options.quantized:
@@ -229,10 +234,13 @@ def parse():
     parser.add_argument("--python", action="append", default=[], metavar="KIND=PYTHON")
     parser.add_argument("--quantized", metavar="KIND", help="QDQ, QOperator …, see quantize.py")
     parser.add_argument("--quantized-models", default=os.path.join(common.ROOT, ".cache", "quantized"))
+    parser.add_argument("--isa", choices=sorted(ISA), help="holds all but ONNX Runtime to it")
     parser.add_argument("--let-spin", action="store_true")
     parser.add_argument("--write", help="also write the answer to this Markdown file")
     parser.add_argument("names", nargs="+", metavar="FAMILY")
     options = parser.parse_args()
+    if options.isa:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = ISA[options.isa]
     for kind in options.peers + [pair.split("=")[0] for pair in options.python]:
         if kind not in NAMES:
             sys.exit(f"peers: no peer '{kind}'; there are {', '.join(NAMES)}")
