@@ -1,12 +1,12 @@
 /* Layers of known networks with lensd's products beside oneDNN's, in turns on one thread: which of
  * the two is quicker, and by how much.
  *
- *     bench_products [VARIANT]     a row for each layer, batch size and precision
+ *     bench_products [VARIANT [TEXT]]     a row for each layer, batch size and precision
  *
  * VARIANT: a variant of lensd's kernels (avx2, avx512, avx512_bf16, avx512_amx; the widest without
- * it), to which oneDNN is held, too. Times are CPU time of the thread, the least of many turns;
- * before each run something else is read, so that weights and activations come from the
- * third-level cache or memory, as in a network. */
+ * it), to which oneDNN is held, too. TEXT: only rows that contain it ("ResNet-50   8 int8"). Times
+ * are CPU time of the thread, the least of many turns; before each run something else is read, so
+ * that weights and activations come from the third-level cache or memory, as in a network. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,8 +179,15 @@ static double run(struct contender *c, void *src, const unsigned char *other)
     return ms;
 }
 
-static void compare(const struct onednn *onednn, const struct bench_layer *l, int batch, bool int8)
+static void compare(const struct onednn *onednn, const struct bench_layer *l, int batch, bool int8,
+                    const char *text)
 {
+    char label[64];
+    (void)snprintf(label, sizeof label, "%-11s %d %-4s %4d-%-4d %dx%d/%-2d %3d %-5s", l->network,
+                   batch, int8 ? "int8" : "bf16", l->in, l->out, l->taps, l->taps, l->stride,
+                   l->size ? l->size : l->rows, l->residual && !int8 ? "+res" : "");
+    if (!strstr(label, text))
+        return;
     static float scales[4096];
     for (size_t i = 0; i < COUNT_OF(scales); i++)
         scales[i] = 1e-3f;
@@ -208,10 +215,8 @@ static void compare(const struct onednn *onednn, const struct bench_layer *l, in
          t < MOST_TURNS && own.product && theirs.product && (t < LEAST_TURNS || spent < 60); t++)
         spent += run(&own, src, other) + run(&theirs, src, other);
     if (own.product && theirs.product)
-        printf("%-11s %d %-4s %4d-%-4d %dx%d/%-2d %3d %-5s %9.3f %9.3f %6.2f  %s %s\n", l->network,
-               batch, int8 ? "int8" : "bf16", l->in, l->out, l->taps, l->taps, l->stride,
-               l->size ? l->size : l->rows, l->residual && !int8 ? "+res" : "", own.best,
-               theirs.best, theirs.best / own.best, onednn_product_name(own.product),
+        printf("%s %9.3f %9.3f %6.2f  %s %s\n", label, own.best, theirs.best,
+               theirs.best / own.best, onednn_product_name(own.product),
                onednn_product_name(theirs.product));
     fflush(stdout);
     contender_free(&own);
@@ -235,7 +240,7 @@ int main(int argc, char **argv)
     for (int batch = 1; batch <= 8; batch += 7)
         for (int int8 = 0; int8 < 2; int8++)
             for (size_t i = 0; i < COUNT_OF(layers); i++)
-                compare(onednn, &layers[i], batch, int8);
+                compare(onednn, &layers[i], batch, int8, argc > 2 ? argv[2] : "");
     onednn_close(onednn);
     return EXIT_SUCCESS;
 }

@@ -14,7 +14,7 @@ struct tile_columns {
 ALWAYS_INLINE struct tile_columns columns_at(const struct tile_finish *f, size_t i)
 {
     struct tile_columns c = {
-        .width = smaller(f->n - i, VEC), .is_int = f->scales, .scale = vec_zero()};
+        .width = i < f->n ? smaller(f->n - i, VEC) : 0, .is_int = f->scales, .scale = vec_zero()};
     c.bias = c.is_int ? ints_load((const int32_t *)f->bias + i) : ints_zero();
     c.real_bias =
         !c.is_int && f->bias ? vec_load_n((const float *)f->bias + i, c.width) : vec_zero();
@@ -29,57 +29,125 @@ ALWAYS_INLINE vec real_of(const struct tile_columns *c, const int32_t *sums)
                      : vec_add(vec_load((const float *)(const void *)sums), c->real_bias);
 }
 
-ALWAYS_INLINE void store_8bit(const struct tile_finish *f, vec v, uint8_t *y, size_t width)
+ALWAYS_INLINE vec divide_by_step(const struct tile_finish *f, vec v)
+{
+    return f->step != 0 ? vec_div(v, vec_set(f->step)) : v;
+}
+
+#if defined __AVX512F__
+
+/* Stores the first n numbers of a row of `count` registers: one cache line at a time. */
+ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t *y, size_t n,
+                              const size_t count)
+{
+    ints q[4] = {ints_zero(), ints_zero(), ints_zero(), ints_zero()};
+    for (size_t i = 0; i < count; i++) /* the minimum keeps NaN, whose integer is the lowest */
+        q[i] = ints_round(vec_min(vec_set(INT16_MAX), divide_by_step(f, v[i])));
+    const ints zero = _mm512_set1_epi16((short)f->zero);
+    const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
+    const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
+    const ints mixed = f->to == DTYPE_I8 ? _mm512_packs_epi16(low, high) /* four of each register */
+                                         : _mm512_packus_epi16(low, high);
+    const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const ints bytes = _mm512_permutexvar_epi32(order, mixed);
+    if (n == (size_t)4 * VEC)
+        ints_store(y, bytes);
+    else
+        _mm512_mask_storeu_epi8(y, ((__mmask64)1 << n) - 1, bytes);
+}
+
+#else
+
+ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t *y, size_t n,
+                              const size_t count)
 {
     const bool is_signed = f->to == DTYPE_I8;
     const float low = (float)((is_signed ? -128 : 0) - f->zero);
-    const vec q = f->step != 0 ? vec_div(v, vec_set(f->step)) : v;
-    const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN: low */
-    const ints stored = ints_add(ints_round(clamped), ints_set(f->zero));
-    uint8_t bytes[VEC];
-    store_bytes(width < VEC ? bytes : y, stored, is_signed);
-    if (width < VEC)
-        memcpy(y, bytes, width);
+    for (size_t i = 0, at = 0; i < count && at < n; i++, at += VEC) {
+        const vec q = divide_by_step(f, v[i]);
+        const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN: low */
+        const ints stored = ints_add(ints_round(clamped), ints_set(f->zero));
+        uint8_t bytes[VEC];
+        store_bytes(n - at < VEC ? bytes : y + at, stored, is_signed);
+        if (n - at < VEC)
+            memcpy(y + at, bytes, n - at);
+    }
 }
 
-/* Callers pass constants for `to` and is_int. */
+#endif
+
+/* The same for bfloat16. */
+ALWAYS_INLINE void store_bf16(const vec *v, uint16_t *y, size_t n, const size_t count)
+{
+#if defined __AVX512BF16__
+    for (size_t i = 0; i < count; i += 2, y += (size_t)2 * VEC) {
+        const size_t more = n < i * VEC ? 0 : n - i * VEC;
+        const ints both = (ints)_mm512_cvtne2ps_pbh(v[i + 1], v[i]);
+        if (more >= (size_t)2 * VEC)
+            ints_store(y, both);
+        else
+            _mm512_mask_storeu_epi16(y, ((__mmask32)1 << more) - 1, both);
+    }
+#else
+    for (size_t i = 0; i < count && i * VEC < n; i++)
+        vec_narrow_n(y + i * VEC, v[i], smaller(n - i * VEC, VEC));
+#endif
+}
+
+ALWAYS_INLINE vec add_residual(vec v, const void *y, size_t i, size_t width, const enum dtype to)
+{
+    return vec_add(v, to == DTYPE_F32 ? vec_load_n((const float *)y + i, width)
+                                      : vec_widen_n((const uint16_t *)y + i, width));
+}
+
+/* Callers pass constants for `to`, is_int, whole (all columns are there) and count, the number of
+ * registers per row. */
 ALWAYS_INLINE void finish_rows(const struct tile_finish *f, const int32_t *sums, size_t rows,
-                               unsigned char *y, const enum dtype to, const bool is_int)
+                               unsigned char *y, const enum dtype to, const bool is_int,
+                               const bool whole, const size_t count)
 {
     const vec low = vec_set(f->low), high = vec_set(f->high);
-    for (size_t i = 0; i < f->n; i += VEC) {
-        struct tile_columns c = columns_at(f, i);
-        c.is_int = is_int;
-        for (size_t r = 0; r < rows; r++) {
-            unsigned char *row = y + r * f->ldy;
-            uint16_t *half = (uint16_t *)(void *)row + i;
-            float *whole = (float *)(void *)row + i;
-            vec v = real_of(&c, sums + r * f->lds + i);
-            if (f->residual && to == DTYPE_F32)
-                v = vec_add(v, vec_load_n(whole, c.width));
-            else if (f->residual && to == DTYPE_BF16)
-                v = vec_add(v, vec_widen_n(half, c.width));
+    struct tile_columns c[TILE_REGISTERS];
+    vec v[TILE_REGISTERS];
+    for (size_t i = 0; i < count; i++)
+        c[i] = columns_at(f, i * VEC);
+    for (; rows > 0; rows--, sums += f->lds, y += f->ldy) {
+        for (size_t i = 0; i < count; i++) {
+            const size_t width = whole ? VEC : c[i].width;
+            c[i].is_int = is_int;
+            v[i] = real_of(&c[i], sums + i * VEC);
+            if (f->residual && (to == DTYPE_F32 || to == DTYPE_BF16))
+                v[i] = add_residual(v[i], y, i * VEC, width, to);
             if (f->clamp) /* this order keeps NaN */
-                v = vec_min(high, vec_max(low, v));
+                v[i] = vec_min(high, vec_max(low, v[i]));
             if (to == DTYPE_F32)
-                vec_store_n(whole, v, c.width);
-            else if (to == DTYPE_BF16)
-                vec_narrow_n(half, v, c.width);
-            else
-                store_8bit(f, v, row + i, c.width);
+                vec_store_n((float *)(void *)y + i * VEC, v[i], width);
         }
+        if (to == DTYPE_BF16)
+            store_bf16(v, (uint16_t *)(void *)y, whole ? count * VEC : f->n, count);
+        if (to == DTYPE_U8)
+            store_8bit(f, v, y, whole ? count * VEC : f->n, count);
     }
 }
 
 static void finish_to(const struct tile_finish *f, const int32_t *sums, size_t rows,
                       unsigned char *y)
 {
+#define FINISH_WIDE(to, is_int)                                                                    \
+    do {                                                                                           \
+        if (f->n == (size_t)TILE_REGISTERS * VEC)                                                  \
+            finish_rows(f, sums, rows, y, to, is_int, true, TILE_REGISTERS);                       \
+        else if (f->n > (size_t)TILE_REGISTERS / 2 * VEC)                                          \
+            finish_rows(f, sums, rows, y, to, is_int, false, TILE_REGISTERS);                      \
+        else                                                                                       \
+            finish_rows(f, sums, rows, y, to, is_int, false, TILE_REGISTERS / 2);                  \
+    } while (0)
 #define FINISH(to)                                                                                 \
     do {                                                                                           \
         if (f->scales)                                                                             \
-            finish_rows(f, sums, rows, y, to, true);                                               \
+            FINISH_WIDE(to, true);                                                                 \
         else                                                                                       \
-            finish_rows(f, sums, rows, y, to, false);                                              \
+            FINISH_WIDE(to, false);                                                                \
     } while (0)
     if (f->to == DTYPE_F32)
         FINISH(DTYPE_F32);
@@ -98,10 +166,8 @@ static void activate_sums(const struct tile_finish *f, int32_t *sums, size_t row
         for (size_t i = 0; i < f->n; i += VEC) {
             const struct tile_columns c = columns_at(f, i);
             vec v = real_of(&c, sums + i);
-            if (f->residual && f->to == DTYPE_F32)
-                v = vec_add(v, vec_load_n((const float *)(const void *)y + i, c.width));
-            else if (f->residual)
-                v = vec_add(v, vec_widen_n((const uint16_t *)(const void *)y + i, c.width));
+            if (f->residual)
+                v = add_residual(v, y, i, c.width, f->to);
             vec_store(real + i, v);
         }
         SIMD_COMMON(activate)(real, real, f->n, f->row.activation, f->row.alpha, f->row.beta);

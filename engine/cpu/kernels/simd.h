@@ -120,8 +120,8 @@ struct tile {
 struct tile_finish {
     const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
     const float *scales; /* n numbers, for int32 sums; NULL: the sums are float32 */
-    size_t n;
-    size_t lds, ldy; /* between the starts of rows: elements of the sums, bytes of y */
+    size_t n;            /* <= tile_columns */
+    size_t lds, ldy;     /* between the starts of rows: elements of the sums, bytes of y */
     bool residual, clamp;
     float low, high;
     struct epilogue row; /* an activation instead of the clamp; its residual is ignored */

@@ -302,12 +302,13 @@ static struct product_depth depth_of(const struct own_product *p, size_t run)
     return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
-/* Multiplies all rows of the block by a panel, one stretch of k after another. */
+/* Multiplies all rows of the block by a panel, one stretch of k after another, and finishes each
+ * tile after its last one. */
 static void multiply_panel(const struct own_product *p, const struct product_block *b,
-                           struct tile t)
+                           struct tile t, const struct tile_finish *f, unsigned char *dst)
 {
     const struct own_layout *w = &p->weights;
-    const size_t most = p->simd->tile_rows;
+    const size_t most = p->simd->tile_rows, tile_bytes = most * t.ldc * sizeof(int32_t);
     const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
     const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     void (*const multiply)(const struct tile *, size_t) =
@@ -315,16 +316,21 @@ static void multiply_panel(const struct own_product *p, const struct product_blo
         : w->operands == OPERANDS_DOT ? p->simd->tile_dot
                                       : p->simd->tile_pairs;
     const struct product_depth depth = depth_of(p, run);
+    const bool once = depth.taps >= taps && depth.run >= run; /* the sums of a tile are not kept */
     unsigned char *const sums = t.c;
     for (size_t tap = 0; tap < taps; tap += depth.taps)
         for (t.offset = 0; t.offset < run; t.offset += depth.run) {
+            const bool last = taps - tap <= depth.taps && run - t.offset <= depth.run;
             t.taps = taps - tap < depth.taps ? taps - tap : depth.taps;
             t.run = run - t.offset < depth.run ? run - t.offset : depth.run;
             t.adds = tap || t.offset;
             for (size_t row = 0; row < b->rows; row += most) {
+                const size_t rows = b->rows - row < most ? b->rows - row : most;
                 t.rows = b->taps + row * taps + tap * most;
-                t.c = sums + row * p->simd->tile_columns * sizeof(int32_t);
-                multiply(&t, b->rows - row < most ? b->rows - row : most);
+                t.c = once ? sums : sums + row / most * tile_bytes;
+                multiply(&t, rows);
+                if (last)
+                    p->simd->finish_tile(f, t.c, rows, dst + row * f->ldy);
             }
             t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes;
         }
@@ -353,8 +359,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
         f.bias = p->bias ? p->bias + channel : NULL;
         if (p->bias_sums)
             f.bias = p->bias_sums + b->matrix * whole_columns(w) + j;
-        multiply_panel(p, b, t);
-        p->simd->finish_tile(&f, t.c, b->rows, b->dst + (j - b->from) * size);
+        multiply_panel(p, b, t, &f, b->dst + (j - b->from) * size);
     }
     if (p->simd->tile_end)
         p->simd->tile_end();

@@ -331,24 +331,33 @@ Test(products, each_variant_agrees_with_plain_loops)
 
 Test(products, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
 {
-    enum { COUNT = 9 };
-    const int32_t given[TILE_MOST_COLUMNS] = {1, 3, -1, 5, 1000000, -1000000, INT32_MAX, 0, 10};
-    const int32_t bias[TILE_MOST_COLUMNS] = {0, 0, 0, 0, 0, 0, 1, 7, -10};
-    const float scales[COUNT] = {0.5f, 0.5f, 0.5f, 0.5f, 1, 1, 1, 0.5f, NAN};
-    const int expected[COUNT] = {10, 12, 10, 12, 127, -128, -128, 14, -128};
+    enum { CASES = 9 };
+    const int32_t given[CASES] = {1, 3, -1, 5, 1000000, -1000000, INT32_MAX, 0, 10};
+    const int32_t added[CASES] = {0, 0, 0, 0, 0, 0, 1, 7, -10};
+    const float factors[CASES] = {0.5f, 0.5f, 0.5f, 0.5f, 1, 1, 1, 0.5f, NAN};
+    const int expected[CASES] = {10, 12, 10, 12, 127, -128, -128, 14, -128};
     for (size_t v = 0; simd_at(v); v++)
-        for (int is_signed = 0; is_signed < 2; is_signed++) {
-            int32_t sums[TILE_MOST_COLUMNS];
-            unsigned char is[COUNT];
-            const struct tile_finish f = {.bias = bias,
-                                          .scales = scales,
-                                          .n = COUNT,
-                                          .to = is_signed ? DTYPE_I8 : DTYPE_U8,
-                                          .zero = is_signed ? 10 : 138};
-            memcpy(sums, given, sizeof sums);
-            simd_at(v)->finish_tile(&f, sums, 1, is);
-            for (size_t i = 0; i < COUNT; i++)
-                cr_expect_eq(is_signed ? (int8_t)is[i] : is[i] - 128, expected[i],
-                             "%s: [%zu] is %d", simd_at(v)->name, i, is[i]);
-        }
+        for (size_t n = 1; n <= simd_at(v)->tile_columns; n++)
+            for (int is_signed = 0; is_signed < 2; is_signed++) {
+                int32_t sums[TILE_MOST_COLUMNS], bias[TILE_MOST_COLUMNS];
+                float scales[TILE_MOST_COLUMNS];
+                unsigned char is[TILE_MOST_COLUMNS + 1];
+                const struct tile_finish f = {.bias = bias,
+                                              .scales = scales,
+                                              .n = n,
+                                              .to = is_signed ? DTYPE_I8 : DTYPE_U8,
+                                              .zero = is_signed ? 10 : 138};
+                for (size_t i = 0; i < TILE_MOST_COLUMNS; i++) {
+                    const size_t which = (i + n) % CASES;
+                    sums[i] = given[which];
+                    bias[i] = added[which];
+                    scales[i] = factors[which];
+                }
+                is[n] = 77;
+                simd_at(v)->finish_tile(&f, sums, 1, is);
+                cr_assert_eq(is[n], 77, "%s writes more than %zu", simd_at(v)->name, n);
+                for (size_t i = 0; i < n; i++)
+                    cr_expect_eq(is_signed ? (int8_t)is[i] : is[i] - 128, expected[(i + n) % CASES],
+                                 "%s: [%zu] of %zu is %d", simd_at(v)->name, i, n, is[i]);
+            }
 }
