@@ -1,0 +1,50 @@
+/* What a POST /predict asks for: its parameters, and the images or texts in its body.
+ *
+ * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its bytes
+ * decide: an image is an image under any Content-Type. The model host reads the images in place in
+ * the body (or, for base64, in the JSON text into which they were decoded), so the body stays until
+ * it is done. */
+#pragma once
+
+#include "proto/dialects.h"
+#include "server/http/api/faces.h"
+#include "server/http/api/labels.h"
+#include "server/http/api/prompts.h"
+#include "server/http/api/slices.h"
+#include "server/http/api/texts.h"
+#include "server/http/transport/multipart.h"
+
+struct predict_work {
+    struct predict_request request; /* first: submission.h */
+    bool as_list;
+    struct multipart multipart; /* zeroed without one */
+    struct predict_json *json;  /* NULL without one */
+    struct sliced_photo slices;
+    struct staged_request *staged; /* NULL: the model is not a pipeline */
+    struct request_texts texts;    /* instead of images */
+    struct request_labels labels;  /* of the images */
+    struct request_prompt prompt;  /* for the only image */
+    int form;                      /* enum describe_form from `format`; -1: use Accept */
+    bool is_base64;                /* vectors as base64 */
+    struct face_question faces;
+    struct immich_entries immich; /* zeroed, unless Immich's server sends the request */
+    size_t task;                  /* of `immich`, which is under way */
+    char *before;                 /* the answer to the tasks before; NULL: none */
+    uint8_t *photo;               /* their decoded photo; owned */
+    struct image pixels;          /* of that photo */
+    char model[128];              /* as requested; "" for the default */
+    struct task_options options;
+    char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* which options borrow */
+};
+
+/* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
+bool predict_read_size(const char *text, struct predict_request *request);
+
+/* Reads the query's parameters, and then the body with its own. */
+enum status predict_read(struct exchange *x, struct predict_work *work, struct error *err);
+
+/* Sets model and options of the task of Immich's that is under way. */
+enum status predict_set_task(struct exchange *x, struct predict_work *work, struct error *err);
+
+/* Adds to the error of an image that its client has sent as a form. */
+void predict_hint_at_form(const struct exchange *x, struct predict_image *image);
