@@ -17,6 +17,30 @@
 
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 
+char *path_join(const char *folder, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+bool path_is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool path_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool folder_has_file(const char *folder, const char *name)
+{
+    char path[PATH_MAX]; /* a longer one does not exist */
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH_MAX && path_is_file(path);
+}
+
 /* Reads up to `size` bytes. Returns false with errno on failure. */
 static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
 {

@@ -1,11 +1,19 @@
-/* Opens and reads regular files. Pipes and devices are refused at once, without waiting for data.
- */
+/* Finds, opens and reads regular files. Pipes and devices are refused at once, without waiting for
+ * data. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/status.h"
+
+/* FOLDER/NAME, which the caller frees; NULL: out of memory. */
+char *path_join(const char *folder, const char *name);
+
+/* True for a regular file, a folder, or a link to one. */
+bool path_is_file(const char *path);
+bool path_is_folder(const char *path);
+bool folder_has_file(const char *folder, const char *name);
 
 /* Reads the file at `path` into memory that the caller frees. It adds a 0 byte that *ret_size does
  * not count. Errors: STATUS_NOT_FOUND; STATUS_IO when the file cannot be opened or read (errno has

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
 
@@ -27,18 +28,14 @@ static enum status copy_one(const struct model_place *place, const char *name, c
                             struct error *err)
 {
     struct side_file file;
-    char *to;
     const enum status found = side_file_open(place, name, &file, err);
     if (found == STATUS_NOT_FOUND)
         return STATUS_OK;
     TRY(found);
-    enum status status = STATUS_OK;
-    if (asprintf(&to, "%s/%s", folder, name) < 0) {
-        status = error_no_memory(err, "while copying");
-    } else {
-        status = write_copy(to, file.text, file.size, err);
-        free(to);
-    }
+    char *to = path_join(folder, name);
+    const enum status status =
+        to ? write_copy(to, file.text, file.size, err) : error_no_memory(err, "while copying");
+    free(to);
     return side_file_close(&file, status, err);
 }
 

@@ -37,18 +37,6 @@ void model_place_done(struct model_place *place)
     *place = (struct model_place){0};
 }
 
-static char *folder_join(const char *folder, const char *name)
-{
-    char *path;
-    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
-}
-
-static bool is_file(const char *path)
-{
-    struct stat info;
-    return path && !stat(path, &info) && S_ISREG(info.st_mode);
-}
-
 /* The last part of a path, without trailing slashes and without an ".onnx" ending. For "." and ".."
  * the folder's real name. */
 static char *name_of_path(const char *path)
@@ -127,27 +115,24 @@ static enum status note_checkpoint(const char *name, struct survey *survey, stru
 static enum status survey_entry(const char *folder, const char *name, const char *wanted,
                                 struct survey *survey, struct error *err)
 {
-    size_t length = strlen(name);
     uint64_t version;
-    char *path = folder_join(folder, name);
+    char *path = path_join(folder, name);
     TRY(check_memory(path, "while looking for a model", err));
-    if (length > 5 && name[0] != '.' && !strcmp(name + length - 5, ".onnx") && is_file(path)) {
+    const bool is_file = path_is_file(path);
+    if (is_file && name[0] != '.' && ends_with(name, ".onnx")) {
         survey->files++;
         free(survey->only);
         survey->only = path;
         return STATUS_OK;
     }
-    if (model_version_number(name, &version) && (!wanted || !strcmp(name, wanted))) {
-        char *model = folder_join(path, "model.onnx");
-        if (is_file(model) && (!survey->has_version || version > survey->version)) {
-            survey->has_version = true;
-            survey->version = version;
-        }
-        free(model);
+    if (model_version_number(name, &version) && (!wanted || !strcmp(name, wanted)) &&
+        folder_has_file(path, "model.onnx") &&
+        (!survey->has_version || version > survey->version)) {
+        survey->has_version = true;
+        survey->version = version;
     }
-    enum status status = is_file(path) ? note_checkpoint(name, survey, err) : STATUS_OK;
     free(path);
-    return status;
+    return is_file ? note_checkpoint(name, survey, err) : STATUS_OK;
 }
 
 static enum status survey_folder(const char *folder, const char *version, struct survey *survey,
@@ -187,11 +172,7 @@ static enum status nothing_found(const struct survey *survey, struct error *err)
 /* Refuses a folder with both a pipeline.json and a model, because its name can mean only one. */
 static enum status refuse_second_model(const char *folder, struct error *err)
 {
-    char *path = folder_join(folder, "model.onnx");
-    TRY(check_memory(path, "while looking for a model", err));
-    const bool is_there = is_file(path);
-    free(path);
-    if (is_there)
+    if (folder_has_file(folder, "model.onnx"))
         return error_set(err, STATUS_MODEL,
                          "%.200s: there are both " PIPELINE_FILE
                          " and model.onnx; a pipeline names models of other folders, so move "
@@ -231,15 +212,11 @@ static void note_name(void *context, bool is_output, const char *name, size_t si
 
 bool model_has_tokenizer(const struct model_place *place)
 {
-    bool is_there = false;
-    for (size_t f = 0; f < COUNT_OF(place->folders) && place->folders[f]; f++) {
-        for (size_t i = 0; tokenizer_file(i) && !is_there; i++) {
-            char *path = folder_join(place->folders[f], tokenizer_file(i));
-            is_there = is_file(path);
-            free(path);
-        }
-    }
-    return is_there;
+    for (size_t f = 0; f < COUNT_OF(place->folders) && place->folders[f]; f++)
+        for (size_t i = 0; tokenizer_file(i); i++)
+            if (folder_has_file(place->folders[f], tokenizer_file(i)))
+                return true;
+    return false;
 }
 
 /* Finds the half for texts in a file that has both. */
@@ -272,10 +249,10 @@ static enum status find_pair(const char *folder, char **ret_photos, char **ret_s
 {
     *ret_photos = *ret_second = NULL;
     for (size_t i = 0; i < COUNT_OF(halves) && !*ret_second; i++) {
-        char *photos = folder_join(folder, halves[i].photos);
-        char *second = folder_join(folder, halves[i].second);
+        char *photos = path_join(folder, halves[i].photos);
+        char *second = path_join(folder, halves[i].second);
         const bool has_memory = photos && second;
-        bool is_pair = is_file(photos) && is_file(second);
+        bool is_pair = has_memory && path_is_file(photos) && path_is_file(second);
         if (is_pair && !strcmp(halves[i].ending, MODEL_DECODER_ENDING)) {
             is_pair = false; /* other models have encoders and decoders, too */
             onnx_visit_names(second, note_points, &is_pair);
@@ -345,13 +322,8 @@ static enum status refuse_lone_half(const char *folder, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
         const char *const names[] = {halves[i].photos, halves[i].second};
-        char *photos = folder_join(folder, names[0]), *second = folder_join(folder, names[1]);
-        const bool has_memory = photos && second;
-        const bool has_photos = has_memory && is_file(photos);
-        const bool has_second = has_memory && is_file(second);
-        free(photos);
-        free(second);
-        TRY(check_memory(has_memory, "while looking for a model", err));
+        const bool has_photos = folder_has_file(folder, names[0]);
+        const bool has_second = folder_has_file(folder, names[1]);
         if (has_photos != has_second)
             return error_set(err, STATUS_NOT_FOUND,
                              "there is %s, but no %s; add it, because this model has two halves",
@@ -397,30 +369,32 @@ static enum status name_second_half(struct model_place *place, const char *path,
     return STATUS_OK;
 }
 
+static enum status set_file(struct model_place *place, const char *name, struct error *err)
+{
+    place->file = path_join(place->folders[0], name);
+    return check_memory(place->file, "while looking for a model", err);
+}
+
 /* Tries the layouts; place->folders[0] is the folder itself. */
 static enum status find_in_folder(struct model_place *place, const char *version, struct error *err)
 {
     const char *folder = place->folders[0];
     struct survey survey = {0};
-    place->file = folder_join(folder, PIPELINE_FILE);
-    place->is_pipeline = is_file(place->file);
-    if (place->is_pipeline)
-        return refuse_second_model(folder, err);
+    place->is_pipeline = folder_has_file(folder, PIPELINE_FILE);
+    if (place->is_pipeline) {
+        TRY(refuse_second_model(folder, err));
+        return set_file(place, PIPELINE_FILE, err);
+    }
     TRY(find_half(place, err));
     if (place->is_half)
         return STATUS_OK;
-    free(place->file);
-    place->file = folder_join(folder, "model.onnx");
-    if (is_file(place->file))
-        return STATUS_OK;
-    free(place->file);
-    place->file = folder_join(folder, "onnx/model.onnx");
-    if (is_file(place->file)) {
-        place->folders[1] = folder_join(folder, "onnx");
-        return place->folders[1] ? STATUS_OK : error_no_memory(err, "while looking for a model");
+    if (folder_has_file(folder, "model.onnx"))
+        return set_file(place, "model.onnx", err);
+    if (folder_has_file(folder, "onnx/model.onnx")) {
+        place->folders[1] = path_join(folder, "onnx");
+        TRY(check_memory(place->folders[1], "while looking for a model", err));
+        return set_file(place, "onnx/model.onnx", err);
     }
-    free(place->file);
-    place->file = NULL;
     enum status status = survey_folder(folder, version, &survey, err);
     if (status == STATUS_OK && survey.has_version) {
         place->is_numbered = true;
@@ -431,9 +405,9 @@ static enum status find_in_folder(struct model_place *place, const char *version
         free(place->version); /* NOLINT(clang-analyzer-unix.Malloc): folders[1] keeps `folder` */
         if (asprintf(&place->version, "%llu", (unsigned long long)survey.version) < 0)
             place->version = NULL;
-        place->file = place->folders[0] ? folder_join(place->folders[0], "model.onnx") : NULL;
-        status = place->file && place->version ? STATUS_OK
-                                               : error_no_memory(err, "while looking for a model");
+        status = place->folders[0] && place->version
+                     ? set_file(place, "model.onnx", err)
+                     : error_no_memory(err, "while looking for a model");
     } else if (status == STATUS_OK && survey.files == 1) {
         place->file = survey.only;
         survey.only = NULL;
@@ -488,10 +462,10 @@ static enum status folder_find(const char *path, const char *version, struct mod
 /* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if only that is a file; else NULL. */
 static char *file_of_text(const char *path)
 {
-    char *file = ends_with(path, MODEL_TEXT_ENDING) && !is_file(path)
+    char *file = ends_with(path, MODEL_TEXT_ENDING) && !path_is_file(path)
                      ? strndup(path, strlen(path) - strlen(MODEL_TEXT_ENDING))
                      : NULL;
-    if (is_file(file))
+    if (file && path_is_file(file))
         return file;
     free(file);
     return NULL;
@@ -561,7 +535,7 @@ enum status side_file_open(const struct model_place *place, const char *name, st
                            struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(place->folders) && place->folders[i]; i++) {
-        *ret = (struct side_file){.path = folder_join(place->folders[i], name)};
+        *ret = (struct side_file){.path = path_join(place->folders[i], name)};
         TRY(check_memory(ret->path, "while looking for a model", err));
         enum status status = read_side(place->folders[i], name, &ret->text, &ret->size, err);
         if (status == STATUS_OK)
@@ -606,11 +580,10 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 {
     *ret = NULL;
     for (size_t i = 0; i < COUNT_OF(place->folders) && !*ret; i++) {
-        struct stat info;
-        char *path = place->folders[i] ? folder_join(place->folders[i], name) : NULL;
+        char *path = place->folders[i] ? path_join(place->folders[i], name) : NULL;
         if (place->folders[i] && !path)
             return error_no_memory(err, "while looking for a model");
-        if (path && stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        if (path && path_is_folder(path))
             *ret = path;
         else
             free(path);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
@@ -65,51 +66,53 @@ static uint64_t file_signature(const char *path, const char *name)
     return mix(hash, facts, sizeof facts);
 }
 
-static enum status open_folder(const char *folder, DIR **ret, struct error *err)
+typedef enum status entry_fn(void *context, const char *path, const char *name, struct error *err);
+
+/* Calls `take` for each entry of a folder, but for hidden ones, until it fails. An entry that
+ * cannot be read must not look like the end: its model would be unloaded. */
+static enum status for_each_entry(const char *folder, entry_fn *take, void *context,
+                                  struct error *err)
 {
-    *ret = opendir(folder);
-    if (*ret)
-        return STATUS_OK;
-    if (errno == ENOMEM)
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOMEM)
         return error_no_memory(err, "while looking through a repository");
-    return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s", folder,
-                     errno == ENOENT ? "there is no such folder" : strerror(errno),
-                     access_advice(folder, errno));
+    if (!dir)
+        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "%.200s: %s%s",
+                         folder, errno == ENOENT ? "there is no such folder" : strerror(errno),
+                         access_advice(folder, errno));
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK) {
+        errno = 0;
+        const struct dirent *entry = readdir(dir);
+        if (!entry && errno != 0)
+            status = error_set(err, STATUS_IO, "%.200s: %s", folder, strerror(errno));
+        if (!entry)
+            break;
+        if (entry->d_name[0] == '.')
+            continue;
+        char *path = path_join(folder, entry->d_name);
+        status = path ? take(context, path, entry->d_name, err)
+                      : error_no_memory(err, "while looking through a repository");
+        free(path);
+    }
+    closedir(dir);
+    return status;
 }
 
-/* Returns the next entry, NULL after the last. An entry that cannot be read must not look like the
- * end: its model would be unloaded. */
-static enum status next_entry(DIR *dir, const char *folder, struct dirent **ret, struct error *err)
+static enum status add_signature(void *context, const char *path, const char *name,
+                                 struct error *err)
 {
-    errno = 0;
-    *ret = readdir(dir);
-    return *ret || errno == 0 ? STATUS_OK
-                              : error_set(err, STATUS_IO, "%.200s: %s", folder, strerror(errno));
+    uint64_t *sum = context;
+    (void)err;
+    *sum += file_signature(path, name);
+    return STATUS_OK;
 }
 
 /* Computes the signature of the files in a folder, in any order. */
 static enum status folder_signature(const char *folder, uint64_t *ret, struct error *err)
 {
-    uint64_t sum = 0;
-    DIR *dir;
-    struct dirent *entry;
-    TRY(open_folder(folder, &dir, err));
-    enum status status = next_entry(dir, folder, &entry, err);
-    while (status == STATUS_OK && entry) {
-        char *path;
-        if (entry->d_name[0] != '.') {
-            if (asprintf(&path, "%s/%s", folder, entry->d_name) < 0) {
-                status = error_no_memory(err, "while looking through a repository");
-                break;
-            }
-            sum += file_signature(path, entry->d_name);
-            free(path);
-        }
-        status = next_entry(dir, folder, &entry, err);
-    }
-    closedir(dir);
-    *ret = sum;
-    return status;
+    *ret = 0;
+    return for_each_entry(folder, add_signature, ret, err);
 }
 
 /* ---- versions ---- */
@@ -136,43 +139,24 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     return STATUS_OK;
 }
 
-/* FOLDER/N/model.onnx, if it is one. `shared`: signature of the files beside the versions. */
-static enum status find_version(struct repository_model *model, const char *entry, uint64_t shared,
+/* Adds FOLDER/N/model.onnx, if it is one. */
+static enum status find_version(void *context, const char *path, const char *name,
                                 struct error *err)
 {
     uint64_t number, own = 0;
-    char *folder = NULL, *file = NULL;
-    struct stat info;
-    enum status status = STATUS_OK;
-    if (!model_version_number(entry, &number))
+    if (!model_version_number(name, &number) || !folder_has_file(path, "model.onnx"))
         return STATUS_OK;
-    if (asprintf(&folder, "%s/%s", model->path, entry) < 0 ||
-        asprintf(&file, "%s/model.onnx", folder) < 0) {
-        status = error_no_memory(err, "while looking through a repository");
-    } else if (stat(file, &info) == 0 && S_ISREG(info.st_mode)) {
-        status = folder_signature(folder, &own, err);
-        if (status == STATUS_OK)
-            status = add_version(model, number, shared * 31 + own, err);
-    }
-    free(folder);
-    free(file);
-    return status;
+    TRY(folder_signature(path, &own, err));
+    return add_version(context, number, own, err);
 }
 
 static enum status find_versions(struct repository_model *model, struct error *err)
 {
-    DIR *dir;
-    struct dirent *entry;
-    uint64_t shared;
+    uint64_t shared; /* of the files beside the versions */
     TRY(folder_signature(model->path, &shared, err));
-    TRY(open_folder(model->path, &dir, err));
-    enum status status = next_entry(dir, model->path, &entry, err);
-    while (status == STATUS_OK && entry) {
-        status = find_version(model, entry->d_name, shared, err);
-        if (status == STATUS_OK)
-            status = next_entry(dir, model->path, &entry, err);
-    }
-    closedir(dir);
+    const enum status status = for_each_entry(model->path, find_version, model, err);
+    for (size_t i = 0; i < model->version_count; i++)
+        model->versions[i].signature += shared * 31;
     if (model->version_count > 1)
         qsort(model->versions, model->version_count, sizeof *model->versions, compare_versions);
     return status;
@@ -245,10 +229,8 @@ static enum status describe(struct repository_model *model, struct error *err)
         model_place_done(&place);
         return describe_pipeline(model, err);
     }
-    struct stat info;
     /* The folder of a single file may hold unrelated files. */
-    bool numbered = place.is_numbered,
-         alone = stat(model->path, &info) == 0 && S_ISREG(info.st_mode) && !place.is_half;
+    bool numbered = place.is_numbered, alone = path_is_file(model->path) && !place.is_half;
     uint64_t signature = file_signature(place.file, ""), own;
     enum status status = STATUS_OK;
     for (size_t i = 0; !numbered && !alone && i < COUNT_OF(place.folders); i++)
@@ -319,13 +301,6 @@ static enum status add_halves(struct repository *repository, const char *path, c
     return status;
 }
 
-static bool ends_in_onnx(const char *name, size_t *ret_stem)
-{
-    size_t length = strlen(name);
-    *ret_stem = length > 5 ? length - 5 : 0;
-    return length > 5 && !strcmp(name + length - 5, ".onnx");
-}
-
 /* Refuses DIR/NAME beside DIR/NAME.onnx, because a folder's order must not decide. */
 static void refuse_twins(struct repository_model *model)
 {
@@ -336,32 +311,36 @@ static void refuse_twins(struct repository_model *model)
                      model->name, model->name, model->name);
 }
 
-static enum status add_entry(struct repository *repository, const char *folder, const char *entry,
-                             struct error *err)
+static enum status refuse_more(const char *path, const char *entry, struct error *err)
 {
-    char *path, *name = NULL;
+    const size_t folder = strlen(path) - strlen(entry) - 1;
+    return error_set(err, STATUS_MODEL, "%.*s has more than %d models",
+                     folder < 200 ? (int)folder : 200, path, MODELS_MAX);
+}
+
+/* Adds the folder or the file NAME.onnx. */
+static enum status add_entry(void *context, const char *path, const char *entry, struct error *err)
+{
+    struct repository *repository = context;
     struct repository_model *twin;
-    struct stat info;
-    size_t stem;
-    if (entry[0] == '.')
-        return STATUS_OK;
-    if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return error_no_memory(err, "while looking through a repository");
+    const size_t length = strlen(entry);
+    size_t stem = length;
+    if (!path_is_folder(path)) {
+        if (length <= 5 || strcmp(entry + length - 5, ".onnx") != 0 || !path_is_file(path))
+            return STATUS_OK;
+        stem = length - 5;
+    }
+    char *name = strndup(entry, stem);
     enum status status = STATUS_OK;
-    bool there = stat(path, &info) == 0, is_folder = there && S_ISDIR(info.st_mode),
-         is_model = is_folder || (there && S_ISREG(info.st_mode) && ends_in_onnx(entry, &stem));
-    if (is_model)
-        name = is_folder ? strdup(entry) : strndup(entry, stem);
-    if (is_model && !name)
+    if (!name)
         status = error_no_memory(err, "while looking through a repository");
-    else if (name && repository->count == MODELS_MAX)
-        status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
-    else if (name && (twin = find_entry(repository, name)))
+    else if (repository->count == MODELS_MAX)
+        status = refuse_more(path, entry, err);
+    else if ((twin = find_entry(repository, name)))
         refuse_twins(twin);
-    else if (name)
+    else
         status = add_halves(repository, path, name, err);
     free(name);
-    free(path);
     return status;
 }
 
@@ -415,40 +394,20 @@ static void check_pipelines(struct repository *repository)
     }
 }
 
-typedef enum status entry_fn(struct repository *repository, const char *folder, const char *entry,
-                             struct error *err);
-
-static enum status for_each_entry(struct repository *repository, const char *folder, entry_fn *add,
-                                  struct error *err)
-{
-    DIR *dir;
-    struct dirent *entry;
-    TRY(open_folder(folder, &dir, err));
-    enum status status = next_entry(dir, folder, &entry, err);
-    while (status == STATUS_OK && entry) {
-        status = add(repository, folder, entry->d_name, err);
-        if (status == STATUS_OK)
-            status = next_entry(dir, folder, &entry, err);
-    }
-    closedir(dir);
-    return status;
-}
-
 /* ---- Immich's cache ---- */
 
 /* Adds the model in FOLDER/PART as NAME.PART, if it exists. */
 static enum status add_part(struct repository *repository, const char *folder, const char *name,
                             const char *part, struct error *err)
 {
-    char *path = NULL, *own = NULL;
     struct stat info;
-    enum status status = STATUS_OK;
-    if (asprintf(&path, "%s/%s", folder, part) < 0 || asprintf(&own, "%s.%s", name, part) < 0)
-        status = error_no_memory(err, "while looking through a repository");
-    else if (stat(path, &info) == 0)
-        status = add_model(repository, path, own, err);
+    char own[256 + sizeof ".recognition"]; /* the longest name of a folder fits */
+    char *path = path_join(folder, part);
+    TRY(check_memory(path, "while looking through a repository", err));
+    snprintf(own, sizeof own, "%s.%s", name, part);
+    const enum status status =
+        stat(path, &info) == 0 ? add_model(repository, path, own, err) : STATUS_OK;
     free(path);
-    free(own);
     return status;
 }
 
@@ -495,51 +454,42 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     return status;
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
+struct immich_task {
+    struct repository *repository;
+    const char *name;
+};
 
-static enum status add_immich(struct repository *repository, const char *folder, const char *entry,
-                              struct error *err)
+static enum status add_immich(void *context, const char *path, const char *entry, struct error *err)
 {
-    char *path;
-    const char *task = strrchr(folder, '/') + 1;
-    if (entry[0] == '.')
-        return STATUS_OK;
-    if (asprintf(&path, "%s/%s", folder, entry) < 0)
-        return error_no_memory(err, "while looking through a repository");
+    const struct immich_task *task = context;
+    struct repository *repository = task->repository;
     struct repository_model *twin = find_entry(repository, entry);
-    enum status status = STATUS_OK;
-    if (!is_folder(path))
-        status = STATUS_OK;
-    else if (repository->count + 3 > MODELS_MAX)
-        status = error_set(err, STATUS_MODEL, "%.200s has more than %d models", folder, MODELS_MAX);
-    else if (twin)
+    if (!path_is_folder(path))
+        return STATUS_OK;
+    if (repository->count + 3 > MODELS_MAX)
+        return refuse_more(path, entry, err);
+    if (twin) {
         (void)!error_set(&twin->problem, STATUS_MODEL,
                          "two tasks have a model '%.100s'; rename or remove one of them", entry);
-    else if (!strcmp(task, "clip"))
-        status = add_halves(repository, path, entry, err);
-    else
-        status = add_stages_of(repository, path, entry, !strcmp(task, "ocr"), err);
-    free(path);
-    return status;
+        return STATUS_OK;
+    }
+    if (!strcmp(task->name, "clip"))
+        return add_halves(repository, path, entry, err);
+    return add_stages_of(repository, path, entry, !strcmp(task->name, "ocr"), err);
 }
 
 static enum status scan_immich(struct repository *repository, const char *folder, struct error *err)
 {
     static const char *const tasks[] = {"clip", "facial-recognition", "ocr"};
-    DIR *dir;
-    TRY(open_folder(folder, &dir, err)); /* the cache itself must exist */
-    closedir(dir);
+    uint64_t ignored;
+    TRY(folder_signature(folder, &ignored, err)); /* the cache itself must exist */
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < COUNT_OF(tasks); i++) {
-        char *path;
-        if (asprintf(&path, "%s/%s", folder, tasks[i]) < 0)
-            return error_no_memory(err, "while looking through a repository");
-        if (is_folder(path))
-            status = for_each_entry(repository, path, add_immich, err);
+        char *path = path_join(folder, tasks[i]);
+        TRY(check_memory(path, "while looking through a repository", err));
+        if (path_is_folder(path))
+            status =
+                for_each_entry(path, add_immich, &(struct immich_task){repository, tasks[i]}, err);
         free(path);
     }
     return status;
@@ -562,7 +512,7 @@ static enum status scan_done(struct repository *found, enum status status, struc
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err)
 {
     struct repository repository = {0};
-    return scan_done(&repository, for_each_entry(&repository, folder, add_entry, err), ret);
+    return scan_done(&repository, for_each_entry(folder, add_entry, &repository, err), ret);
 }
 
 enum status repository_scan_immich(const char *folder, struct repository *ret, struct error *err)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "engine/op/ops.h"
@@ -91,12 +92,6 @@ static enum status make_folder(struct quantizing *q, struct error *err)
                      q->out, strerror(cause));
 }
 
-static char *path_in(const char *folder, const char *name)
-{
-    char *path;
-    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
-}
-
 static void remove_folder(struct quantizing *q)
 {
     if (!q->folder)
@@ -130,7 +125,7 @@ static enum status settle_folder(struct quantizing *q, struct error *err)
 
 static enum status write_report(const struct quantizing *q, const char *json, struct error *err)
 {
-    char *path = path_in(q->folder, REPORT_FILE);
+    char *path = path_join(q->folder, REPORT_FILE);
     FILE *file = path ? fopen(path, "wxe") : NULL;
     bool ok = file && fputs(json, file) >= 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
     const int cause = errno;
@@ -312,7 +307,7 @@ static enum status write_model_file(struct quantizing *q, struct error *err)
     const struct onnx_write_options options = {.metadata = q->model->metadata,
                                                .metadata_count = q->model->metadata_count,
                                                .producer = "lensd quantize"};
-    char *path = path_in(q->folder, MODEL_FILE);
+    char *path = path_join(q->folder, MODEL_FILE);
     const enum status status =
         path ? onnx_write_file(q->graph, &options, path, err) : error_no_memory(err, NULL);
     if (status == STATUS_OK && stat(path, &info) == 0)

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
+
 #define DEPTH 2 /* folder / model / version */
 #define EVENTS                                                                                     \
     (IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |            \
@@ -26,10 +28,9 @@ static void watch_add(const struct watch *watch, const char *folder, int depth)
         return;
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        char *path;
-        if (entry->d_name[0] == '.' || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
-            continue;
-        watch_add(watch, path, depth - 1); /* IN_ONLYDIR refuses files */
+        char *path = entry->d_name[0] == '.' ? NULL : path_join(folder, entry->d_name);
+        if (path)
+            watch_add(watch, path, depth - 1); /* IN_ONLYDIR refuses files */
         free(path);
     }
     if (dir)
