@@ -79,12 +79,25 @@ struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
     const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
-    bool is_place_known;     /* a port or a socket's name: settle_listening() */
+    bool is_place_known;     /* a port or a socket's name: settle() */
 };
 
 static bool *mark_of(struct config_reading *reading, const struct option *option)
 {
     return &reading->set[option - config_options];
+}
+
+static bool *mark_named(struct config_reading *reading, const char *name)
+{
+    return mark_of(reading, find_option(name, strlen(name)));
+}
+
+/* Sets an option for which no stronger source has a value. */
+static enum status take_option(struct config_reading *reading, const struct option *option,
+                               const char *origin, const char *text, struct error *err)
+{
+    *mark_of(reading, option) = true;
+    return config_set(reading->config, option, origin, text, err);
 }
 
 static enum status unknown_flag(enum command command, const char *flag, size_t length,
@@ -124,8 +137,7 @@ static enum status read_flag(struct config_reading *reading, int argc, char *con
                          option->name, option->value);
     char origin[80];
     snprintf(origin, sizeof origin, "--%s", option->name);
-    *mark_of(reading, option) = true;
-    return config_set(reading->config, option, origin, text, err);
+    return take_option(reading, option, origin, text, err);
 }
 
 static enum status config_add_model(struct config_reading *reading, const char *model,
@@ -135,57 +147,40 @@ static enum status config_add_model(struct config_reading *reading, const char *
     if (*mark_of(reading, option))
         return error_set(err, STATUS_CONFIG, "MODEL is given twice: '%.80s' and '%.80s'",
                          reading->config->model ? reading->config->model : "", model);
-    *mark_of(reading, option) = true;
-    return config_set(reading->config, option, "MODEL", model, err);
+    return take_option(reading, option, "MODEL", model, err);
 }
 
 static enum status check_arguments(const struct config_reading *reading, char *const *words,
                                    size_t count, struct error *err)
 {
-    switch (reading->config->command) {
-    case COMMAND_SERVE:
-    case COMMAND_INSPECT:
-    case COMMAND_BENCH:
-    case COMMAND_QUANTIZE:
-        if (count > 0)
-            return error_set(err, STATUS_CONFIG,
-                             "'%.80s' is one argument too many; lensd %s takes one MODEL", words[0],
-                             command_name(reading->config->command));
+    const struct config *config = reading->config;
+    const enum command command = config->command;
+    if (command & (COMMAND_KEY | COMMAND_PULL) && count != 1)
+        return error_set(err, STATUS_CONFIG,
+                         command == COMMAND_KEY
+                             ? "lensd key creates a key for one NAME: lensd key alice"
+                             : "lensd pull takes one model of a hub: lensd pull hf:ORG/REPO");
+    if (command & (COMMAND_DEVICES | COMMAND_HEALTH) && count > 0)
+        return error_set(err, STATUS_CONFIG, "lensd %s takes no argument, but '%.80s' was given",
+                         command_name(command), words[0]);
+    if (command & (COMMAND_SERVE | COMMAND_INSPECT | COMMAND_BENCH | COMMAND_QUANTIZE) && count > 0)
+        return error_set(err, STATUS_CONFIG,
+                         "'%.80s' is one argument too many; lensd %s takes one MODEL", words[0],
+                         command_name(command));
+    if (!(command & (COMMAND_PREDICT | COMMAND_EMBED)))
         return STATUS_OK;
-    case COMMAND_DEVICES:
-    case COMMAND_HEALTH:
-        if (count > 0)
-            return error_set(err, STATUS_CONFIG,
-                             "lensd %s takes no argument, but '%.80s' was given",
-                             command_name(reading->config->command), words[0]);
-        return STATUS_OK;
-    case COMMAND_KEY:
-        if (count != 1)
-            return error_set(err, STATUS_CONFIG,
-                             "lensd key creates a key for one NAME: lensd key alice");
-        return STATUS_OK;
-    case COMMAND_PULL:
-        if (count != 1)
-            return error_set(err, STATUS_CONFIG,
-                             "lensd pull takes one model of a hub: lensd pull hf:ORG/REPO");
-        return STATUS_OK;
-    case COMMAND_PREDICT:
-    case COMMAND_EMBED:
-        if (reading->config->command == COMMAND_PREDICT && reading->config->model &&
-            photo_files_has_ending(reading->config->model))
-            return error_set(err, STATUS_CONFIG,
-                             "no model given; for the built-in one: lensd predict digits %.200s",
-                             reading->config->model);
-        if (reading->config->text && count > 0)
-            return error_set(err, STATUS_CONFIG,
-                             "--text cannot be combined with a photo ('%.80s'); give one of them",
-                             words[0]);
-        if (count == 0 && !reading->config->text)
-            return error_set(err, STATUS_CONFIG,
-                             "no photo given; use: lensd %s MODEL PHOTO…, or --text TEXT",
-                             command_name(reading->config->command));
-        return STATUS_OK;
-    }
+    if (command == COMMAND_PREDICT && config->model && photo_files_has_ending(config->model))
+        return error_set(err, STATUS_CONFIG,
+                         "no model given; for the built-in one: lensd predict digits %.200s",
+                         config->model);
+    if (config->text && count > 0)
+        return error_set(err, STATUS_CONFIG,
+                         "--text cannot be combined with a photo ('%.80s'); give one of them",
+                         words[0]);
+    if (count == 0 && !config->text)
+        return error_set(err, STATUS_CONFIG,
+                         "no photo given; use: lensd %s MODEL PHOTO…, or --text TEXT",
+                         command_name(command));
     return STATUS_OK;
 }
 
@@ -280,11 +275,9 @@ static enum status read_variable(struct config_reading *reading, const char *ent
         warn_of(reading->config, variable, name);
         return STATUS_OK;
     }
-    bool *set = mark_of(reading, option);
-    if (*set || !(option->commands & reading->config->command))
+    if (*mark_of(reading, option) || !(option->commands & reading->config->command))
         return STATUS_OK;
-    *set = true;
-    return config_set(reading->config, option, variable, text, err);
+    return take_option(reading, option, variable, text, err);
 }
 
 static enum status read_environment(struct config_reading *reading, struct error *err)
@@ -373,10 +366,8 @@ static enum status read_immich(struct config_reading *reading, struct error *err
         const struct option *option = find_option(settings[i].option, strlen(settings[i].option));
         const char *text = getenv(settings[i].variable);
         text = text && *text ? immich_value(option->name, text, room) : settings[i].value;
-        if (!text || *mark_of(reading, option))
-            continue;
-        *mark_of(reading, option) = true;
-        TRY(config_set(config, option, settings[i].variable, text, err));
+        if (text && !*mark_of(reading, option))
+            TRY(take_option(reading, option, settings[i].variable, text, err));
     }
     return preload_immich(reading, err);
 }
@@ -690,37 +681,28 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* MODEL, --models and --immich exclude each other. A stronger source that sets one of them
- * overrides the others: an image whose environment names a folder can still be given one model. */
-static void settle_models(struct config_reading *reading)
+/* Call this after each source. MODEL, --models and --immich exclude each other; a stronger source
+ * that sets one of them overrides the others: an image whose environment names a folder can still
+ * be given one model. A port and a Unix socket also exclude each other: the strongest source that
+ * sets one decides, and must not set both. */
+static enum status settle(struct config_reading *reading, struct error *err)
 {
-    bool *model = mark_of(reading, find_option("model", strlen("model")));
-    bool *models = mark_of(reading, find_option("models", strlen("models")));
-    bool *immich = mark_of(reading, find_option("immich", strlen("immich")));
+    bool *model = mark_named(reading, "model"), *models = mark_named(reading, "models"),
+         *immich = mark_named(reading, "immich");
     if (*model || *models || *immich)
         *model = *models = *immich = true;
-}
-
-static bool is_set(struct config_reading *reading, const char *name)
-{
-    return *mark_of(reading, find_option(name, strlen(name)));
-}
-
-/* A port and a Unix socket also exclude each other. The strongest source that sets one decides, and
- * must not set both. Call this after each source. */
-static enum status settle_listening(struct config_reading *reading, struct error *err)
-{
-    bool by_name = reading->config->http.unix_path != NULL;
-    bool by_port = is_set(reading, "port") || is_set(reading, "host");
+    const bool by_name = reading->config->http.unix_path != NULL;
+    const bool has_port = *mark_named(reading, "port");
+    const bool by_port = has_port || *mark_named(reading, "host");
     if (reading->is_place_known)
         return STATUS_OK;
     if (by_name && by_port)
         return error_set(
             err, STATUS_CONFIG,
             "--unix and --%s exclude each other, because lensd listens in one place; leave one out",
-            is_set(reading, "port") ? "port" : "host");
+            has_port ? "port" : "host");
     if (by_port)
-        *mark_of(reading, find_option("unix", strlen("unix"))) = true;
+        *mark_named(reading, "unix") = true;
     reading->is_place_known = by_name || by_port;
     return STATUS_OK;
 }
@@ -747,15 +729,12 @@ static enum status read_all(struct config_reading *reading, int argc, char *cons
     for (size_t i = first; i < count; i++)
         words[i - first] = words[i];
     config->argument_count = count - first;
-    settle_models(reading);
-    TRY(settle_listening(reading, err));
+    TRY(settle(reading, err));
     TRY(read_environment(reading, err));
-    settle_models(reading);
-    TRY(settle_listening(reading, err));
+    TRY(settle(reading, err));
     TRY(read_config_file(reading, err));
-    settle_models(reading);
-    TRY(settle_listening(reading, err));
-    if (reading->empty_model && !*mark_of(reading, find_option("model", strlen("model"))))
+    TRY(settle(reading, err));
+    if (reading->empty_model && !*mark_named(reading, "model"))
         return error_set(err, STATUS_CONFIG,
                          "%s is empty; leave it out, or name a model (digits: the built-in one)",
                          reading->empty_model);
