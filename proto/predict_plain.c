@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
 
@@ -99,15 +100,6 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         put_float(out, image->embedding[i]);
 }
 
-static char *finish_plain(FILE *out, char **text)
-{
-    bool failed = ferror(out);
-    if (fclose(out) == 0 && !failed)
-        return *text;
-    free(*text);
-    return NULL;
-}
-
 char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size)
 {
     char *text = NULL;
@@ -117,7 +109,7 @@ char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size
             fputc('\n', out);
         put_lines(out, &answer->images[i], 0);
     }
-    return out ? finish_plain(out, &text) : NULL;
+    return text_close(out, &text);
 }
 
 char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_size)
@@ -126,5 +118,5 @@ char *predict_answer_numbers(const struct predict_answer *answer, size_t *ret_si
     FILE *out = open_memstream(&text, ret_size);
     for (size_t i = 0; out && i < answer->image_count; i++)
         put_numbers(out, &answer->images[i]);
-    return out ? finish_plain(out, &text) : NULL;
+    return text_close(out, &text);
 }

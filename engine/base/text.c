@@ -43,3 +43,13 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
     }
     return nearest;
 }
+
+char *text_close(FILE *out, char **text)
+{
+    const bool is_written = out && !ferror(out);
+    if (!out || fclose(out) != 0 || !is_written) {
+        free(*text);
+        *text = NULL;
+    }
+    return *text;
+}

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,10 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
         at++;
     return at;
 }
+
+/* Closes a stream that open_memstream(text, …) has opened (NULL: it could not). Returns *text, or
+ * NULL with *text freed if not all of it was written. */
+char *text_close(FILE *out, char **text);
 
 /* Returns the most similar of `count` names, or NULL if none is similar to `word`. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

@@ -9,6 +9,7 @@
 
 #include "engine/base/arena.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "proto/answers.h"
 #include "proto/base64.h"
 #include "proto/v1.h"
@@ -266,18 +267,6 @@ static bool describe_anomaly(const struct predict_image *image, const struct mas
     return !areas->count || describe_mask(&areas->items[0], how, image, described, &ret->mask);
 }
 
-/* Closes a stream of open_memstream (NULL: open_memstream failed). Returns NULL, with *text freed,
- * when out of memory. */
-static char *close_text(FILE *out, char **text)
-{
-    const bool is_written = out && !ferror(out);
-    if (!out || fclose(out) != 0 || !is_written) {
-        free(*text);
-        *text = NULL;
-    }
-    return *text;
-}
-
 /* False: out of memory. */
 static bool describe_text(const struct text_reading *line, const struct labels *characters,
                           struct described *described, struct answer_image *ret)
@@ -292,7 +281,7 @@ static bool describe_text(const struct text_reading *line, const struct labels *
         fputs(character ? character : " ", out);
     }
     ret->text_score = line->score;
-    ret->text = close_text(out, &text);
+    ret->text = text_close(out, &text);
     return own(described, text);
 }
 
@@ -311,7 +300,7 @@ static bool describe_page(const struct detections *found, struct described *desc
         fprintf(out, "%s%s", before ? text_separator(before, &found->items[i]) : "", crop->text);
         before = &found->items[i];
     }
-    page->text = close_text(out, &text);
+    page->text = text_close(out, &text);
     return own(described, text);
 }
 

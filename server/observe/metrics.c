@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "engine/base/utf8.h"
 
@@ -318,21 +319,12 @@ static void write_family(FILE *out, const struct metric_family *family)
 char *metrics_text(struct metrics *metrics, size_t *ret_size)
 {
     char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return NULL;
-    if (metrics) {
+    FILE *out = open_memstream(&text, ret_size);
+    if (out && metrics) {
         pthread_mutex_lock(&metrics->lock);
         for (const struct metric_family *family = metrics->families; family; family = family->next)
             write_family(out, family);
         pthread_mutex_unlock(&metrics->lock);
     }
-    bool failed = ferror(out);
-    if (fclose(out) != 0 || failed) {
-        free(text);
-        return NULL;
-    }
-    *ret_size = size;
-    return text;
+    return text_close(out, &text);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "lensd_version.h"
 #include "proto/answers.h"
 #include "server/answers/status.h"
@@ -80,85 +81,79 @@ void devices_handle(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
-static double is_loaded(const struct model_status *model)
-{
-    return model->state == MODEL_READY;
-}
-
-static double count_loads(const struct model_status *model)
-{
-    return (double)model->loads;
-}
-
-static double load_seconds(const struct model_status *model)
-{
-    return model->load_seconds;
-}
-
-/* One number of each version. */
-struct model_series {
-    const char *name, *type, *help;
-    double (*read)(const struct model_status *model);
+/* The series of the versions that are in the table now: a registry would keep removed ones. */
+enum model_series {
+    SERIES_STATE,
+    SERIES_STALE,
+    SERIES_LOADED,
+    SERIES_LOADS,
+    SERIES_SECONDS,
+    SERIES_UNLOADS
 };
 
-static const struct model_series loaded_series = {"loaded", "gauge", "1 if a version is in memory.",
-                                                  is_loaded},
-                                 loads_series = {"loads_total", "counter",
-                                                 "How often a version was loaded.", count_loads},
-                                 seconds_series = {"load_seconds", "gauge",
-                                                   "How long the last load of a version took.",
-                                                   load_seconds};
+static const struct {
+    const char *name, *type, *help;
+} all_series[] = {
+    [SERIES_STATE] = {"state", "gauge", "1 for the state that a version of a model is in, else 0."},
+    [SERIES_STALE] = {"stale", "gauge",
+                      "1 if a version serves what was loaded before, because its files have "
+                      "changed and did not load."},
+    [SERIES_LOADED] = {"loaded", "gauge", "1 if a version is in memory."},
+    [SERIES_LOADS] = {"loads_total", "counter", "How often a version was loaded."},
+    [SERIES_SECONDS] = {"load_seconds", "gauge", "How long the last load of a version took."},
+    [SERIES_UNLOADS] = {"unloads_total", "counter", "How often a version was unloaded."}};
 
-static void put_model_numbers(FILE *out, const struct model_status *models, size_t count,
-                              const struct model_series *series)
-{
-    char name[5 * sizeof models->name], version[5 * sizeof models->version];
-    fprintf(out, "# HELP lensd_model_%s %s\n# TYPE lensd_model_%s %s\n", series->name, series->help,
-            series->name, series->type);
-    for (size_t i = 0; i < count; i++)
-        fprintf(out, "lensd_model_%s{model=\"%s\",version=\"%s\"} %.9g\n", series->name,
-                metrics_escape(models[i].name, name, sizeof name),
-                metrics_escape(models[i].version, version, sizeof version),
-                series->read(&models[i]));
-}
-
-/* Series of the versions that are in the table now: a registry would keep removed ones. */
-static void put_model_states(FILE *out, const struct model_status *models, size_t count)
+/* `label`: NULL, or the name of the third label, whose value is `word`. */
+static void put_sample(FILE *out, const struct model_status *model, enum model_series series,
+                       const char *label, const char *word, double value)
 {
     /* metrics_escape() writes at most 5 characters per byte. */
-    char name[5 * sizeof models->name], version[5 * sizeof models->version];
-    fputs("# HELP lensd_model_state 1 for the state that a version of a model is in, else 0.\n"
-          "# TYPE lensd_model_state gauge\n",
-          out);
-    for (size_t i = 0; i < count; i++)
+    char name[5 * sizeof model->name], version[5 * sizeof model->version];
+    fprintf(out, "lensd_model_%s{model=\"%s\",version=\"%s\"", all_series[series].name,
+            metrics_escape(model->name, name, sizeof name),
+            metrics_escape(model->version, version, sizeof version));
+    if (label)
+        fprintf(out, ",%s=\"%s\"", label, word);
+    fprintf(out, "} %.9g\n", value);
+}
+
+static void put_samples(FILE *out, const struct model_status *model, enum model_series series)
+{
+    switch (series) {
+    case SERIES_STATE:
         for (int state = 0; state < MODEL_STATES; state++)
-            fprintf(out, "lensd_model_state{model=\"%s\",version=\"%s\",state=\"%s\"} %d\n",
-                    metrics_escape(models[i].name, name, sizeof name),
-                    metrics_escape(models[i].version, version, sizeof version),
-                    model_state_name((enum model_state)state), (int)models[i].state == state);
-    fputs("# HELP lensd_model_stale 1 if a version serves what was loaded before, because its "
-          "files have changed and did not load.\n# TYPE lensd_model_stale gauge\n",
-          out);
-    for (size_t i = 0; i < count; i++)
-        if (models[i].state == MODEL_READY)
-            fprintf(out, "lensd_model_stale{model=\"%s\",version=\"%s\"} %d\n",
-                    metrics_escape(models[i].name, name, sizeof name),
-                    metrics_escape(models[i].version, version, sizeof version),
-                    models[i].failure[0] != '\0');
-    put_model_numbers(out, models, count, &loaded_series);
-    put_model_numbers(out, models, count, &loads_series);
-    put_model_numbers(out, models, count, &seconds_series);
-    fputs("# HELP lensd_model_unloads_total How often a version was unloaded.\n"
-          "# TYPE lensd_model_unloads_total counter\n",
-          out);
-    for (size_t i = 0; i < count; i++)
+            put_sample(out, model, series, "state", model_state_name((enum model_state)state),
+                       (int)model->state == state);
+        break;
+    case SERIES_STALE:
+        if (model->state == MODEL_READY)
+            put_sample(out, model, series, NULL, NULL, model->failure[0] != '\0');
+        break;
+    case SERIES_LOADED:
+        put_sample(out, model, series, NULL, NULL, model->state == MODEL_READY);
+        break;
+    case SERIES_LOADS:
+        put_sample(out, model, series, NULL, NULL, (double)model->loads);
+        break;
+    case SERIES_SECONDS:
+        put_sample(out, model, series, NULL, NULL, model->load_seconds);
+        break;
+    case SERIES_UNLOADS:
         for (int cause = UNLOAD_ASKED; cause < UNLOAD_CAUSES; cause++)
-            fprintf(out,
-                    "lensd_model_unloads_total{model=\"%s\",version=\"%s\",cause=\"%s\"} %" PRIu64
-                    "\n",
-                    metrics_escape(models[i].name, name, sizeof name),
-                    metrics_escape(models[i].version, version, sizeof version),
-                    unload_cause_name((enum unload_cause)cause), models[i].unloads[cause]);
+            put_sample(out, model, series, "cause", unload_cause_name((enum unload_cause)cause),
+                       (double)model->unloads[cause]);
+        break;
+    }
+}
+
+static void put_model_series(FILE *out, const struct model_status *models, size_t count)
+{
+    for (size_t s = 0; s < COUNT_OF(all_series); s++) {
+        fprintf(out, "# HELP lensd_model_%s %s\n# TYPE lensd_model_%s %s\n", all_series[s].name,
+                all_series[s].help, all_series[s].name, all_series[s].type);
+        for (size_t i = 0; i < count; i++)
+            put_samples(out, &models[i], (enum model_series)s);
+    }
 }
 
 /* The registry's text and the states of the models; malloc'ed, NULL when out of memory. */
@@ -170,16 +165,11 @@ static char *all_metrics(const struct exchange *x, size_t *ret_size)
     FILE *out = counted && models ? open_memstream(&text, ret_size) : NULL;
     if (out) {
         fputs(counted, out);
-        put_model_states(out, models, count);
-        const bool failed = ferror(out);
-        if (fclose(out) != 0 || failed) {
-            free(text);
-            text = NULL;
-        }
+        put_model_series(out, models, count);
     }
     free(models);
     free(counted);
-    return text;
+    return text_close(out, &text);
 }
 
 void metrics_handle(struct exchange *x)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "lensd_version.h"
 #include "server/answers/status.h"
 #include "server/http/api/route_table.h"
@@ -246,10 +247,6 @@ void page_handle(struct exchange *x)
         from = close + 2;
     }
     fputs(from, out);
-    bool failed = ferror(out);
-    if (fclose(out) != 0 || failed) {
-        free(text);
-        text = NULL;
-    }
+    text_close(out, &text);
     respond_page(x, TYPE_HTML, text, size);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "server/http/api/submission.h"
 #include "server/schedule/runtime/text_cache.h"
@@ -274,11 +275,7 @@ static char *write_prompts(const struct request_labels *labels)
     for (size_t i = 0; out && i < labels->count; i++)
         fprintf(out, "%.*s%s%s%c", (int)(hole - labels->prompt), labels->prompt, labels->names[i],
                 hole + 2, '\0');
-    const bool is_written = out && !ferror(out);
-    if (out && fclose(out) == 0 && is_written)
-        return text;
-    free(text);
-    return NULL;
+    return text_close(out, &text);
 }
 
 /* Takes cached vectors; makes texts of labels->request from the other labels. */

@@ -3,7 +3,8 @@
 
 #include <microhttpd.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "engine/base/text.h"
 
 char *raw_answer(const struct answer *answer, const char *request_id, size_t *ret_size)
 {
@@ -26,9 +27,5 @@ char *raw_answer(const struct answer *answer, const char *request_id, size_t *re
     fputs("Connection: close\r\n\r\n", out);
     if (answer->text)
         fwrite(answer->text, 1, answer->size, out);
-    bool failed = ferror(out);
-    if (fclose(out) == 0 && !failed)
-        return raw;
-    free(raw);
-    return NULL;
+    return text_close(out, &raw);
 }
