@@ -454,14 +454,14 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     return status;
 }
 
-struct immich_task {
+struct immich_folder {
     struct repository *repository;
     const char *name;
 };
 
 static enum status add_immich(void *context, const char *path, const char *entry, struct error *err)
 {
-    const struct immich_task *task = context;
+    const struct immich_folder *task = context;
     struct repository *repository = task->repository;
     struct repository_model *twin = find_entry(repository, entry);
     if (!path_is_folder(path))
@@ -488,8 +488,8 @@ static enum status scan_immich(struct repository *repository, const char *folder
         char *path = path_join(folder, tasks[i]);
         TRY(check_memory(path, "while looking through a repository", err));
         if (path_is_folder(path))
-            status =
-                for_each_entry(path, add_immich, &(struct immich_task){repository, tasks[i]}, err);
+            status = for_each_entry(path, add_immich, &(struct immich_folder){repository, tasks[i]},
+                                    err);
         free(path);
     }
     return status;
