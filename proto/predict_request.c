@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "proto/dialects.h"
 #include "proto/picture_text.h"
 
@@ -79,7 +80,8 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
         if (entry->next)
             fputc(',', out);
     }
-    if (fclose(out) != 0 || !is_value) {
+    TRY(check_memory(text_close(out, &text), "for a JSON request", err));
+    if (!is_value) {
         free(text);
         return error_set(
             err, STATUS_INVALID,

@@ -333,10 +333,11 @@ enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_l
         return STATUS_OK;
     TRY(json_check(text, size, limits, err));
     cJSON *root = cJSON_ParseWithLength(text, size);
+    TRY(check_memory(root, "for a request", err));
     const cJSON *ready = cJSON_GetObjectItemCaseSensitive(root, "ready");
     enum status status = STATUS_OK;
     /* Triton's Python client sends "" as JSON. */
-    if (!root || (!cJSON_IsObject(root) && !cJSON_IsString(root)))
+    if (!cJSON_IsObject(root) && !cJSON_IsString(root))
         status = error_set(err, STATUS_INVALID, "the body must be empty or {\"ready\": true}");
     else if (ready)
         status = read_bool(ready, "ready", ret_ready_only, err);

@@ -18,6 +18,7 @@
 #include "engine/base/file.h"
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "lensd_version.h"
 
 enum {
@@ -370,11 +371,7 @@ static char *print_file(size_t *ret_size, uint64_t *ret_change)
         print_end(bytes, *ret_size, end);
         good = fputs(end, file) >= 0;
     }
-    good = fclose(file) == 0 && good;
-    if (good)
-        return bytes;
-    free(bytes);
-    return NULL;
+    return text_close(file, &bytes);
 }
 
 /* Writes a file beside `path` and renames it. Returns 0 or errno. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "lensd_version.h"
 #include "models/folder/model.h"
 #include "proto/hub_json.h"
@@ -191,7 +192,7 @@ static enum status list_files(struct pull *p, struct error *err)
     snprintf(url, sizeof url, "%s/api/models/%s/revision/", p->endpoint, p->repo);
     add_escaped(url, p->revision, "-_.~");
     enum status status = hub_get(p, url, &to, err);
-    if (fclose(to.file) != 0 && status == STATUS_OK)
+    if (!text_close(to.file, &text) && status == STATUS_OK)
         status = error_no_memory(err, NULL);
     if (status == STATUS_OK)
         status = hub_list_read(text, size, &p->files, err);

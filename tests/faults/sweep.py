@@ -73,11 +73,12 @@ class Faults:
     def record(self, on=True):
         struct.pack_into("@q", self.map, RECORDS, on)
 
-    def recorded(self, kind, begin=0):
-        """Of the calls behind number `begin`: the numbers of those that were the first with their callers."""
+    def recorded(self, kind, begin=0, seen=None):
+        """Of the calls behind number `begin`: the numbers of those that were the first with their callers, which are added to
+        `seen`."""
         count = min(self.get(kind, CALLS), STACKS)
         stacks = struct.unpack_from(f"<{count}I", self.map, RECORDED + 4 * STACKS * KINDS.index(kind))
-        seen, firsts = set(), []
+        seen, firsts = set() if seen is None else seen, []
         for i in range(begin, count):
             if stacks[i] not in seen:
                 seen.add(stacks[i])
@@ -186,6 +187,10 @@ class Job:
         if answer.status != 200 or not self.is_good(answer, False):
             raise Broken(f"afterwards {self.name} is answered {answer.status} {answer.body[:300]}")
 
+    @staticmethod
+    def sentence(error):
+        return error.get("error")
+
     def is_good(self, answer, may_fail):
         return self.good is None or same_answer(self.read(answer), self.good, may_fail)
 
@@ -201,7 +206,7 @@ class Job:
             if may_lose():
                 return "lost"
             raise Broken(f"{self.name} is not answered: {error!r}") from error
-        if answer.status == 200:
+        if answer.status < 400:
             try:
                 good = self.is_good(answer, True)
             except ValueError as error:
@@ -209,11 +214,13 @@ class Job:
             if not good:
                 raise Broken(f"{self.name} is answered wrongly: {answer.body[:300]}")
             return "good"
+        if self.method == "HEAD" and answer.status >= 500:
+            return "error"
         try:
             error = answer.json()
         except ValueError as cause:
             raise Broken(f"{self.name}: {answer.status} without JSON: {answer.body[:300]}") from cause
-        if answer.status < 500 or not error.get("error"):
+        if answer.status < 500 or not self.sentence(error):
             raise Broken(f"{self.name}: {answer.status} {answer.body[:300]}")
         return "error"
 

@@ -147,22 +147,23 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
 }
 
 /* Returns the failed image that fails the request: the only one, or the first if the API has no
- * place for errors beside answers. For Immich also a crop for which time or memory ran out, because
+ * place for errors beside answers. A crop for which time or memory ran out fails it, too, because
  * an answer without its box would be taken for whole; a box whose points lie at one place is left
  * out. NULL: none. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
     const struct predict_request *request = &work->request;
-    const struct predict_image *first = &request->images[0];
     const size_t count = !work->as_list || dialect->fails_whole ? request->image_count : 0;
-    for (size_t i = 0; i < count; i++)
-        if (request->images[i].status != STATUS_OK)
-            return &request->images[i];
-    const size_t crops = work->immich.count && first->crops ? first->answer.detections.count : 0;
-    for (size_t i = 0; i < crops; i++)
-        if (first->crops[i] && status_http(first->crops[i]->status) >= 500)
-            return first->crops[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct predict_image *image = &request->images[i];
+        const size_t crops = image->crops ? image->answer.detections.count : 0;
+        if (image->status != STATUS_OK)
+            return image;
+        for (size_t k = 0; k < crops; k++)
+            if (image->crops[k] && status_http(image->crops[k]->status) >= 500)
+                return image->crops[k];
+    }
     return NULL;
 }
 
