@@ -330,7 +330,7 @@ static void extents_line(struct text_extents *extents, const int64_t a[2], const
 }
 
 /* The mean of the map over the pixels of a rectangle: cv2.fillPoly of its corners, cut to whole
- * numbers. -1: out of memory. */
+ * numbers. NaN: out of memory. */
 static double mean_inside(const struct text_map *map, double corners[4][2])
 {
     double left = INFINITY, top = INFINITY, bottom = -INFINITY;
@@ -371,7 +371,7 @@ static double mean_inside(const struct text_map *map, double corners[4][2])
     const bool has_memory = extents.left && extents.right;
     free(extents.left);
     free(extents.right);
-    return !has_memory ? -1 : pixels > 0 ? sum / pixels : 0;
+    return !has_memory ? NAN : pixels > 0 ? sum / pixels : 0;
 }
 
 static enum status sum_rows(struct text_map *map, struct error *err)
@@ -455,7 +455,7 @@ static enum status add_rectangle(struct text_map *map, struct text_rectangle fou
         corners[i][1] = found.y + along * found.sine + across * found.cosine;
     }
     const double score = mean_inside(map, corners);
-    if (score < 0)
+    if (isnan(score))
         return error_no_memory(err, "for the text in an image");
     const double outwards = width * height * map->unclip / (2 * (width + height));
     if (map->has_whole_points && !move_whole_points(map, corners, outwards, &found))

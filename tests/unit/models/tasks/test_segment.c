@@ -380,6 +380,12 @@ Test(text, contours_of_holes)
     cr_expect_float_eq(found.points[4].x, 2 * (8 - 1.5f * 160 / 52), 1e-3f);
     cr_expect_float_eq(found.points[4].y, 2 * (10 - 1.5f * 160 / 52), 1e-3f);
     detections_done(&found);
+    for (size_t i = 0; i < COUNT_OF(frame); i++) /* a model without a sigmoid: means below 0 */
+        frame[i] = frame[i] > .5f ? frame[i] : -9;
+    cr_assert_eq(detect_decode(&task, &map, &options, &geometry, &found, &err), STATUS_OK, "%s",
+                 err.message);
+    cr_expect_eq(found.count, 0);
+    detections_done(&found);
 }
 
 Test(text, lines)
