@@ -8,6 +8,7 @@
 #include "engine/passes/optimize.h"
 #include "models/onnx/onnx_forms.h"
 #include "tests/unit/engine/op/one_node.h"
+#include "tests/unit/models/failing_memory.h"
 
 static const float ramp[20] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
                                10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
@@ -42,8 +43,28 @@ static enum status run(struct one_node *one)
     return interpret(graph, NULL, one->out, &one->budget, NULL, &one->err);
 }
 
+/* Each allocation of the rewrite fails in turn: none is overlooked. */
+static void rewrite_without_memory(const struct one_node *one)
+{
+    bool failed = true;
+    for (long n = 1; failed; n++) {
+        struct error err = {0};
+        struct graph *copy;
+        cr_assert_eq(graph_clone(one->graph, &copy, &err), STATUS_OK);
+        atomic_store(&has_failed, false);
+        atomic_store(&left, n);
+        const enum status status = onnx_form_rewrite(form, copy, copy->nodes[0], &err);
+        atomic_store(&left, LONG_MAX);
+        failed = atomic_load(&has_failed);
+        cr_expect_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK, "allocation %ld: %s", n,
+                     err.message);
+        graph_free(copy);
+    }
+}
+
 static void run_ok(struct one_node *one)
 {
+    rewrite_without_memory(one);
     cr_assert_eq(run(one), STATUS_OK, "%s", one->err.message);
 }
 
@@ -426,7 +447,7 @@ Test(onnx_forms, fused_conv_adds_and_activates)
     one_input(&one, 0, DTYPE_F32, SHAPE(1, 1, 3), ramp);
     one_input(&one, 1, DTYPE_F32, SHAPE(2, 1, 1), weights);
     one_string(&one, "activation", "Cosine");
-    fails(&one, STATUS_UNSUPPORTED, "does not have the activation 'Cosine'");
+    fails(&one, STATUS_UNSUPPORTED, "does not support the activation 'Cosine'");
     one_end(&one);
 }
 
@@ -628,5 +649,124 @@ Test(onnx_forms, qlinear_results_have_the_type_of_their_operand_without_a_zero_p
     one_input(&one, 1, DTYPE_F32, SHAPE_SCALAR, &scale);
     one_input(&one, 2, DTYPE_I8, SHAPE_SCALAR, &zero);
     fails(&one, STATUS_MODEL, "the output's scale");
+    one_end(&one);
+}
+
+/* ---- refusals ---- */
+
+Test(onnx_forms, attributes_that_are_operands_now_may_not_be_missing)
+{
+    static const struct {
+        const char *name, *words;
+        int opset;
+        size_t outputs;
+    } cases[] = {
+        {"TopK", "attribute 'k' is missing", 1, 2},
+        {"Unsqueeze", "attribute 'axes' is missing", 1, 1},
+        {"Slice", "attribute 'ends' is missing", 1, 1},
+        {"Pad", "attribute 'pads' is missing", 2, 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct one_node one;
+        start(&one, cases[i].name, cases[i].opset, 1, cases[i].outputs);
+        one_input(&one, 0, DTYPE_F32, SHAPE(4, 5), ramp);
+        fails(&one, STATUS_MODEL, cases[i].words);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, reshape_1_without_a_shape_makes_a_scalar)
+{
+    struct one_node one;
+    start(&one, "Reshape", 1, 1, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 1), ramp + 3);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE_SCALAR, ramp + 3);
+    one_end(&one);
+}
+
+Test(onnx_forms, top_k_1_takes_k_as_an_attribute)
+{
+    static const float greatest[] = {4, 3, 9, 8, 14, 13, 19, 18};
+    struct one_node one;
+    start(&one, "TopK", 1, 1, 2);
+    one_input(&one, 0, DTYPE_F32, SHAPE(4, 5), ramp);
+    one_int(&one, "k", 2);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_F32, SHAPE(4, 2), greatest);
+    one_end(&one);
+}
+
+/* com.microsoft's operators have a scale per channel, whatever the file's opset is. */
+Test(onnx_forms, quantize_linear_of_microsoft_has_an_axis)
+{
+    static const float scales[] = {1, 2};
+    static const uint8_t zeros[] = {0, 10}, expected[] = {0, 1, 11, 12};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "QuantizeLinear", 1, 3, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), (const float[]){0, 1, 2, 4});
+    one_input(&one, 1, DTYPE_F32, SHAPE(2), scales);
+    one_input(&one, 2, DTYPE_U8, SHAPE(2), zeros);
+    one_int(&one, "axis", 0);
+    run_ok(&one);
+    one_equals(&one, 0, DTYPE_U8, SHAPE(2, 2), expected);
+    one_end(&one);
+}
+
+Test(onnx_forms, qlinear_where_chooses_among_scaled_bytes)
+{
+    static const bool condition[] = {true, false};
+    static const uint8_t x[] = {4, 4}, y[] = {9, 9}, zero = 0;
+    static const float half = 0.5f, one_step = 1;
+    struct one_node one;
+    start_of(&one, "com.microsoft", "QLinearWhere", 1, 9, 1);
+    one_input(&one, 0, DTYPE_BOOL, SHAPE(2), condition);
+    one_input(&one, 1, DTYPE_U8, SHAPE(2), x);
+    one_input(&one, 2, DTYPE_F32, SHAPE_SCALAR, &half);
+    one_input(&one, 3, DTYPE_U8, SHAPE_SCALAR, &zero);
+    one_input(&one, 4, DTYPE_U8, SHAPE(2), y);
+    one_input(&one, 5, DTYPE_F32, SHAPE_SCALAR, &one_step);
+    one_input(&one, 6, DTYPE_U8, SHAPE_SCALAR, &zero);
+    one_input(&one, 7, DTYPE_F32, SHAPE_SCALAR, &one_step);
+    one_input(&one, 8, DTYPE_U8, SHAPE_SCALAR, &zero);
+    run_ok(&one);
+    expect_near(&one, (const double[]){2, 9}, 2);
+    one_end(&one);
+}
+
+Test(onnx_forms, what_microsofts_operators_may_not_leave_out)
+{
+    const uint8_t x[3] = {0};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "QLinearSigmoid", 1, 4, 1);
+    one_input(&one, 0, DTYPE_U8, SHAPE(3), x);
+    one.node->inputs[1] = NULL;
+    fails(&one, STATUS_MODEL, "left out");
+    one_end(&one);
+    start_of(&one, "com.microsoft", "FusedMatMul", 1, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(2, 2), ramp);
+    one_int(&one, "transBatchA", 1);
+    fails(&one, STATUS_UNSUPPORTED, "transBatchA");
+    one_end(&one);
+    start_of(&one, "com.microsoft", "SkipLayerNormalization", 1, 3, 2);
+    for (size_t i = 0; i < 3; i++)
+        one_input(&one, i, DTYPE_F32, SHAPE(1, 4), ramp);
+    fails(&one, STATUS_UNSUPPORTED, "mean and inv_std_var");
+    one_end(&one);
+}
+
+Test(onnx_forms, skip_simplified_layer_normalization_adds_a_bias)
+{
+    static const float ones[] = {1, 1, 1, 1}, bias[] = {1, 0, 0, 0};
+    static const double expected[] = {0.69631062, 0.69631062, 1.04446594, 1.39262125};
+    struct one_node one;
+    start_of(&one, "com.microsoft", "SkipSimplifiedLayerNormalization", 1, 4, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(1, 4), ramp);
+    one_input(&one, 1, DTYPE_F32, SHAPE(1, 4), ones);
+    one_input(&one, 2, DTYPE_F32, SHAPE(4), ones);
+    one_input(&one, 3, DTYPE_F32, SHAPE(4), bias);
+    run_ok(&one); /* of 2, 2, 3, 4: divided by the root of 33 / 4 */
+    expect_near(&one, expected, 4);
     one_end(&one);
 }

@@ -1,9 +1,7 @@
 /* Memory runs out while files are read: the n-th allocation fails, for one n after the other. The
- * result is the right one, or a sentence and STATUS_NO_MEMORY. A plain program: the allocators are
- * wrapped by the linker. Those of libraries (cJSON, protobuf-c, oneDNN) never fail here. */
+ * result is the right one, or a sentence and STATUS_NO_MEMORY. A plain program. */
 #include <dirent.h>
 #include <limits.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,42 +12,13 @@
 #include "models/folder/model.h"
 #include "models/folder/repository.h"
 #include "models/onnx/onnx_write.h"
+#include "models/quantize/quantize_model.h"
 #include "models/text/tokenizer.h"
 #include "tests/fuzz/target.h"
+#include "tests/unit/models/failing_memory.h"
 #include "tests/unit/tap.h"
 
 #define DATA LENSD_SOURCE_ROOT "/tests/data/"
-
-/* ---- allocators ---- */
-
-static atomic_long left = LONG_MAX; /* allocations that succeed before one fails */
-static atomic_bool has_failed;
-
-static bool fails(void)
-{
-    if (atomic_fetch_sub(&left, 1) != 1)
-        return false;
-    atomic_store(&has_failed, true);
-    return true;
-}
-
-#define WRAP(type, name, parameters, ...)                                                          \
-    type __real_##name parameters;                                                                 \
-    type __wrap_##name parameters;                                                                 \
-    type __wrap_##name parameters                                                                  \
-    {                                                                                              \
-        return fails() ? NULL : __real_##name(__VA_ARGS__);                                        \
-    }
-
-WRAP(void *, malloc, (size_t size), size)
-WRAP(void *, calloc, (size_t count, size_t size), count, size)
-WRAP(void *, realloc, (void *data, size_t size), data, size)
-WRAP(char *, strdup, (const char *text), text)
-WRAP(char *, strndup, (const char *text, size_t size), text, size)
-/* An arena has room for many of these before it needs more memory. */
-WRAP(void *, arena_alloc, (struct arena * arena, size_t count, size_t size), arena, count, size)
-WRAP(char *, arena_copy_text, (struct arena * arena, const char *text, size_t size), arena, text,
-     size)
 
 /* The disk is not waited for: files are written a thousand times. */
 int __wrap_fsync(int fd);
@@ -64,6 +33,7 @@ int __wrap_fsync(int fd)
 struct job {
     enum status (*run)(const struct job *job, struct error *err);
     const char *path;
+    long all; /* 0: ALL */
 };
 
 static enum status run_once(const struct job *job, long n, struct error *err)
@@ -88,9 +58,10 @@ static enum status run_once(const struct job *job, long n, struct error *err)
 static bool sweep(const struct job *job)
 {
     struct error err;
+    const long all = job->all ? job->all : ALL;
     if (run_once(job, LONG_MAX, &err) != STATUS_OK)
         return false;
-    for (long n = 1;; n += 1 + n / ALL) {
+    for (long n = 1;; n += 1 + n / all) {
         const enum status status = run_once(job, n, &err);
         const bool is_right = status == STATUS_OK || (status == STATUS_NO_MEMORY && err.message[0]);
         if (!is_right)
@@ -114,7 +85,7 @@ static void sweep_folder(const char *folder, enum status (*run)(const struct job
         if (entry->d_name[0] == '.')
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        count += sweep(&(struct job){run, path});
+        count += sweep(&(struct job){run, path, 0});
     }
     closedir(dir);
     CHECK(count >= good);
@@ -218,6 +189,39 @@ static enum status read_folder(const struct job *job, struct error *err)
     return STATUS_OK;
 }
 
+static enum status draw_photo(void *context, size_t i, float *dst, struct error *err)
+{
+    const struct model *model = context;
+    const struct preprocess *p = &model->preprocess;
+    (void)err;
+    for (int k = 0; k < p->height * p->width * preprocess_channels(p); k++)
+        dst[k] = (float)((size_t)k * (i + 3) % 17) / 17;
+    return STATUS_OK;
+}
+
+static const char *photo_name(void *context, size_t i)
+{
+    (void)context, (void)i;
+    return "drawn";
+}
+
+static enum status quantize(const struct job *job, struct error *err)
+{
+    static const struct model_limits limits = {.memory = (size_t)64 << 20};
+    struct model *model;
+    struct graph *graph;
+    struct quantize_report report = {0};
+    TRY(model_load(job->path, NULL, &limits, &model, err));
+    const struct quantize_options options = {
+        .photos = {"", 5, draw_photo, photo_name, model}, .threads = 1, .has_report = true};
+    const enum status status = quantize_model(model, &options, &graph, &report, err);
+    if (status == STATUS_OK)
+        graph_free(graph);
+    quantize_report_done(&report);
+    model_free(model);
+    return status;
+}
+
 /* The fuzz target checks what it gets. */
 static enum status decode_outputs(const struct job *job, struct error *err)
 {
@@ -286,8 +290,14 @@ static void test_folders(void)
     for (size_t i = 0; i < COUNT_OF(jobs); i++) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, DATA "%s", jobs[i].path);
-        CHECK(sweep(&(struct job){jobs[i].run, path}));
+        CHECK(sweep(&(struct job){jobs[i].run, path, 0}));
     }
+}
+
+/* Each run takes as long as a hundred of the others. */
+static void test_quantizing(void)
+{
+    CHECK(sweep(&(struct job){quantize, LENSD_SOURCE_ROOT "/models/digits", 8}));
 }
 
 static void test_outputs(void)
@@ -309,6 +319,7 @@ int main(void)
         {"folders of models are read", test_folders},
         {"tokenizers are read, and used", test_tokenizers},
         {"outputs are decoded", test_outputs},
+        {"a model is quantized", test_quantizing},
     };
     return tap_run(tests, COUNT_OF(tests), NULL);
 }
