@@ -17,33 +17,22 @@ bool amx_allowed(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-/* Number of rows for which this thread's tile registers are configured; 0: not configured. */
-static _Thread_local size_t configured;
-
 /* Tile registers 0 … 3 hold sums, 4 and 5 rows, 6 and 7 weights. */
-static void configure(size_t rows)
-{
-    const uint8_t upper = (uint8_t)(rows < ROWS ? rows : ROWS);
-    const uint8_t lower = (uint8_t)(rows > ROWS ? rows - ROWS : ROWS);
-    struct amx_config config = {.palette = 1,
-                                .rows = {upper, upper, lower, lower, upper, lower, ROWS, ROWS}};
-    if (configured == rows)
-        return;
-    for (int t = 0; t < 8; t++)
-        config.row_bytes[t] = STEP;
-    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
-    configured = rows;
-}
+static _Thread_local struct amx_config config;
 
-static void load_sums(int32_t *c, long apart, size_t down, bool right, bool two)
+static void configure(const struct tile *t, size_t rows)
 {
-    _tile_loadd(0, c, apart);
-    if (right)
-        _tile_loadd(1, c + ROWS, apart);
-    if (two)
-        _tile_loadd(2, c + down, apart);
-    if (two && right)
-        _tile_loadd(3, c + down + ROWS, apart);
+    const uint8_t upper = (uint8_t)(rows < t->group ? rows : t->group), chunk = (uint8_t)t->chunk;
+    const uint8_t lower = (uint8_t)(rows > t->group ? rows - t->group : ROWS), k = chunk / 4;
+    if (config.palette && config.rows[0] == upper && config.rows[2] == lower &&
+        config.row_bytes[4] == chunk)
+        return;
+    config = (struct amx_config){
+        .palette = 1,
+        .row_bytes = {STEP, STEP, STEP, STEP, chunk, chunk, STEP, STEP},
+        .rows = {upper, upper, lower, lower, upper, lower, k, k},
+    };
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
 static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two)
@@ -57,43 +46,41 @@ static void store_sums(int32_t *c, long apart, size_t down, bool right, bool two
         _tile_stored(3, c + down + ROWS, apart);
 }
 
-/* apart: bytes between starts of rows. two: more than 16 rows; right: more than 16 columns. */
+/* two: more rows than the first group; right: more than 16 columns. */
 #define AMX_PRODUCT(name, multiply)                                                                \
-    static void name##_pair(const struct tile *t, size_t j, long apart, const bool two,            \
-                            const bool right)                                                      \
+    static void name##_pair(const struct tile *t, size_t j, const bool two, const bool right)      \
     {                                                                                              \
-        const unsigned char *a = t->rows[0] + t->offset, *b = t->b + j * 4;                        \
-        int32_t *c = (int32_t *)t->c + j;                                                          \
-        const long stored = (long)(t->ldc * sizeof(int32_t));                                      \
+        const unsigned char *const *rows = t->rows, *b = t->b + j * 4;                             \
+        const long apart = (long)t->apart;                                                         \
+        const size_t chunk = t->chunk, run = t->run;                                               \
         _tile_zero(0);                                                                             \
         _tile_zero(1);                                                                             \
         _tile_zero(2);                                                                             \
         _tile_zero(3);                                                                             \
-        if (t->adds)                                                                               \
-            load_sums(c, stored, ROWS * t->ldc, right, two);                                       \
-        for (size_t p = 0; p < t->run; p += STEP, a += STEP, b += (size_t)ROWS * PANEL) {          \
-            _tile_loadd(4, a, apart);                                                              \
-            _tile_loadd(6, b, PANEL);                                                              \
-            multiply(0, 4, 6);                                                                     \
-            if (right) {                                                                           \
-                _tile_loadd(7, b + 64, PANEL);                                                     \
-                multiply(1, 4, 7);                                                                 \
+        for (size_t tap = 0; tap < t->taps; tap++, rows += 2)                                      \
+            for (size_t p = 0; p < run; p += chunk, b += chunk / 4 * PANEL) {                      \
+                _tile_loadd(4, rows[0] + p, apart);                                                \
+                _tile_loadd(6, b, PANEL);                                                          \
+                multiply(0, 4, 6);                                                                 \
+                if (right) {                                                                       \
+                    _tile_loadd(7, b + 64, PANEL);                                                 \
+                    multiply(1, 4, 7);                                                             \
+                }                                                                                  \
+                if (two) {                                                                         \
+                    _tile_loadd(5, rows[1] + p, apart);                                            \
+                    multiply(2, 5, 6);                                                             \
+                    if (right)                                                                     \
+                        multiply(3, 5, 7);                                                         \
+                }                                                                                  \
             }                                                                                      \
-            if (two) {                                                                             \
-                _tile_loadd(5, a + ROWS * apart, apart);                                           \
-                multiply(2, 5, 6);                                                                 \
-                if (right)                                                                         \
-                    multiply(3, 5, 7);                                                             \
-            }                                                                                      \
-        }                                                                                          \
-        store_sums(c, stored, ROWS * t->ldc, right, two);                                          \
+        store_sums((int32_t *)t->c + j, (long)(t->ldc * sizeof(int32_t)), t->group * t->ldc,       \
+                   right, two);                                                                    \
     }                                                                                              \
     static void name(const struct tile *t, size_t rows)                                            \
     {                                                                                              \
-        const long apart = rows > 1 ? (long)(t->rows[1] - t->rows[0]) : STEP;                      \
-        configure(rows);                                                                           \
+        configure(t, rows);                                                                        \
         for (size_t j = 0; j < t->n; j += PAIR)                                                    \
-            name##_pair(t, j, apart, rows > ROWS, t->n - j > ROWS);                                \
+            name##_pair(t, j, rows > t->group, t->n - j > ROWS);                                   \
     }
 
 AMX_PRODUCT(multiply_unsigned, _tile_dpbusd)
@@ -115,7 +102,7 @@ void amx_tile_bf16(const struct tile *t, size_t rows)
 
 void amx_tile_end(void)
 {
-    if (configured)
+    if (config.palette)
         _tile_release();
-    configured = 0;
+    config.palette = 0;
 }

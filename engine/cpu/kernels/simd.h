@@ -109,8 +109,12 @@ struct tile {
     void *c;    /* columns n … tile_columns - 1 may be overwritten, too */
     size_t ldc; /* elements between the starts of rows */
     size_t n;
-    bool adds;      /* c += a * b */
+    bool adds;      /* c += a * b; not with tile_rows_are_even */
     bool is_signed; /* the bytes of a are signed; only used with dot_takes_both */
+    /* With tile_rows_are_even, run t of the first `group` rows starts at rows[2 * t], that of the
+     * others (at most as many) at rows[2 * t + 1], `apart` bytes from row to row, offset 0. */
+    size_t group, apart; /* group <= 16 */
+    size_t chunk;        /* bytes that are multiplied at a time: divides run, tile_chunk() */
 };
 
 /* Converts sums to results. x = (sum + bias) * scale, or sum + bias without `scales`. With
@@ -144,8 +148,8 @@ struct simd_kernels {
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
      * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed according to
-     * dot_is_signed, or with dot_takes_both according to the tile. With tile_rows_are_even, rows
-     * must be equally far apart, taps 1. A thread calls tile_end (may be NULL) after some tiles. */
+     * dot_is_signed, or with dot_takes_both according to the tile. A thread calls tile_end (may be
+     * NULL) after some tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);

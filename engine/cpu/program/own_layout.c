@@ -23,7 +23,8 @@ size_t own_layout_bytes(const struct own_layout *layout)
 bool own_layouts_equal(const struct own_layout *a, const struct own_layout *b)
 {
     return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
-           a->k == b->k && a->n == b->n && a->leading == b->leading && a->matrix == b->matrix;
+           a->k == b->k && a->n == b->n && a->run == b->run && a->whole_run == b->whole_run &&
+           a->leading == b->leading && a->matrix == b->matrix;
 }
 
 int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index)
@@ -88,7 +89,8 @@ void own_pack_narrow(const struct own_layout *layout, const struct strided_layou
         for (size_t p = 0; p < layout->k; p++) {
             int64_t step, at = weights_row(layout, given, p, &step);
             at += (int64_t)j * step;
-            size_t to = j * whole_k(layout) + p / together * columns * together + p % together;
+            const size_t row = p / layout->run * layout->whole_run + p % layout->run;
+            size_t to = j * whole_k(layout) + row / together * columns * together + row % together;
             for (size_t i = 0; i < some; i++, at += step, to += together)
                 pack_number(layout, given, from, at, packed, to, sums ? &sums[j + i] : &ignored);
         }

@@ -1,4 +1,4 @@
-/* Private to own_products.c and own_layout.c: the memory layout of packed weights. */
+/* Private to the files own_*.c: the memory layout of packed weights. */
 #pragma once
 
 #include "engine/base/size.h"
@@ -14,8 +14,9 @@ struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    int leading; /* first dims of the constant that count matrices: groups or batches */
-    bool matrix; /* the constant's last dims are k, n; otherwise n, channels, taps … */
+    size_t run, whole_run; /* narrow numbers: k consists of runs, padded with zeros to whole_run */
+    int leading;           /* first dims of the constant that count matrices: groups or batches */
+    bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
 static inline bool are_narrow(const struct own_layout *layout)
@@ -49,12 +50,23 @@ static inline size_t whole_columns(const struct own_layout *layout)
     return (layout->n + panel - 1) / panel * panel;
 }
 
-/* k, rounded up to the number that the kernels read at a time. */
+/* Number of bytes that a kernel multiplies at a time if rows consist of runs of `bytes`; 0: it
+ * would waste more than a quarter of its tile registers, or cannot. */
+static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
+{
+    const size_t least = (bytes + simd->tile_bytes - 1) / simd->tile_bytes;
+    if (!simd->tile_rows_are_even)
+        return bytes % simd->tile_bytes ? 0 : simd->tile_bytes;
+    for (size_t count = least; count <= least + least / 3; count++)
+        if (bytes % (count * 4) == 0)
+            return bytes / count;
+    return 0;
+}
+
+/* k with its padding. */
 static inline size_t whole_k(const struct own_layout *layout)
 {
-    return are_narrow(layout)
-               ? size_align(layout->k, layout->simd->tile_bytes / operand_bytes(layout))
-               : layout->k;
+    return are_narrow(layout) ? layout->k / layout->run * layout->whole_run : layout->k;
 }
 
 /* Size in bytes of one matrix. */

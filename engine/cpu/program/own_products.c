@@ -17,56 +17,9 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/own_layout.h"
+#include "engine/cpu/program/own_compiled.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
-
-enum { AXES = 3 };
-
-/* ---- products ---- */
-
-struct product_axis {
-    int64_t in, out, kernel;
-    int64_t result_step, tap_step, offset, divisor;
-    int64_t stride;                 /* in source elements between neighbouring positions */
-    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
-};
-
-struct own_product {
-    const struct simd_kernels *simd;
-    enum product_op op;
-    struct own_layout weights;
-    struct strided_layout src, dst, given; /* given: weights that are an activation */
-    struct product_axis axis[AXES];
-    size_t parts, groups; /* groups: of a convolution, otherwise 1 */
-    size_t rows, channels;
-    int64_t channel_step;
-    size_t ldc;    /* elements of dst between the starts of rows */
-    size_t taps;   /* of a window */
-    bool in_place; /* rows are read in place: floats as one run, narrow rows tap by tap */
-    bool is_even;  /* … and are equally far apart */
-    int threads;
-    size_t row_bytes; /* of a gathered row */
-    size_t row_chunks, column_chunks;
-    size_t packed_bytes; /* scratch for weights that are an activation */
-    size_t result_at;    /* in a thread's scratch, after the gathered rows: sums, or floats … */
-    size_t taps_at;      /* … and where taps lie */
-    size_t thread_bytes;
-    struct gemm finish;               /* epilogue of float sums … */
-    struct tile_finish narrow_finish; /* … and of narrow rows */
-    unsigned char *outside;           /* a tap in the padding */
-    int64_t *tap_offsets;             /* bytes from the first tap of a window */
-    size_t taps_together; /* neighbours that form one run, for a window inside the image */
-    /* set by own_product_bind() */
-    const unsigned char *bound;
-    const float *bias;
-    /* 8-bit integers */
-    float *scales;
-    int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
-    uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
-    bool is_signed;     /* the bytes after that */
-    int src_zero;
-};
 
 /* The pointers of one run. */
 struct product_call {
@@ -77,19 +30,6 @@ struct product_call {
 };
 
 /* ---- running: rows ---- */
-
-/* memcpy(), inlined for short runs, such as seven pixels of three colours. */
-static void copy_short(const unsigned char *from, size_t bytes, unsigned char *to)
-{
-    enum { STEP = 16, SHORT = 96 };
-    if (bytes < STEP || bytes > SHORT) {
-        memcpy(to, from, bytes);
-        return;
-    }
-    for (size_t at = 0; at + STEP < bytes; at += STEP)
-        memcpy(to + at, from + at, STEP);
-    memcpy(to + bytes - STEP, from + bytes - STEP, STEP);
-}
 
 /* Copies `count` numbers, `step` elements apart, converted to the product's operand type. */
 static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
@@ -235,16 +175,6 @@ static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src,
     }
 }
 
-/* A block of rows and columns of a part's result. */
-struct product_block {
-    const unsigned char *src;
-    unsigned char *dst;           /* at its first row and column */
-    size_t matrix, channel;       /* channel: the first column's, in bias and scales */
-    size_t first, rows, from, to; /* columns */
-    unsigned char *gathered, *result;
-    const unsigned char **taps;
-};
-
 static void run_floats(const struct product_call *call, const struct product_block *b)
 {
     const struct own_product *p = call->product;
@@ -272,11 +202,19 @@ static void run_floats(const struct product_call *call, const struct product_blo
         p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
 }
 
-/* Fills b->taps with the starts of the block's rows: [tile][tap][row of the tile]. */
-static void locate_rows(const struct own_product *p, const struct product_block *b)
+/* ---- running: tiles ---- */
+
+/* Fills b->taps with the starts of the block's rows: [tile][tap][row of the tile]. Returns the
+ * number of rows of sums. */
+static size_t locate_rows(const struct own_product *p, const struct product_block *b,
+                          const struct tile *t)
 {
-    const size_t most = p->simd->tile_rows, taps = p->in_place ? p->taps : 1;
+    const size_t most = p->simd->tile_rows, taps = t->taps;
     const size_t apart = (size_t)p->axis[2].stride * dtype_size(p->src.dtype);
+    if (p->simd->tile_rows_are_even) {
+        own_locate_groups(p, b, taps, t->apart);
+        return p->strips ? b->rows / p->unit_rows * p->line_groups * p->group : b->rows;
+    }
     struct product_position position = position_of(p, b->first);
     for (size_t row = 0; row < b->rows; row++, position_next(p, &position)) {
         const unsigned char **at = b->taps + row / most * most * taps + row % most;
@@ -287,6 +225,7 @@ static void locate_rows(const struct own_product *p, const struct product_block 
         else
             locate_taps(p, b->src, position, at, most);
     }
+    return b->rows;
 }
 
 /* The part of k that is multiplied at a time: taps, and bytes of each of their runs. */
@@ -297,18 +236,39 @@ struct product_depth {
 static struct product_depth depth_of(const struct own_product *p, size_t run)
 {
     enum { ROW_BYTES = 384 }; /* with 64 columns of weights, 24 KiB of the first-level cache */
+    if (p->simd->tile_rows_are_even)
+        return (struct product_depth){p->taps, run};
     if (!p->in_place || p->taps == 1)
         return (struct product_depth){1, run < ROW_BYTES ? run : ROW_BYTES};
     return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
+/* Finishes a tile whose first row of sums is `row`. `dst`: where row 0 goes. */
+static void finish_rows(const struct own_product *p, const struct tile_finish *f,
+                        const struct tile *t, size_t row, size_t rows, unsigned char *dst)
+{
+    const size_t along = p->line_groups * p->group, width = p->unit_rows;
+    int32_t *sums = t->c;
+    if (!p->strips || along == width) {
+        p->simd->finish_tile(f, sums, rows, dst + row * f->ldy);
+        return;
+    }
+    for (size_t end = row + rows; row < end; row += p->group, sums += p->group * t->ldc) {
+        const size_t line = row / along, x = row % along;
+        const size_t some = width - x < p->group ? width - x : p->group;
+        p->simd->finish_tile(f, sums, some, dst + (line * width + x) * f->ldy);
+    }
+}
+
 /* Multiplies all rows of the block by a panel, one stretch of k after another, and finishes each
- * tile after its last one. */
+ * tile after its last one. count: rows of sums. */
 static void multiply_panel(const struct own_product *p, const struct product_block *b,
-                           struct tile t, const struct tile_finish *f, unsigned char *dst)
+                           struct tile t, size_t count, const struct tile_finish *f,
+                           unsigned char *dst)
 {
     const struct own_layout *w = &p->weights;
-    const size_t most = p->simd->tile_rows, tile_bytes = most * t.ldc * sizeof(int32_t);
+    const size_t most = p->tile_rows, tile_bytes = most * t.ldc * sizeof(int32_t);
+    const size_t pointers = p->simd->tile_rows_are_even ? 2 : most;
     const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
     const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     void (*const multiply)(const struct tile *, size_t) =
@@ -324,13 +284,13 @@ static void multiply_panel(const struct own_product *p, const struct product_blo
             t.taps = taps - tap < depth.taps ? taps - tap : depth.taps;
             t.run = run - t.offset < depth.run ? run - t.offset : depth.run;
             t.adds = tap || t.offset;
-            for (size_t row = 0; row < b->rows; row += most) {
-                const size_t rows = b->rows - row < most ? b->rows - row : most;
-                t.rows = b->taps + row * taps + tap * most;
+            for (size_t row = 0; row < count; row += most) {
+                const size_t rows = count - row < most ? count - row : most;
+                t.rows = b->taps + (row / most * taps + tap) * pointers;
                 t.c = once ? sums : sums + row / most * tile_bytes;
                 multiply(&t, rows);
                 if (last)
-                    p->simd->finish_tile(f, t.c, rows, dst + row * f->ldy);
+                    finish_rows(p, f, &t, row, rows, dst);
             }
             t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes;
         }
@@ -343,14 +303,19 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
     const size_t columns = p->simd->tile_columns, size = dtype_size(p->dst.dtype);
     const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     struct tile t = {.taps = p->in_place ? p->taps : 1,
-                     .run = p->in_place ? p->channels * operand_bytes(w) : p->row_bytes,
+                     .run = p->run_bytes,
                      .c = b->result,
                      .ldc = columns,
-                     .is_signed = p->is_signed};
+                     .is_signed = p->is_signed,
+                     .group = p->group,
+                     .apart = p->strips     ? (size_t)p->axis[2].result_step * p->pixel_bytes
+                              : p->in_place ? (size_t)p->axis[2].stride * dtype_size(p->src.dtype)
+                                            : p->row_bytes,
+                     .chunk = p->chunk};
     struct tile_finish f = p->narrow_finish;
     f.lds = columns;
     f.ldy = p->ldc * size;
-    locate_rows(p, b);
+    const size_t count = locate_rows(p, b, &t);
     for (size_t j = b->from; j < b->to; j += columns) {
         const size_t channel = b->channel + j - b->from;
         t.n = f.n = b->to - j < columns ? b->to - j : columns;
@@ -359,7 +324,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
         f.bias = p->bias ? p->bias + channel : NULL;
         if (p->bias_sums)
             f.bias = p->bias_sums + b->matrix * whole_columns(w) + j;
-        multiply_panel(p, b, t, &f, b->dst + (j - b->from) * size);
+        multiply_panel(p, b, t, count, &f, b->dst + (j - b->from) * size);
     }
     if (p->simd->tile_end)
         p->simd->tile_end();
@@ -368,7 +333,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
 /* The first row of chunk r. Only the last chunk has a partial tile. */
 static size_t chunk_begin(const struct own_product *p, size_t r)
 {
-    const size_t unit = are_narrow(&p->weights) ? p->simd->tile_rows : 1;
+    const size_t unit = are_narrow(&p->weights) ? p->unit_rows : 1;
     const size_t units = (p->rows + unit - 1) / unit, row = units * r / p->row_chunks * unit;
     return row < p->rows ? row : p->rows;
 }
@@ -400,6 +365,8 @@ static void run_blocks(void *context, size_t begin, size_t end)
         struct product_position at = position_of(p, b.first);
         for (size_t row = 0; !p->in_place && row < b.rows; row++, position_next(p, &at))
             gather_row(p, b.src, at, b.taps, b.gathered + row * p->row_bytes);
+        if (p->copies)
+            own_strip_copy(p, &b);
         if (are_narrow(&p->weights))
             run_tiles(call, &b);
         else
@@ -482,6 +449,13 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
         axis->offset = desc->op == PRODUCT_CONV ? -desc->pad_begin[i] : desc->pad_begin[i];
         axis->divisor = desc->op == PRODUCT_CONV ? 1 : desc->stride[i];
     }
+    /* Images whose results lie side by side are one, so that its weights are read once. */
+    struct product_axis *z = &p->axis[0];
+    if (spatial == 2 && dtype_size(desc->src.dtype) < 4 &&
+        desc->dst.strides[0] == z[1].out * z[2].out * desc->dst.strides[3]) {
+        z->in = z->out = desc->dst.dims[0];
+        z->stride = desc->src.strides[0];
+    }
 }
 
 /* Finds the results whose windows are inside, and the offsets of taps. False: out of memory. */
@@ -530,8 +504,25 @@ static bool reads_in_place(const struct own_product *p)
     if (!are_narrow(w))
         return p->src.dtype == DTYPE_F32 && rows_are_even(p);
     return w->operands != OPERANDS_PAIRS && !p->flip && p->channel_step == 1 &&
-           p->channels * operand_bytes(w) % p->simd->tile_bytes == 0 &&
+           tile_chunk(p->simd, p->channels * operand_bytes(w)) &&
            (!p->simd->tile_rows_are_even || rows_are_even(p));
+}
+
+/* Finds how rows are read, and how k is packed for it. */
+static void describe_rows(struct own_product *p)
+{
+    struct own_layout *w = &p->weights;
+    const size_t size = operand_bytes(w);
+    p->row_bytes = are_narrow(w) ? own_whole_run(p, w->k * size, 1) : w->k * size;
+    p->is_even = rows_are_even(p);
+    p->in_place = reads_in_place(p);
+    p->unit_rows = p->tile_rows = p->simd->tile_rows;
+    p->group = p->tile_rows / 2;
+    p->run_bytes = p->in_place ? p->channels * size : p->row_bytes;
+    w->run = w->k;
+    w->whole_run = p->row_bytes / size;
+    own_strips_describe(p);
+    p->chunk = tile_chunk(p->simd, p->run_bytes);
 }
 
 /* Finds the sizes of the matrices that the product consists of. */
@@ -553,7 +544,7 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
         p->rows *= (size_t)p->axis[a].out;
     }
     packed->k = p->channels * p->taps;
-    p->parts = matrix ? 1 : (size_t)desc->dst.dims[0] * p->groups;
+    p->parts = matrix || p->axis[0].out > 1 ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
         p->parts *= (size_t)desc->dst.dims[a];
     p->channel_step = desc->src.strides[matrix ? desc->src.rank - 1 : 1];
@@ -592,11 +583,13 @@ static void divide_tiles(struct own_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
     const struct own_layout *w = &p->weights;
-    const size_t unit = p->simd->tile_rows, threads = (size_t)p->threads;
+    const size_t unit = p->unit_rows, threads = (size_t)p->threads;
     const size_t panels = whole_columns(w) / p->simd->tile_columns;
     const size_t units = (p->rows + unit - 1) / unit, wanted = threads * EACH;
     const size_t near = part_bytes(w) > MANY ? FAR : NEAR;
     size_t most = (near / p->row_bytes < MOST_ROWS ? near / p->row_bytes : MOST_ROWS) / unit;
+    if (p->strips)
+        most = near / (size_t)(p->line_bytes * p->axis[1].result_step) + (size_t)p->axis[1].kernel;
     most = most ? most : 1; /* units */
     p->row_chunks = (units + most - 1) / most;
     p->column_chunks = 1;
@@ -607,10 +600,14 @@ static void divide_tiles(struct own_product *p)
         else
             p->row_chunks = p->row_chunks * more < units ? p->row_chunks * more : units;
     }
-    const size_t rows = (units + p->row_chunks - 1) / p->row_chunks * unit;
-    const size_t sums = rows * p->simd->tile_columns * sizeof(int32_t);
-    const size_t located = p->in_place ? rows * p->taps : rows + p->taps;
+    const size_t chunk = (units + p->row_chunks - 1) / p->row_chunks, rows = chunk * unit;
+    const bool even = p->simd->tile_rows_are_even; /* then the sums of one tile are kept */
+    const size_t sums = (even ? p->tile_rows : rows) * p->simd->tile_columns * sizeof(int32_t);
+    const size_t groups = p->strips ? chunk * p->line_groups : rows;
+    const size_t located = p->in_place ? (groups + 1) * p->taps : rows + p->taps;
     p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
+    if (p->copies)
+        p->result_at = own_strip_bytes(p, (int64_t)chunk);
     p->taps_at = p->result_at + size_align(sums, TENSOR_ALIGN);
     p->thread_bytes = p->taps_at + size_align(located * sizeof(void *), TENSOR_ALIGN);
 }
@@ -688,9 +685,7 @@ enum status own_product_create(int threads, const struct product_desc *desc,
     memset(product->outside, desc->src_zero, tap_bytes);
     if (desc->src.dtype == DTYPE_BF16 && product->simd->tile_bf16)
         product->weights.operands = OPERANDS_BF16;
-    product->row_bytes = whole_k(&product->weights) * operand_bytes(&product->weights);
-    product->is_even = rows_are_even(product);
-    product->in_place = reads_in_place(product);
+    describe_rows(product);
     describe_finish(product, desc, epilogue);
     if (are_narrow(&product->weights))
         divide_tiles(product);

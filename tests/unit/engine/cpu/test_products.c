@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
@@ -29,6 +31,16 @@ static const struct shape_case shapes[] = {
     {"dilated", PRODUCT_CONV, 1, 1, 16, 17, 12, 13, 3, 1, 2, 2},
     {"first layer", PRODUCT_CONV, 1, 1, 3, 64, 21, 22, 7, 2, 1, 3},
     {"wide padding", PRODUCT_CONV, 1, 1, 64, 8, 3, 3, 3, 1, 1, 4},
+    {"padding only", PRODUCT_CONV, 1, 1, 8, 8, 1, 1, 3, 16, 1, 5},
+    {"lines of 37", PRODUCT_CONV, 1, 1, 16, 24, 5, 37, 3, 1, 1, 1},
+    {"several strips", PRODUCT_CONV, 1, 1, 64, 16, 37, 40, 3, 1, 1, 1},
+    {"small images", PRODUCT_CONV, 5, 1, 64, 40, 5, 7, 3, 1, 1, 1},
+    {"small images by three", PRODUCT_CONV, 4, 1, 12, 20, 7, 5, 2, 3, 1, 0},
+    {"patches", PRODUCT_CONV, 2, 1, 3, 50, 16, 32, 8, 8, 1, 0},
+    {"dilated, no padding", PRODUCT_CONV, 2, 1, 64, 9, 9, 20, 3, 1, 2, 0},
+    {"deep, by three", PRODUCT_CONV, 2, 1, 148, 30, 10, 22, 1, 3, 1, 0},
+    {"dilated beyond reason", PRODUCT_CONV, 1, 1, 4, 5, 3, 2, 3, 1, 1 << 29, 1 << 29},
+    {"groups in place", PRODUCT_CONV, 2, 2, 32, 33, 6, 16, 1, 2, 1, 0},
     {"groups", PRODUCT_CONV, 1, 4, 8, 24, 9, 9, 3, 1, 1, 1},
     {"groups, odd", PRODUCT_CONV, 2, 3, 5, 7, 6, 5, 3, 1, 1, 1},
     {"rows", PRODUCT_MATMUL, 1, 1, 192, 130, 197, 1, 1, 1, 1, 0},
@@ -107,6 +119,22 @@ static int extent(int in, const struct shape_case *s)
     return (in + 2 * s->pad - (s->taps - 1) * s->dilation - 1) / s->stride + 1;
 }
 
+/* Memory that ends where none begins: what reads beyond it fails, also where no sanitizer looks. */
+static unsigned char *fenced(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = size_align(bytes, page);
+    unsigned char *begin =
+        mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(begin != MAP_FAILED && mprotect(begin + whole, page, PROT_NONE) == 0);
+    return begin + whole - bytes;
+}
+
+static void unfence(unsigned char *data, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = size_align(bytes, page);
+    (void)munmap(data + bytes - whole, whole + page);
+}
+
 static void operands_make(struct operands *o, const struct shape_case *s, const struct end_case *e)
 {
     const bool floats = e->from == DTYPE_BF16, matrix = s->op == PRODUCT_MATMUL;
@@ -119,8 +147,8 @@ static void operands_make(struct operands *o, const struct shape_case *s, const 
     o->src_count = (size_t)(s->batch * s->height * s->width * s->groups * s->in);
     o->dst_count = o->images * o->pixels * o->channels;
     o->weight_count = (size_t)(s->groups * s->out * s->in * s->taps * s->taps);
-    o->src = malloc(o->src_count * dtype_size(e->from)); /* no byte more: ASan sees what is read */
-    o->dst = malloc(o->dst_count * dtype_size(e->to));
+    o->src = fenced(o->src_count * dtype_size(e->from));
+    o->dst = fenced(o->dst_count * dtype_size(e->to));
     o->before = malloc(o->dst_count * dtype_size(e->to));
     o->weights = malloc(o->weight_count * sizeof(float));
     o->bias = malloc(o->channels * sizeof(float));
@@ -139,8 +167,8 @@ static void operands_make(struct operands *o, const struct shape_case *s, const 
 
 static void operands_free(struct operands *o)
 {
-    free(o->src);
-    free(o->dst);
+    unfence(o->src, o->src_count * dtype_size(o->end->from));
+    unfence(o->dst, o->dst_count * dtype_size(o->end->to));
     free(o->before);
     free(o->weights);
     free(o->bias);

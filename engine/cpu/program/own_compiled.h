@@ -1,0 +1,106 @@
+/* Private to own_products.c and own_strips.c: a product by lensd's own kernels. */
+#pragma once
+
+#include <string.h>
+
+#include "engine/cpu/program/own_layout.h"
+
+enum { AXES = 3 };
+
+struct product_axis {
+    int64_t in, out, kernel;
+    int64_t result_step, tap_step, offset, divisor;
+    int64_t stride;                 /* in source elements between neighbouring positions */
+    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
+};
+
+struct own_product {
+    const struct simd_kernels *simd;
+    enum product_op op;
+    struct own_layout weights;
+    struct strided_layout src, dst, given; /* given: weights that are an activation */
+    struct product_axis axis[AXES];
+    size_t parts, groups; /* groups: of a convolution, otherwise 1 */
+    size_t rows, channels;
+    int64_t channel_step;
+    size_t ldc;          /* elements of dst between the starts of rows */
+    size_t taps;         /* of a window; of strips: runs */
+    bool in_place;       /* rows are read in place: floats as one run, narrow rows tap by tap */
+    bool is_even;        /* … and are equally far apart */
+    bool strips, copies; /* AMX: groups of pixels of a line; lines are copied */
+    size_t group, line_groups;   /* pixels; per line of the result. The last may be too long */
+    size_t pixel_bytes;          /* from pixel to pixel of a line … */
+    int64_t line_bytes;          /* … and from line to line */
+    size_t tile_rows, unit_rows; /* of a tile of sums; of which chunks of rows are multiples */
+    size_t run_bytes, chunk;     /* of a run that is multiplied; struct tile */
+    int threads;
+    size_t row_bytes; /* of a gathered row */
+    size_t row_chunks, column_chunks;
+    size_t packed_bytes; /* scratch for weights that are an activation */
+    size_t result_at;    /* in a thread's scratch, after the gathered rows: sums, or floats … */
+    size_t taps_at;      /* … and where taps lie */
+    size_t thread_bytes;
+    struct gemm finish;               /* epilogue of float sums … */
+    struct tile_finish narrow_finish; /* … and of narrow rows */
+    unsigned char *outside;           /* a tap in the padding */
+    int64_t *tap_offsets;             /* bytes from the first tap of a window */
+    size_t taps_together; /* neighbours that form one run, for a window inside the image */
+    /* set by own_product_bind() */
+    const unsigned char *bound;
+    const float *bias;
+    /* 8-bit integers */
+    float *scales;
+    int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
+    uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
+    bool is_signed;     /* the bytes after that */
+    int src_zero;
+};
+
+/* memcpy(), inlined for short runs, such as seven pixels of three colours. */
+static inline void copy_short(const unsigned char *from, size_t bytes, unsigned char *to)
+{
+    enum { STEP = 16, SHORT = 96 };
+    if (bytes < STEP || bytes > SHORT) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0; at + STEP < bytes; at += STEP)
+        memcpy(to + at, from + at, STEP);
+    memcpy(to + bytes - STEP, from + bytes - STEP, STEP);
+}
+
+/* A block of rows and columns of a part's result. */
+struct product_block {
+    const unsigned char *src;
+    unsigned char *dst;           /* at its first row and column */
+    size_t matrix, channel;       /* channel: the first column's, in bias and scales */
+    size_t first, rows, from, to; /* columns */
+    unsigned char *gathered, *result;
+    const unsigned char **taps;
+};
+
+/* Bytes that a run of `bytes` becomes so that `count` of them can be multiplied. */
+static inline size_t own_whole_run(const struct own_product *p, size_t bytes, size_t count)
+{
+    while (!tile_chunk(p->simd, bytes * count))
+        bytes += operand_bytes(&p->weights);
+    return bytes;
+}
+
+/* Strips: AMX reads groups of up to 16 rows that are equally far apart. Those of a convolution are
+ * pixels of a line of its result. It reads them in the source, or in a copy of the lines that a
+ * block needs, with their padding. Neighbouring taps and their channels form one run. */
+
+/* Finds whether and how the product reads strips; the taps then become runs. */
+void own_strips_describe(struct own_product *p);
+
+/* Size in bytes of the strip for some lines of the result. */
+size_t own_strip_bytes(const struct own_product *p, int64_t lines);
+
+/* Copies the lines that the block needs to b->gathered. */
+void own_strip_copy(const struct own_product *p, const struct product_block *b);
+
+/* Fills b->taps with the starts of even rows: [tile][run][group of the tile]. apart: bytes from row
+ * to row. */
+void own_locate_groups(const struct own_product *p, const struct product_block *b, size_t taps,
+                       size_t apart);
