@@ -20,7 +20,7 @@
 /* ---- errors: {"error": sentence, "code": machine word} ---- */
 
 /* *ret_size: bytes without the terminator; may be NULL, here and below. */
-char *error_json(const char *sentence, const char *code, size_t *ret_size);
+char *error_json(const char *sentence, const char *code);
 
 /* ---- /predict: the answer ---- */
 
@@ -127,14 +127,14 @@ struct predict_answer {
  * its error, if it has one, is the whole answer. A list:
  * {"model","results":[…],"timing_ms":{"total"}} with {"name","device","predictions",…} or
  * {"name","error","code"} for each. Milliseconds. */
-char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size);
+char *predict_answer_json(const struct predict_answer *answer);
 
 /* The answer as text/plain: one line for each prediction, best first, "0.957125 7" (probability,
  * label; its index if it has none), for a box "0.957125 12.50 8.25 99.00 64.75 cat" (corners before
  * the label, then "#3 " if 3 is its track_id) and below it the lines of its crop, each indented by
  * two spaces; for an embedding its numbers in one line, for a line of text "0.957125 text", for a
  * page its text; an empty line between images; "error code: sentence" for a failed image. */
-char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size);
+char *predict_answer_lines(const struct predict_answer *answer);
 
 /* The answer as application/octet-stream, little-endian, for each image: uint32 number of
  * predictions, then for each of them uint32 index, float32 probability, and for a box four float32
@@ -197,4 +197,4 @@ void predict_json_free(struct predict_json *request);
 /* ---- /livez, /readyz, /ping ---- */
 
 /* {"status": word} */
-char *status_word_json(const char *word, size_t *ret_size);
+char *status_word_json(const char *word);

@@ -34,7 +34,7 @@ static char *spec_of(const struct dialect_model *model)
         if (!i || strcmp(labels[i - 1], labels[i]) != 0)
             write_members(&w, root, "{id=%zu name=%s type=%s}", id++, labels[i], model->shape);
     free(labels);
-    return write_finish(&w, root, NULL);
+    return write_finish(&w, root);
 }
 
 static void write_function(struct writer *w, json_node *parent, const char *key,
@@ -56,22 +56,22 @@ static void write_function(struct writer *w, json_node *parent, const char *key,
     free(spec);
 }
 
-char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+char *cvat_functions_json(const struct dialect_model *models, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
     for (size_t i = 0; i < count; i++)
         write_function(&w, root, models[i].name, &models[i]);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+char *cvat_function_json(const struct dialect_model *models, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
     if (count)
         write_function(&w, root, NULL, &models[0]);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* ---- shapes ---- */
@@ -150,7 +150,7 @@ static bool is_tag(const struct predict_answer *answer, size_t i, float probabil
 
 /* Writes an interactor's answer, the best mask of a prompt: the rows of its part of the picture,
  * and where this is. */
-static char *write_best(const struct answer_image *image, size_t *ret_size)
+static char *write_best(const struct answer_image *image)
 {
     static uint8_t nothing;
     static const struct answer_mask none = {.pixels = &nothing, .width = 1, .height = 1};
@@ -162,15 +162,15 @@ static char *write_best(const struct answer_image *image, size_t *ret_size)
     write_pixels(&w, root, mask, true);
     write_members(&w, write_array(&w, root, "bounds"), "%u %u %u %u", mask->left, mask->top,
                   mask->left + mask->width - 1, mask->top + mask->height - 1);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
+static char *cvat_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
     if (cJSON_HasObjectItem(answer->request, "pos_points"))
-        return write_best(image, ret_size);
+        return write_best(image);
     json_node *root = cJSON_CreateArray();
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
@@ -192,7 +192,7 @@ static char *cvat_write(const struct predict_answer *answer, size_t *ret_size)
             write_rectangle(&w, entry, found);
         }
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

@@ -42,10 +42,10 @@ static void write_place(struct writer *w, json_node *entry, const float *box)
                   lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
 }
 
-static char *deepstack_error(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *deepstack_error(int http, const char *sentence, const char *code)
 {
     (void)code;
-    return write_document(ret_size, "success=%hhd error=%s code=%d", false, sentence, http);
+    return write_document("success=%hhd error=%s code=%d", false, sentence, http);
 }
 
 /* ---- pictures ---- */
@@ -61,7 +61,7 @@ static void write_found(struct writer *w, json_node *root, const struct answer_i
     write_text(w, root, "message", text);
 }
 
-static char *write_boxes(const struct predict_answer *answer, const char *command, size_t *ret_size)
+static char *write_boxes(const struct predict_answer *answer, const char *command)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer, command);
@@ -80,20 +80,20 @@ static char *write_boxes(const struct predict_answer *answer, const char *comman
     }
     write_members(&w, root, "count=%zu", image->prediction_count);
     write_common(&w, root, &call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *deepstack_detect(const struct predict_answer *answer, size_t *ret_size)
+static char *deepstack_detect(const struct predict_answer *answer)
 {
-    return write_boxes(answer, "detect", ret_size);
+    return write_boxes(answer, "detect");
 }
 
-static char *deepstack_custom(const struct predict_answer *answer, size_t *ret_size)
+static char *deepstack_custom(const struct predict_answer *answer)
 {
-    return write_boxes(answer, "custom", ret_size);
+    return write_boxes(answer, "custom");
 }
 
-static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_size)
+static char *deepstack_scene(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer, "detectScene");
@@ -106,12 +106,12 @@ static char *deepstack_scene(const struct predict_answer *answer, size_t *ret_si
                       answer_label(&image->predictions[0], number),
                       (double)image->predictions[0].probability);
     write_common(&w, root, &call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* ---- text ---- */
 
-static char *write_texts_found(const struct predict_answer *answer, bool is_plate, size_t *ret_size)
+static char *write_texts_found(const struct predict_answer *answer, bool is_plate)
 {
     const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
     struct recognized_texts read;
@@ -134,34 +134,33 @@ static char *write_texts_found(const struct predict_answer *answer, bool is_plat
     write_members(&w, root, "count=%zu", read.count);
     write_common(&w, root, &call);
     free(read.items);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *deepstack_plates(const struct predict_answer *answer, size_t *ret_size)
+static char *deepstack_plates(const struct predict_answer *answer)
 {
-    return write_texts_found(answer, true, ret_size);
+    return write_texts_found(answer, true);
 }
 
-static char *deepstack_text(const struct predict_answer *answer, size_t *ret_size)
+static char *deepstack_text(const struct predict_answer *answer)
 {
-    return write_texts_found(answer, false, ret_size);
+    return write_texts_found(answer, false);
 }
 
 /* ---- lists, faces, status ---- */
 
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
-                           const char *const *names, size_t count, size_t *ret_size)
+                           const char *const *names, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
     write_members(&w, root, "success=%hhd", true);
     write_texts(&w, root, key, names, count);
     write_common(&w, root, call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
-                          size_t *ret_size)
+char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -169,21 +168,20 @@ char *deepstack_done_json(const struct deepstack_call *call, const char *message
     if (similarity >= 0)
         write_float(&w, root, "similarity", similarity);
     write_common(&w, root, call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
-                             size_t *ret_size)
+char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence)
 {
     struct writer w = {false};
     json_node *root = write_root();
     write_members(&w, root, "success=%hhd error=%s", false, sentence);
     write_common(&w, root, call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
-                           size_t count, size_t *ret_size)
+                           size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -201,15 +199,14 @@ char *deepstack_faces_json(const struct deepstack_call *call, const struct deeps
     }
     write_members(&w, root, "count=%zu", count);
     write_common(&w, root, call);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *deepstack_update_json(size_t *ret_size)
+char *deepstack_update_json(void)
 {
 #define VERSION_MEMBERS                                                                            \
     "{major=%d minor=%d patch=%d securityUpdate=%hhd build=%d file=%s releaseNotes=%s} "
-    return write_document(ret_size,
-                          "success=%hhd message=%s current" VERSION_MEMBERS "latest" VERSION_MEMBERS
+    return write_document("success=%hhd message=%s current" VERSION_MEMBERS "latest" VERSION_MEMBERS
                           "updateAvailable=%hhd",
                           true, "", 0, 1, 0, false, 0, "", "", 0, 1, 0, false, 0, "", "", false);
 }

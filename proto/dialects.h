@@ -52,9 +52,9 @@ struct dialect {
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
     /* NULL: the answer needs the registry of faces (server/http/api/faces.h). */
-    char *(*write)(const struct predict_answer *answer, size_t *ret_size);
+    char *(*write)(const struct predict_answer *answer);
     /* NULL: {"error", "code"} */
-    char *(*write_error)(int http, const char *sentence, const char *code, size_t *ret_size);
+    char *(*write_error)(int http, const char *sentence, const char *code);
 };
 
 /* Roboflow Inference: POST /infer/{task}, POST /{project}/{version}. */
@@ -109,7 +109,7 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
 
 /* Puts the answers to two tasks of one request into one object, and frees them. `second` is NULL
  * when out of memory, as the result is. */
-char *immich_join(char *first, char *second, size_t *ret_size);
+char *immich_join(char *first, char *second);
 
 /* A model in a list of models. */
 struct dialect_model {
@@ -140,25 +140,23 @@ struct deepstack_face {
 
 /* Returns {"success", KEY: [name …]} for POST /v1/vision/custom/list and face/list. */
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
-                           const char *const *names, size_t count, size_t *ret_size);
+                           const char *const *names, size_t count);
 /* Returns {"success", "message" (omitted if NULL), "similarity" (omitted if negative)}. */
-char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity,
-                          size_t *ret_size);
+char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity);
 /* Returns {"success": false, "error"} for a valid request whose photo has no face. */
-char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence,
-                             size_t *ret_size);
+char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
-                           size_t count, size_t *ret_size);
+                           size_t count);
 /* Returns the answer to GET /v1/status/updateavailable: no update. */
-char *deepstack_update_json(size_t *ret_size);
+char *deepstack_update_json(void);
 /* {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} of GET /detectors. */
-char *doods_detectors_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+char *doods_detectors_json(const struct dialect_model *models, size_t count);
 /* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
-char *cvat_functions_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+char *cvat_functions_json(const struct dialect_model *models, size_t count);
 /* The first of these functions only, for GET /api/functions/{model}. */
-char *cvat_function_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+char *cvat_function_json(const struct dialect_model *models, size_t count);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
-char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size);
+char *roboflow_models_json(const struct dialect_model *models, size_t count);
 
 /* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
  * the parameter is ignored. */

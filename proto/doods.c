@@ -110,7 +110,7 @@ static bool is_asked_for(const cJSON *request, const char *label, float percent,
     return false;
 }
 
-static char *doods_write(const struct predict_answer *answer, size_t *ret_size)
+static char *doods_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const double side[] = {image->width, image->height};
@@ -131,10 +131,10 @@ static char *doods_write(const struct predict_answer *answer, size_t *ret_size)
             write_members(&w, list, "{top=%g left=%g bottom=%g right=%g label=%s confidence=%g}",
                           box[1], box[0], box[3], box[2], label, (double)percent);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *doods_detectors_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+char *doods_detectors_json(const struct dialect_model *models, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root(), *list = write_array(&w, root, "detectors");
@@ -145,7 +145,7 @@ char *doods_detectors_json(const struct dialect_model *models, size_t count, siz
                       model->name, model->width, model->height);
         write_texts(&w, entry, "labels", model->labels, model->label_count);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", false}, {0}};

@@ -24,14 +24,14 @@ static void write_found(struct writer *w, cJSON *entry, const struct answer_pred
                       lrintf(box[1]), lrintf(box[2]), lrintf(box[3]));
 }
 
-static char *hugging_face_write(const struct predict_answer *answer, size_t *ret_size)
+static char *hugging_face_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
     cJSON *root = cJSON_CreateArray();
     for (size_t i = 0; i < image->prediction_count; i++)
         write_found(&w, write_object(&w, root, NULL), &image->predictions[i], image);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

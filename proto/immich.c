@@ -166,23 +166,22 @@ static void write_vector_text(struct writer *w, json_node *parent, const char *k
     free(text);
 }
 
-static char *finish_with_size(struct writer *w, json_node *root, const struct answer_image *image,
-                              size_t *ret_size)
+static char *finish_with_size(struct writer *w, json_node *root, const struct answer_image *image)
 {
     if (image->width) /* not of a text */
         write_members(w, root, "imageHeight=%u imageWidth=%u", image->height, image->width);
-    return write_finish(w, root, ret_size);
+    return write_finish(w, root);
 }
 
-static char *write_clip(const struct predict_answer *answer, size_t *ret_size)
+static char *write_clip(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root();
     write_vector_text(&w, root, "clip", &answer->images[0]);
-    return finish_with_size(&w, root, &answer->images[0], ret_size);
+    return finish_with_size(&w, root, &answer->images[0]);
 }
 
-static char *write_faces(const struct predict_answer *answer, size_t *ret_size)
+static char *write_faces(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
@@ -198,10 +197,10 @@ static char *write_faces(const struct predict_answer *answer, size_t *ret_size)
         write_vector_text(&w, entry, "embedding", face->crop);
         write_members(&w, entry, "score=%g", (double)face->probability);
     }
-    return finish_with_size(&w, root, image, ret_size);
+    return finish_with_size(&w, root, image);
 }
 
-static char *write_lines(const struct predict_answer *answer, size_t *ret_size)
+static char *write_lines(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     struct writer w = {false};
@@ -221,10 +220,10 @@ static char *write_lines(const struct predict_answer *answer, size_t *ret_size)
         write_float(&w, box_scores, NULL, line->probability);
         write_float(&w, text_scores, NULL, line->crop->text_score);
     }
-    return finish_with_size(&w, root, image, ret_size);
+    return finish_with_size(&w, root, image);
 }
 
-char *immich_join(char *first, char *second, size_t *ret_size)
+char *immich_join(char *first, char *second)
 {
     /* Of both answers the second one's size of the picture stays. No colon follows a text. */
     struct strbuf both = {.failed = !second};
@@ -232,13 +231,13 @@ char *immich_join(char *first, char *second, size_t *ret_size)
     strbuf_put(&both, second ? second + 1 : "");
     free(first);
     free(second);
-    return strbuf_finish(&both, ret_size);
+    return strbuf_finish(&both, NULL);
 }
 
-static char *immich_error(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *immich_error(int http, const char *sentence, const char *code)
 {
     (void)http, (void)code;
-    return write_document(ret_size, "detail=%s", sentence);
+    return write_document("detail=%s", sentence);
 }
 
 static const struct dialect_parameter no_parameters[] = {{0}};

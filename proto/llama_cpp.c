@@ -39,7 +39,7 @@ static enum status llama_find(cJSON *root, struct dialect_pictures *ret, struct 
     return STATUS_OK;
 }
 
-static char *llama_write(const struct predict_answer *answer, size_t *ret_size)
+static char *llama_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root(), *list = write_array(&w, root, "data");
@@ -49,7 +49,7 @@ static char *llama_write(const struct predict_answer *answer, size_t *ret_size)
         write_floats(&w, entry, "embedding", answer->images[i].embedding,
                      answer->images[i].embedding_count);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {

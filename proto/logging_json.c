@@ -7,10 +7,9 @@
 #include "proto/json.h"
 #include "proto/writer.h"
 
-char *logging_json(const struct logging_settings *settings, size_t *ret_size)
+char *logging_json(const struct logging_settings *settings)
 {
-    return write_document(ret_size,
-                          "log_file=%s log_info=%hhd log_warning=%hhd log_error=%hhd "
+    return write_document("log_file=%s log_info=%hhd log_warning=%hhd log_error=%hhd "
                           "log_verbose_level=%d log_format=%s",
                           "", settings->info, settings->warning, settings->error, settings->verbose,
                           settings->as_json ? "json" : "default");

@@ -15,7 +15,7 @@ struct logging_settings {
 
 /* {"log_file":"","log_info":true,"log_warning":true,"log_error":true,"log_verbose_level":0,
  * "log_format":"default"}; malloc'ed, NULL when out of memory. */
-char *logging_json(const struct logging_settings *settings, size_t *ret_size);
+char *logging_json(const struct logging_settings *settings);
 
 /* Changes the settings in the object `text`, and no others. STATUS_INVALID for an unknown name, an
  * invalid value, and a log_file: requests must not name paths. *settings is then unchanged. */

@@ -98,7 +98,7 @@ static void write_vector(struct writer *w, cJSON *entry, const struct answer_ima
     write_floats(w, entry, "embedding", image->embedding, image->embedding_count);
 }
 
-static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
+static char *openai_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -111,12 +111,12 @@ static char *openai_write(const struct predict_answer *answer, size_t *ret_size)
     }
     write_members(&w, root, "usage{prompt_tokens=%zu total_tokens=%zu}", answer->tokens,
                   answer->tokens);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *openai_error(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *openai_error(int http, const char *sentence, const char *code)
 {
-    return write_document(ret_size, "error{message=%s type=%s param=%g code=%s}", sentence,
+    return write_document("error{message=%s type=%s param=%g code=%s}", sentence,
                           http < 500 ? "invalid_request_error" : "server_error", (double)NAN, code);
 }
 

@@ -60,7 +60,7 @@ static size_t merge_labels(const struct predict_answer *answer, struct answer_pr
     return kept;
 }
 
-static char *labels_write(const struct predict_answer *answer, size_t *ret_size)
+static char *labels_write(const struct predict_answer *answer)
 {
     struct answer_prediction *labels;
     const size_t count = merge_labels(answer, &labels);
@@ -71,7 +71,7 @@ static char *labels_write(const struct predict_answer *answer, size_t *ret_size)
         write_members(&w, list, "{name=%s source=%s confidence=%g topicality=%g}", labels[i].label,
                       "image", (double)labels[i].probability, (double)labels[i].probability);
     free(labels);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* ---- unsafe pictures ---- */
@@ -107,13 +107,13 @@ static bool read_kinds(const struct answer_image *image, float *kinds)
     return image->prediction_count > 0;
 }
 
-static char *photoprism_error(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *photoprism_error(int http, const char *sentence, const char *code)
 {
     (void)code;
-    return write_document(ret_size, "code=%d error=%s result{}", http, sentence);
+    return write_document("code=%d error=%s result{}", http, sentence);
 }
 
-static char *nsfw_write(const struct predict_answer *answer, size_t *ret_size)
+static char *nsfw_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -121,24 +121,24 @@ static char *nsfw_write(const struct predict_answer *answer, size_t *ret_size)
     for (size_t i = 0; i < answer->image_count; i++) {
         float kinds[NSFW_KINDS] = {0};
         if (!read_kinds(&answer->images[i], kinds)) {
-            free(write_finish(&w, root, NULL));
+            free(write_finish(&w, root));
             return photoprism_error(
                 400,
                 "the labels of this model are not drawings, hentai, neutral, porn and sexy, nor "
                 "normal and nsfw; name another model in vision.yml",
-                "", ret_size);
+                "");
         }
         write_members(&w, list, "{score=%g Drawing=%g Hentai=%g Neutral=%g Porn=%g Sexy=%g}",
                       (double)fmaxf(kinds[PORN], fmaxf(kinds[SEXY], kinds[HENTAI])),
                       (double)kinds[DRAWING], (double)kinds[HENTAI], (double)kinds[NEUTRAL],
                       (double)kinds[PORN], (double)kinds[SEXY]);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* ---- faces ---- */
 
-static char *face_write(const struct predict_answer *answer, size_t *ret_size)
+static char *face_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -146,7 +146,7 @@ static char *face_write(const struct predict_answer *answer, size_t *ret_size)
     for (size_t i = 0; i < answer->image_count; i++)
         write_floats(&w, write_array(&w, list, NULL), NULL, answer->images[i].embedding,
                      answer->images[i].embedding_count);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {{0}};

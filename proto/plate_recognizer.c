@@ -34,7 +34,7 @@ static void write_plate(struct writer *w, json_node *list, struct recognized_tex
         write_corners(w, vehicle, car->box);
 }
 
-static char *plate_recognizer_write(const struct predict_answer *answer, size_t *ret_size)
+static char *plate_recognizer_write(const struct predict_answer *answer)
 {
     struct recognized_texts read;
     struct writer w = {!collect_recognized_texts(&answer->images[0], true, &read)};
@@ -50,14 +50,13 @@ static char *plate_recognizer_write(const struct predict_answer *answer, size_t 
     write_members(&w, root, "filename=%s version=%d camera_id=%g timestamp=%s",
                   answer->images[0].name ? answer->images[0].name : "", 1, (double)NAN, when);
     free(read.items);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *plate_recognizer_error(int http, const char *sentence, const char *code,
-                                    size_t *ret_size)
+static char *plate_recognizer_error(int http, const char *sentence, const char *code)
 {
     (void)code;
-    return write_document(ret_size, "detail=%s status_code=%d", sentence, http);
+    return write_document("detail=%s status_code=%d", sentence, http);
 }
 
 static const struct dialect_parameter parameters[] = {{0}};

@@ -5,9 +5,9 @@
 #include "proto/answers.h"
 #include "proto/writer.h"
 
-char *error_json(const char *sentence, const char *code, size_t *ret_size)
+char *error_json(const char *sentence, const char *code)
 {
-    return write_document(ret_size, "error=%s code=%s", sentence, code);
+    return write_document("error=%s code=%s", sentence, code);
 }
 
 const char *answer_label(const struct answer_prediction *prediction, char room[static 24])
@@ -18,9 +18,9 @@ const char *answer_label(const struct answer_prediction *prediction, char room[s
     return room;
 }
 
-char *status_word_json(const char *word, size_t *ret_size)
+char *status_word_json(const char *word)
 {
-    return write_document(ret_size, "status=%s", word);
+    return write_document("status=%s", word);
 }
 
 static void write_oriented(struct writer *w, cJSON *entry, const struct answer_oriented *box)
@@ -188,10 +188,10 @@ static void write_results(struct writer *w, cJSON *root, const struct predict_an
     write_members(w, root, "timing_ms{total=%.3f}", answer->total_ms);
 }
 
-char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
+char *predict_answer_json(const struct predict_answer *answer)
 {
     if (!answer->as_list && answer->images[0].error)
-        return error_json(answer->images[0].error, answer->images[0].code, ret_size);
+        return error_json(answer->images[0].error, answer->images[0].code);
     struct writer w = {false};
     json_node *root = write_root();
     write_text(&w, root, "model", answer->model);
@@ -199,5 +199,5 @@ char *predict_answer_json(const struct predict_answer *answer, size_t *ret_size)
         write_results(&w, root, answer);
     else
         write_result(&w, root, &answer->images[0], answer->total_ms);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }

@@ -100,10 +100,11 @@ static void put_numbers(FILE *out, const struct answer_image *image)
         put_float(out, image->embedding[i]);
 }
 
-char *predict_answer_lines(const struct predict_answer *answer, size_t *ret_size)
+char *predict_answer_lines(const struct predict_answer *answer)
 {
     char *text = NULL;
-    FILE *out = open_memstream(&text, ret_size);
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
     for (size_t i = 0; out && i < answer->image_count; i++) {
         if (i > 0)
             fputc('\n', out);

@@ -95,23 +95,23 @@ static void write_image(struct writer *w, cJSON *object, const struct answer_ima
     }
 }
 
-static char *roboflow_write(const struct predict_answer *answer, size_t *ret_size)
+static char *roboflow_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     cJSON *root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject();
     for (size_t i = 0; i < answer->image_count; i++)
         write_image(&w, answer->as_list ? write_object(&w, root, NULL) : root, &answer->images[i],
                     answer);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-static char *roboflow_error(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *roboflow_error(int http, const char *sentence, const char *code)
 {
     (void)http;
-    return write_document(ret_size, "message=%s code=%s", sentence, code);
+    return write_document("message=%s code=%s", sentence, code);
 }
 
-char *roboflow_models_json(const struct dialect_model *models, size_t count, size_t *ret_size)
+char *roboflow_models_json(const struct dialect_model *models, size_t count)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateObject(), *list = write_array(&w, root, "models");
@@ -122,7 +122,7 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count, siz
         if (i == 0 || strcmp(models[i].name, models[i - 1].name) != 0) /* the newest version */
             write_members(&w, list, "{model_id=%s task_type=%s}", models[i].name, models[i].task);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", true},

@@ -51,7 +51,7 @@ static void write_torchserve(struct writer *w, cJSON *root, const struct answer_
         write_labels(w, write_object(w, root, NULL), image);
 }
 
-static char *torchserve_write(const struct predict_answer *answer, size_t *ret_size)
+static char *torchserve_write(const struct predict_answer *answer)
 {
     struct writer w = {false};
     cJSON *root = cJSON_CreateArray();
@@ -62,7 +62,7 @@ static char *torchserve_write(const struct predict_answer *answer, size_t *ret_s
         cJSON_Delete(root);
         root = only;
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* object_detector's threshold */

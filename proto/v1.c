@@ -146,7 +146,7 @@ void v1_request_free(struct v1_request *request)
     free(request);
 }
 
-char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
+char *v1_classes_json(const struct predict_answer *answer)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -165,7 +165,7 @@ char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size)
             write_float(&w, probabilities, NULL, prediction->probability);
         }
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* Writes the numbers with brackets around each dimension from `from` on. */
@@ -192,7 +192,7 @@ static void put_nested(struct strbuf *text, const struct tensor *tensor, int fro
 }
 
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
-                   size_t output_count, bool has_rows, size_t *ret_size)
+                   size_t output_count, bool has_rows)
 {
     struct strbuf text = {0};
     strbuf_put(&text, "{\"predictions\":[");
@@ -211,7 +211,7 @@ char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *cons
         strbuf_put(&text, output_count > 1 ? "}" : "");
     }
     strbuf_put(&text, "]}\n");
-    return strbuf_finish(&text, ret_size);
+    return strbuf_finish(&text, NULL);
 }
 
 static void write_openai_model(struct writer *w, cJSON *object, const char *name)
@@ -219,8 +219,7 @@ static void write_openai_model(struct writer *w, cJSON *object, const char *name
     write_members(w, object, "id=%s object=%s created=%d owned_by=%s", name, "model", 0, "lensd");
 }
 
-char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
-                    size_t *ret_size)
+char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -233,10 +232,10 @@ char *v1_model_json(const char *name, bool ready, const struct v1_version *versi
                       versions[i].version, is_ready ? "AVAILABLE" : "UNAVAILABLE",
                       is_ready ? "OK" : "UNKNOWN", is_ready ? "" : versions[i].reason);
     }
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
+char *v1_models_json(const char *const *names, size_t count)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -245,5 +244,5 @@ char *v1_models_json(const char *const *names, size_t count, size_t *ret_size)
     cJSON *list = write_array(&w, root, "data");
     for (size_t i = 0; i < count; i++)
         write_openai_model(&w, write_object(&w, list, NULL), names[i]);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }

@@ -28,7 +28,7 @@ void v1_request_free(struct v1_request *request); /* accepts NULL */
 /* ---- KServe V1: the answers ---- */
 
 /* {"predictions": [{"classes": [label …], "indices": […], "probabilities": […]} …]}. */
-char *v1_classes_json(const struct predict_answer *answer, size_t *ret_size);
+char *v1_classes_json(const struct predict_answer *answer);
 
 /* One row of a model's outputs. */
 struct v1_row {
@@ -38,7 +38,7 @@ struct v1_row {
 /* Returns {"predictions": [row …]}: numbers of the output, nested by its shape, without the batch
  * dimension if `has_rows`; {name: numbers, …} if there are several outputs. */
 char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *const *names,
-                   size_t output_count, bool has_rows, size_t *ret_size);
+                   size_t output_count, bool has_rows);
 
 struct v1_version {
     const char *version;
@@ -48,8 +48,7 @@ struct v1_version {
 
 /* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's
  * clients; "id", "object", "created" and "owned_by" for OpenAI's. */
-char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count,
-                    size_t *ret_size);
+char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count);
 
 /* Returns {"models": [name …]}, with OpenAI's "object" and "data". */
-char *v1_models_json(const char *const *names, size_t count, size_t *ret_size);
+char *v1_models_json(const char *const *names, size_t count);

@@ -107,8 +107,11 @@ static char *finish_document(struct writer *w, cJSON *root, const ProtobufCMessa
                              size_t *ret_size)
 {
     struct strbuf message = {.failed = w->failed || !root};
-    if (!type)
-        return write_finish(w, root, ret_size);
+    if (!type) {
+        char *text = write_finish(w, root);
+        *ret_size = text ? strlen(text) : 0;
+        return text;
+    }
     pack_object(&message, type, root);
     cJSON_Delete(root);
     return strbuf_finish(&message, ret_size);
@@ -221,7 +224,7 @@ char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *
     (void)is_message;
     write_members(&w, root, "model=%s version=%s", model->name, model->version);
     write_texts(&w, root, "labels", model->labels, model->label_count);
-    return write_finish(&w, root, ret_size);
+    return finish_document(&w, root, NULL, ret_size);
 }
 
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)

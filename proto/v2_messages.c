@@ -526,12 +526,10 @@ enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_
 
 /* ---- errors ---- */
 
-static char *sentence_alone(int http, const char *sentence, const char *code, size_t *ret_size)
+static char *sentence_alone(int http, const char *sentence, const char *code)
 {
     (void)http, (void)code;
-    char *text = strdup(sentence);
-    *ret_size = text ? strlen(text) : 0;
-    return text;
+    return strdup(sentence);
 }
 
 const struct dialect dialect_grpc = {.name = "gRPC", .write_error = sentence_alone};

@@ -150,7 +150,7 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
     va_end(args);
 }
 
-char *write_document(size_t *ret_size, const char *template, ...)
+char *write_document(const char *template, ...)
 {
     struct writer w = {false};
     json_node *root = write_root();
@@ -158,10 +158,10 @@ char *write_document(size_t *ret_size, const char *template, ...)
     va_start(args, template);
     write_template(&w, root, template, &args);
     va_end(args);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
-char *write_finish(struct writer *w, json_node *root, size_t *ret_size)
+char *write_finish(struct writer *w, json_node *root)
 {
     char *text = w->failed || !root ? NULL
                  : w->indents       ? cJSON_Print(root)
@@ -175,9 +175,6 @@ char *write_finish(struct writer *w, json_node *root, size_t *ret_size)
         free(text);
         return NULL;
     }
-    with_newline[size++] = '\n';
-    with_newline[size] = '\0';
-    if (ret_size)
-        *ret_size = size;
+    memcpy(with_newline + size, "\n", 2);
     return with_newline;
 }

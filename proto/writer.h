@@ -35,8 +35,7 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
     __attribute__((format(printf, 3, 4)));
 
 /* Writes an object with these members as a text; see write_finish(). */
-char *write_document(size_t *ret_size, const char *template, ...)
-    __attribute__((format(printf, 2, 3)));
+char *write_document(const char *template, ...) __attribute__((format(printf, 1, 2)));
 
 /* Each adds a member `key` to `object` (or an entry to an array: key NULL). Containers are NULL
  * when out of memory, and every function accepts NULL. */
@@ -52,4 +51,4 @@ void write_floats(struct writer *w, json_node *parent, const char *key, const fl
                   size_t count);
 
 /* Prints `root` and a newline, and frees the tree; malloc'ed, NULL if anything failed. */
-char *write_finish(struct writer *w, json_node *root, size_t *ret_size);
+char *write_finish(struct writer *w, json_node *root);

@@ -409,13 +409,15 @@ static char *describe_request(const struct predict_request *request,
                                         .tokens = how->tokens,
                                         .least_text = how->least_text,
                                         .request = how->json};
-        text = how->dialect                    ? how->dialect->write(&answer, ret_size)
-               : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer, ret_size)
+        text = how->dialect                    ? how->dialect->write(&answer)
+               : how->form == DESCRIBE_LINES   ? predict_answer_lines(&answer)
                : how->form == DESCRIBE_NUMBERS ? predict_answer_numbers(&answer, ret_size)
-               : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer, ret_size)
-                                               : predict_answer_json(&answer, ret_size);
+               : how->form == DESCRIBE_KSERVE  ? v1_classes_json(&answer)
+                                               : predict_answer_json(&answer);
     }
     described_done(&described);
+    if (text && ret_size && how->form != DESCRIBE_NUMBERS)
+        *ret_size = strlen(text);
     return text;
 }
 
@@ -436,12 +438,12 @@ bool describe_is_slow(const struct predict_request *request)
 }
 
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
-                           double total_ms, size_t *ret_size)
+                           double total_ms)
 {
     const struct describe_how how = {.as_list = true,
                                      .model = model && model->stage_count ? model->name : NULL,
                                      .total_ms = total_ms};
-    return describe_request(request, model, &how, ret_size);
+    return describe_request(request, model, &how, NULL);
 }
 
 char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,

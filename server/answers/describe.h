@@ -8,7 +8,7 @@
 /* The answer to a completed request (on_done was called), as a list. `model` (NULL: unknown) gives
  * each entry its precision. total_ms counts from request->started. malloc'ed; NULL: no memory. */
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
-                           double total_ms, size_t *ret_size);
+                           double total_ms);
 
 /* True if writing the answer is slow although it is small: photos are encoded, masks converted. */
 bool describe_is_slow(const struct predict_request *request);
@@ -41,7 +41,7 @@ struct describe_how {
     struct error *err;
 };
 
-/* The same without the precision, in any form. */
+/* The same without the precision, in any form. *ret_size may be NULL for a text. */
 char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
                               size_t *ret_size);
 

@@ -73,7 +73,7 @@ static void write_health_model(struct writer *w, json_node *list, const struct m
 }
 
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
-                         const char *note, const char *confinement, size_t *ret_size)
+                         const char *note, const char *confinement)
 {
     size_t count;
     struct model_status *models = take_snapshot(model_host, &count);
@@ -91,7 +91,7 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
     for (size_t i = 0; i < count; i++)
         write_health_model(&w, list, &models[i]);
     free(models);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 static void write_trial(struct writer *w, json_node *list, const struct precision_trial *trial)
@@ -195,7 +195,7 @@ static void write_device(struct writer *w, json_node *list, const struct device_
                 write_lane(w, lanes, &models[m], k);
 }
 
-char *status_devices_json(struct model_host *model_host, const char *note, size_t *ret_size)
+char *status_devices_json(struct model_host *model_host, const char *note)
 {
     struct device_info devices[DEVICE_MAX];
     const size_t device_count = device_list(devices, DEVICE_MAX);
@@ -226,5 +226,5 @@ char *status_devices_json(struct model_host *model_host, const char *note, size_
     }
     write_members(&w, root, "note?=%s", note);
     free(models);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }

@@ -12,10 +12,10 @@ const char *status_state(struct model_host *model_host, bool draining);
  * the state, the models and their progress. `confinement` is "seccomp, Landlock 4"; NULL:
  * unknown. */
 char *status_health_json(struct model_host *model_host, bool draining, double uptime_s,
-                         const char *note, const char *confinement, size_t *ret_size);
+                         const char *note, const char *confinement);
 
 /* {"devices":[{"id","name","usable","reason"?,"memory":{"total_bytes","free_bytes",
  * "used_by_lensd_bytes","limit_bytes"?},"threads"?,"cores"?,"isa"?,"fast_precisions":[…],
  * "models":[…]}],"pipelines"?:[{"name","stages":[…]}],"note"?}: every device of the machine with
  * its models in `model_host` (NULL: none). */
-char *status_devices_json(struct model_host *model_host, const char *note, size_t *ret_size);
+char *status_devices_json(struct model_host *model_host, const char *note);

@@ -390,7 +390,7 @@ static int print_bench_json(const struct device_bench *bench, const char *note)
     for (size_t i = 0; i < bench->count; i++)
         write_target(&w, list, bench, &bench->targets[i]);
     write_members(&w, root, "note?=%s", note);
-    return print_json(write_finish(&w, root, NULL));
+    return print_json(write_finish(&w, root));
 }
 
 static enum status run_bench(struct device_bench *bench, char *note, size_t note_size,

@@ -23,7 +23,7 @@ static void print_device(const struct device_info *device)
 int command_devices(const struct config *config)
 {
     if (config->json)
-        return print_json(status_devices_json(NULL, NULL, NULL));
+        return print_json(status_devices_json(NULL, NULL));
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++)

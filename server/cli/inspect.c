@@ -229,7 +229,7 @@ static int print_inspection_json(const struct inspection *in)
     write_members(&w, root, "supported=%hhd problem?=%s warning?=%s note?=%s", is_supported(in),
                   in->compiles ? "" : in->problem.message, in->model ? in->model->warning : "",
                   in->note);
-    return print_json(write_finish(&w, root, NULL));
+    return print_json(write_finish(&w, root));
 }
 
 /* ---- text ---- */
@@ -423,7 +423,7 @@ static int print_stages_json(const struct repository_model *model)
         write_stage(&w, details, &stages->stages[i], i == 0);
     write_members(&w, root, "supported=%hhd problem?=%s", !is_wrong,
                   is_wrong ? model->problem.message : "");
-    return print_json(write_finish(&w, root, NULL));
+    return print_json(write_finish(&w, root));
 }
 
 /* Shows the pipeline in the folder; *ret: the command's result. False: no pipeline. */

@@ -400,9 +400,8 @@ static void print_json_line(const char *path, const struct photo *photo)
                                      .total_ms = clock_ms(clock_now() - photo->request.started)};
     struct writer w = {false};
     json_node *root = write_root();
-    size_t size;
     write_text(&w, root, "name", path);
-    char *name = write_finish(&w, root, &size);
+    char *name = write_finish(&w, root);
     char *answer = describe_predictions_as(&photo->request, &how, NULL);
     /* Joins {"name":…} and {…}: drops both braces between them. */
     char *end = name ? strrchr(name, '}') : NULL;
@@ -426,7 +425,7 @@ static int print_as_json(const struct prediction_run *run)
         if (models[i].is_default) /* the pipeline, not the models of its stages */
             shown = i;
     char *text = describe_predictions(&all, count ? &models[shown] : NULL,
-                                      clock_ms(clock_now() - run->started), NULL);
+                                      clock_ms(clock_now() - run->started));
     free(models);
     return print_json(text);
 }

@@ -256,7 +256,7 @@ static int print_profile_json(const struct profile *profile)
     for (size_t i = 0; i < profile->count; i++)
         write_layer(&w, write_object(&w, layers, NULL), &profile->layers[i]);
     write_members(&w, root, "note=%s", note_of(profile));
-    return print_json(write_finish(&w, root, NULL));
+    return print_json(write_finish(&w, root));
 }
 
 int command_profile(const struct config *config)

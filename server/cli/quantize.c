@@ -188,7 +188,7 @@ static char *report_json(const struct quantize_report *report)
         write_members(&w, layers, "{name=%s operator=%s precision=%s error_alone?=%g}", layer->name,
                       layer->op, layer->is_kept ? "fp32" : "int8", layer->error_alone);
     }
-    return write_finish(&w, root, NULL);
+    return write_finish(&w, root);
 }
 
 static void print_kept(const struct quantize_report *report)

@@ -158,7 +158,7 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
 }
 
 /* Writes spans in the JSON of OTLP/HTTP (opentelemetry-proto 1.x, ExportTraceServiceRequest). */
-static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *ret_size)
+static char *batch_json(struct trace_exporter *exporter, size_t count)
 {
     const int64_t since = epoch();
     struct writer w = {false};
@@ -173,7 +173,7 @@ static char *batch_json(struct trace_exporter *exporter, size_t count, size_t *r
     json_node *list = write_array(&w, entry, "spans");
     for (size_t i = 0; i < count; i++)
         write_record(&w, list, &exporter->batch[i], since);
-    return write_finish(&w, root, ret_size);
+    return write_finish(&w, root);
 }
 
 /* ---- sending ---- */
@@ -226,7 +226,7 @@ static void note_answer(struct trace_exporter *exporter, size_t count)
 }
 
 /* Sends one request. *ret_wait: nanoseconds that the collector asks to wait, or 0. */
-static enum sent post(struct trace_exporter *exporter, const char *json, size_t size, size_t count,
+static enum sent post(struct trace_exporter *exporter, const char *json, size_t count,
                       int64_t *ret_wait)
 {
     char text[256];
@@ -234,7 +234,6 @@ static enum sent post(struct trace_exporter *exporter, const char *json, size_t 
     int64_t seconds = 0;
     exporter->answer.size = 0;
     curl.setopt(exporter->handle, OPT_POSTFIELDS, json);
-    curl.setopt(exporter->handle, OPT_POSTFIELDSIZE, (long)size);
     const int code = curl.perform(exporter->handle);
     curl.getinfo(exporter->handle, INFO_RESPONSE_CODE, &status);
     curl.getinfo(exporter->handle, INFO_RETRY_AFTER, &seconds);
@@ -263,13 +262,12 @@ static void pause_until(struct trace_exporter *exporter, int64_t until)
 
 static void send_batch(struct trace_exporter *exporter, size_t count)
 {
-    size_t size;
-    char *json = batch_json(exporter, count, &size);
+    char *json = batch_json(exporter, count);
     enum sent sent = json ? SEND_AGAIN : SEND_NEVER;
     int64_t wait = RETRY_FIRST;
     for (int i = 0; sent == SEND_AGAIN && i < RETRY_TIMES; i++) {
         int64_t asked;
-        sent = post(exporter, json, size, count, &asked);
+        sent = post(exporter, json, count, &asked);
         if (sent != SEND_AGAIN || stop_at(exporter))
             break; /* at the end there is only one attempt */
         pause_until(exporter, clock_now() + (asked ? asked : wait));

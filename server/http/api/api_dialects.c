@@ -54,8 +54,7 @@ static void add_labels(struct exchange *x, struct listed_models *list)
     list->bytes += labels->count * (labels->longest + LISTED_LABEL_BYTES);
 }
 
-typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count,
-                                 size_t *ret_size);
+typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count);
 
 enum model_list {
     LIST_NAMES,     /* of detectors, and pipelines that begin with one */
@@ -78,7 +77,7 @@ static bool is_listed(const struct model_status *model, enum model_list list, co
 static void respond_models(struct exchange *x, enum model_list list, const char *only,
                            write_models_fn write)
 {
-    size_t size = 0, count;
+    size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct listed_models listed = {alloc_array(count, sizeof *listed.rows),
                                    alloc_array(count, sizeof(struct deployment *)), 0, 0};
@@ -107,9 +106,8 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
     } else if (charge_answer(x, listed.bytes, &err) != STATUS_OK) {
         respond_error(x, &err);
     } else {
-        char *text =
-            models && listed.rows && listed.held ? write(listed.rows, listed.count, &size) : NULL;
-        respond_text(x, 200, TYPE_JSON, text, size);
+        char *text = models && listed.rows && listed.held ? write(listed.rows, listed.count) : NULL;
+        respond_json(x, 200, text);
     }
     for (size_t i = 0; i < listed.count; i++)
         if (listed.held[i])
@@ -119,30 +117,26 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
     free(models);
 }
 
-static char *write_names(const struct dialect_model *models, size_t count, size_t *ret_size)
+static char *write_names(const struct dialect_model *models, size_t count)
 {
     const struct deepstack_call call = {.command = "list", .when = time(NULL)};
     const char **names = alloc_array(count, sizeof *names);
     for (size_t i = 0; names && i < count; i++)
         names[i] = models[i].name;
-    char *text = names ? deepstack_names_json(&call, "models", names, count, ret_size) : NULL;
+    char *text = names ? deepstack_names_json(&call, "models", names, count) : NULL;
     free(names);
     return text;
 }
 
 void deepstack_update_handle(struct exchange *x)
 {
-    size_t size;
-    char *text = deepstack_update_json(&size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, deepstack_update_json());
 }
 
 void deepstack_ping_handle(struct exchange *x)
 {
     const struct deepstack_call call = {.command = "ping", .when = time(NULL)};
-    size_t size;
-    char *text = deepstack_done_json(&call, NULL, -1, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
 }
 
 void deepstack_list_handle(struct exchange *x)
@@ -182,14 +176,10 @@ void roboflow_remove_handle(struct exchange *x)
 
 void llama_props_handle(struct exchange *x)
 {
-    size_t size = 0;
-    char *text = write_document(&size, "media_marker=%s", "<__media__>");
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, write_document("media_marker=%s", "<__media__>"));
 }
 
 void roboflow_info_handle(struct exchange *x)
 {
-    size_t size = 0;
-    char *text = write_document(&size, "name=%s version=%s uuid=%s", "lensd", LENSD_VERSION, "");
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, write_document("name=%s version=%s uuid=%s", "lensd", LENSD_VERSION, ""));
 }

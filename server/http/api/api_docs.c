@@ -48,7 +48,7 @@ void root_handle(struct exchange *x)
     if (!strcmp(x->method, "OPTIONS"))
         respond_file(x, "/openapi.json");
     else if (x->server->options.is_immich && !(accept && strstr(accept, "text/html")))
-        respond_text(x, 200, TYPE_JSON, strdup(immich), sizeof immich - 1);
+        respond_json(x, 200, strdup(immich));
     else
         page_handle(x);
 }

@@ -132,7 +132,7 @@ static enum status find_faces(const struct predict_request *request,
 }
 
 static enum status register_face(struct exchange *x, const struct predict_request *request,
-                                 const struct face_question *question, char **ret, size_t *ret_size,
+                                 const struct face_question *question, char **ret,
                                  struct error *err)
 {
     const struct deepstack_call call = face_call(x, "register");
@@ -147,15 +147,13 @@ static enum status register_face(struct exchange *x, const struct predict_reques
         status = faces_register(x->server->options.faces, question->name, &vector, &was_there, err);
     free((void *)(uintptr_t)vector.values);
     if (status == STATUS_OK)
-        *ret = count ? deepstack_done_json(&call, was_there ? "face updated" : "face added", -1,
-                                           ret_size)
-                     : deepstack_failure_json(&call, "No face detected", ret_size);
+        *ret = count ? deepstack_done_json(&call, was_there ? "face updated" : "face added", -1)
+                     : deepstack_failure_json(&call, "No face detected");
     return status;
 }
 
 static enum status match_faces(struct exchange *x, const struct predict_request *request,
-                               const struct face_question *question, char **ret, size_t *ret_size,
-                               struct error *err)
+                               const struct face_question *question, char **ret, struct error *err)
 {
     const struct deepstack_call call = face_call(x, "match");
     const struct predict_image **faces;
@@ -181,9 +179,8 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
         free((void *)(uintptr_t)vectors[i].values);
     free(faces);
     if (status == STATUS_OK)
-        *ret = count == 2
-                   ? deepstack_done_json(&call, NULL, similarity_of(cosine), ret_size)
-                   : deepstack_failure_json(&call, "No face found in one or both images", ret_size);
+        *ret = count == 2 ? deepstack_done_json(&call, NULL, similarity_of(cosine))
+                          : deepstack_failure_json(&call, "No face found in one or both images");
     return status;
 }
 
@@ -205,7 +202,7 @@ static enum status recognize_face(struct faces *registry, const struct predict_i
 
 static enum status recognize_faces(struct exchange *x, const struct predict_request *request,
                                    const struct face_question *question, char **ret,
-                                   size_t *ret_size, struct error *err)
+                                   struct error *err)
 {
     const struct predict_image *image = &request->images[0], *failed = NULL;
     const struct detections *found = &image->answer.detections;
@@ -238,8 +235,8 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
     if (status == STATUS_OK) {
         struct deepstack_call call = face_call(x, "recognize");
         call.forward_ms = image->forward_ms;
-        *ret = count ? deepstack_faces_json(&call, faces, count, ret_size)
-                     : deepstack_failure_json(&call, "No face found in image", ret_size);
+        *ret = count ? deepstack_faces_json(&call, faces, count)
+                     : deepstack_failure_json(&call, "No face found in image");
     }
     free(faces);
     free(names);
@@ -252,7 +249,6 @@ void faces_answer(struct exchange *x, const struct face_question *question)
     const struct predict_request *request = x->work;
     struct error err;
     char *text = NULL;
-    size_t size = 0;
     enum status status;
     if (!request->parts)
         status = error_set(&err, STATUS_CONFIG,
@@ -262,9 +258,9 @@ void faces_answer(struct exchange *x, const struct face_question *question)
         status = (dialect == &dialect_deepstack_register ? register_face
                   : dialect == &dialect_deepstack_match
                       ? match_faces
-                      : recognize_faces)(x, request, question, &text, &size, &err);
+                      : recognize_faces)(x, request, question, &text, &err);
     if (status == STATUS_OK)
-        respond_text(x, 200, TYPE_JSON, text, size);
+        respond_json(x, 200, text);
     else
         respond_error(x, &err);
 }
@@ -307,14 +303,13 @@ static void list_faces(struct exchange *x)
     const struct deepstack_call call = face_call(x, "list");
     struct name_list list = {NULL};
     struct error err;
-    size_t size = 0;
     enum status status = faces_list(x->server->options.faces, add_name, &list, &err);
     if (status == STATUS_OK) {
-        char *text = list.is_out_of_memory
-                         ? NULL
-                         : deepstack_names_json(&call, "faces", (const char *const *)list.names,
-                                                list.count, &size);
-        respond_text(x, 200, TYPE_JSON, text, size);
+        char *text =
+            list.is_out_of_memory
+                ? NULL
+                : deepstack_names_json(&call, "faces", (const char *const *)list.names, list.count);
+        respond_json(x, 200, text);
     } else {
         respond_error(x, &err);
     }
@@ -369,13 +364,11 @@ static void delete_face(struct exchange *x)
     const struct deepstack_call call = face_call(x, "delete");
     struct face_question question;
     struct error err;
-    size_t size = 0;
     enum status status = read_name(x, &question, &err);
     if (status == STATUS_OK)
         status = faces_delete(x->server->options.faces, question.name, &err);
     if (status == STATUS_OK) {
-        char *text = deepstack_done_json(&call, NULL, -1, &size);
-        respond_text(x, 200, TYPE_JSON, text, size);
+        respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
     } else {
         respond_error(x, &err);
     }

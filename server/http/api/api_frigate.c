@@ -81,7 +81,7 @@ static void frigate_model_handle(struct exchange *x)
     }
     static const char loaded[] = "{\"model_available\": true, \"model_loaded\": true}";
     memcpy(frames->model, header.model, sizeof frames->model);
-    respond_text(x, 200, TYPE_JSON, strdup(loaded), sizeof loaded - 1);
+    respond_json(x, 200, strdup(loaded));
 }
 
 /* ---- tensors ---- */

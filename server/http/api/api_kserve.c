@@ -140,7 +140,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
     return STATUS_OK;
 }
 
-static char *write_rows(const struct predict_request *request, size_t *ret_size)
+static char *write_rows(const struct predict_request *request)
 {
     const struct deployment *deployment = request->deployment;
     struct v1_row *rows = alloc_array(request->image_count, sizeof *rows);
@@ -152,7 +152,7 @@ static char *write_rows(const struct predict_request *request, size_t *ret_size)
         names[o] = deployment->outputs[o].name;
     if (rows && names)
         text = v1_rows_json(rows, request->image_count, names, deployment->output_count,
-                            deployment->has_rows, ret_size);
+                            deployment->has_rows);
     free(rows);
     free(names);
     return text;
@@ -173,11 +173,10 @@ static void kserve_finish(struct exchange *x)
         respond_error(x, &err);
         return;
     }
-    size_t size = 0;
     const struct describe_how how = {.form = DESCRIBE_KSERVE, .as_list = true};
-    char *text = request->raw_outputs ? write_rows(request, &size)
-                                      : describe_predictions_as(request, &how, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200,
+                 request->raw_outputs ? write_rows(request)
+                                      : describe_predictions_as(request, &how, NULL));
     store_in_cache(x);
 }
 
@@ -214,7 +213,7 @@ void kserve_explain_handle(struct exchange *x)
 
 void kserve_model_handle(struct exchange *x)
 {
-    size_t count, found = 0, size = 0;
+    size_t count, found = 0;
     bool ready = false;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct v1_version *versions = alloc_array(count, sizeof *versions);
@@ -230,11 +229,10 @@ void kserve_model_handle(struct exchange *x)
         respond_refusal(x, 404, "not_found", "there is no model '%s'%s%s", x->match.model,
                         x->match.version[0] ? " of version " : "", x->match.version);
     } else {
-        char *text = models && versions
-                         ? v1_model_json(x->match.model, ready, versions, found, &size)
-                         : NULL;
+        char *text =
+            models && versions ? v1_model_json(x->match.model, ready, versions, found) : NULL;
         x->answer.retry_after_s = ready ? 0 : model_host_retry_after(x->server->options.model_host);
-        respond_text(x, ready ? 200 : 503, TYPE_JSON, text, size);
+        respond_json(x, ready ? 200 : 503, text);
     }
     free(versions);
     free(models);
@@ -242,7 +240,7 @@ void kserve_model_handle(struct exchange *x)
 
 void kserve_models_handle(struct exchange *x)
 {
-    size_t count, found = 0, size = 0;
+    size_t count, found = 0;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     const char **names = alloc_array(count, sizeof *names);
     for (size_t i = 0; models && names && i < count; i++) {
@@ -252,8 +250,7 @@ void kserve_models_handle(struct exchange *x)
         if (is_new)
             names[found++] = models[i].name;
     }
-    char *text = models && names ? v1_models_json(names, found, &size) : NULL;
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, models && names ? v1_models_json(names, found) : NULL);
     free(names);
     free(models);
 }

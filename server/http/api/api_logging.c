@@ -18,9 +18,7 @@ static struct logging_settings current(void)
 static void respond_settings(struct exchange *x)
 {
     struct logging_settings settings = current();
-    size_t size = 0;
-    char *text = logging_json(&settings, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, logging_json(&settings));
 }
 
 static void change(struct exchange *x, const struct logging_settings *wanted)

@@ -179,7 +179,6 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
     const struct predict_request *request = &work->request;
     const struct predict_image *failed = failed_image(work, dialect);
     struct error err = {STATUS_OK};
-    size_t size = 0;
     exchange_note(x, request);
     if (failed) {
         respond_error(x, &failed->error);
@@ -208,14 +207,14 @@ static void dialect_finish(struct exchange *x, const struct dialect *dialect)
                                          .err = &err,
                                          .total_ms = clock_ms(clock_now() - request->started),
                                          .id = x->request_id};
-        char *text = describe_predictions_as(request, &how, &size);
+        char *text = describe_predictions_as(request, &how, NULL);
         if (work->before)
-            text = immich_join(work->before, text, &size);
+            text = immich_join(work->before, text);
         work->before = NULL;
         if (!text && err.status != STATUS_OK)
             respond_error(x, &err);
         else
-            respond_text(x, 200, TYPE_JSON, text, size);
+            respond_json(x, 200, text);
     }
 }
 

@@ -26,8 +26,7 @@ static void repository_finish(struct exchange *x)
     if (x->answer.status)
         return;
     if (work->outcome.status == STATUS_OK) {
-        char *text = strdup(x->route->is_message ? "" : "{}\n");
-        respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
+        respond_json(x, 200, strdup(x->route->is_message ? "" : "{}\n"));
         return;
     }
     respond_error(x, &work->outcome);

@@ -30,55 +30,46 @@ static bool is_ready(const struct exchange *x)
 }
 
 /* Here, too, 503 means "ask again". */
-static void respond_state(struct exchange *x, bool good, char *text, size_t size)
+static void respond_state(struct exchange *x, bool good, char *text)
 {
     x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
-    respond_text(x, good ? 200 : 503, TYPE_JSON, text, size);
+    respond_json(x, good ? 200 : 503, text);
 }
 
 void health_handle(struct exchange *x)
 {
-    size_t size = 0;
-    bool ready = is_ready(x);
-    double uptime_s = clock_ms(clock_now() - x->server->started) / 1000;
-    char *text = status_health_json(x->server->options.model_host, is_draining(x), uptime_s,
-                                    x->server->options.note, x->server->confinement, &size);
-    respond_state(x, ready, text, size);
+    const bool ready = is_ready(x);
+    const double uptime_s = clock_ms(clock_now() - x->server->started) / 1000;
+    respond_state(x, ready,
+                  status_health_json(x->server->options.model_host, is_draining(x), uptime_s,
+                                     x->server->options.note, x->server->confinement));
 }
 
 void livez_handle(struct exchange *x)
 {
-    size_t size = 0;
-    char *text = status_word_json("live", &size);
-    respond_state(x, true, text, size);
+    respond_state(x, true, status_word_json("live"));
 }
 
 void readyz_handle(struct exchange *x)
 {
-    size_t size = 0;
-    bool ready = is_ready(x);
-    char *text =
-        status_word_json(status_state(x->server->options.model_host, is_draining(x)), &size);
-    respond_state(x, ready, text, size);
+    const bool ready = is_ready(x);
+    respond_state(x, ready,
+                  status_word_json(status_state(x->server->options.model_host, is_draining(x))));
 }
 
 void ping_handle(struct exchange *x)
 {
-    size_t size = 0;
-    bool ready = is_ready(x);
-    if (ready && x->server->options.is_immich) {
+    const bool ready = is_ready(x);
+    if (ready && x->server->options.is_immich)
         respond_text(x, 200, TYPE_TEXT, strdup("pong"), strlen("pong"));
-        return;
-    }
-    char *text = status_word_json(ready ? "Healthy" : "Unhealthy", &size);
-    respond_state(x, ready, text, size);
+    else
+        respond_state(x, ready, status_word_json(ready ? "Healthy" : "Unhealthy"));
 }
 
 void devices_handle(struct exchange *x)
 {
-    size_t size = 0;
-    char *text = status_devices_json(x->server->options.model_host, x->server->options.note, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    const struct http_options *options = &x->server->options;
+    respond_json(x, 200, status_devices_json(options->model_host, options->note));
 }
 
 /* The series of the versions that are in the table now: a registry would keep removed ones. */

@@ -22,7 +22,7 @@ static void write_model(struct writer *w, json_node *list, const struct model_st
  */
 void console_json_handle(struct exchange *x)
 {
-    size_t count, size = 0;
+    size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     struct writer w = {.failed = !models};
     json_node *root = write_root(), *list = write_array(&w, root, "models");
@@ -31,6 +31,5 @@ void console_json_handle(struct exchange *x)
             write_model(&w, list, &models[i]);
     free(models);
     write_members(&w, root, "zmq=%s", x->server->options.zmq_port);
-    char *text = write_finish(&w, root, &size);
-    respond_text(x, 200, TYPE_JSON, text, size);
+    respond_json(x, 200, write_finish(&w, root));
 }

@@ -140,7 +140,8 @@ void connection_refuse_locked(struct connections *connections, struct connection
 {
     struct answer answer = {.status = http, .type = TYPE_JSON, .retry_after_s = http == 429};
     connection->refusal = http;
-    answer.text = error_json(sentence, code, &answer.size);
+    answer.text = error_json(sentence, code);
+    answer.size = answer.text ? strlen(answer.text) : 0;
     size_t size = 0;
     char *raw = raw_answer(&answer, NULL, &size);
     free(answer.text);

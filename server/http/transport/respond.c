@@ -31,6 +31,11 @@ void respond_text(struct exchange *exchange, int http, const char *type, char *t
     exchange->answer.size = exchange->answer.text ? sizeof OUT_OF_MEMORY - 1 : 0;
 }
 
+void respond_json(struct exchange *exchange, int http, char *text)
+{
+    respond_text(exchange, http, TYPE_JSON, text, text ? strlen(text) : 0);
+}
+
 void respond_empty(struct exchange *exchange, int http)
 {
     free(exchange->answer.text);
@@ -78,10 +83,9 @@ static void respond_with(struct exchange *exchange, int http, const char *code,
 {
     const struct dialect *dialect =
         exchange_dialect(exchange) ? exchange_dialect(exchange) : exchange->carrier->dialect;
-    size_t size = 0;
-    char *text = dialect && dialect->write_error ? dialect->write_error(http, sentence, code, &size)
-                                                 : error_json(sentence, code, &size);
-    respond_text(exchange, http, TYPE_JSON, text, size);
+    respond_json(exchange, http,
+                 dialect && dialect->write_error ? dialect->write_error(http, sentence, code)
+                                                 : error_json(sentence, code));
     exchange->answer.code = code;
     if (http == 503 && exchange->answer.retry_after_s == 0)
         exchange->answer.retry_after_s = 1;

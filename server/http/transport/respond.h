@@ -16,6 +16,9 @@
 /* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
 
+/* The same with a JSON text. */
+void respond_json(struct exchange *exchange, int http, char *text);
+
 /* Answers without a body: 204. */
 void respond_empty(struct exchange *exchange, int http);
 
