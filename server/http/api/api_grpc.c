@@ -14,8 +14,8 @@ static enum status grpc_admit(struct exchange *x, struct error *err)
     return STATUS_OK; /* only the message names the model */
 }
 
-/* Reads the message of a call about one model, then calls its handler. */
-static void grpc_handle_named(struct exchange *x, void (*handle)(struct exchange *exchange))
+/* Reads the message of a call about one model. */
+static void grpc_handle_named(struct exchange *x)
 {
     struct v2_named named;
     struct error err;
@@ -26,30 +26,10 @@ static void grpc_handle_named(struct exchange *x, void (*handle)(struct exchange
         return;
     }
     submission_name_model(x, &named);
-    handle(x);
+    x->route->handle_named(x);
 }
 
-static void grpc_model_ready(struct exchange *x)
-{
-    grpc_handle_named(x, v2_model_ready_handle);
-}
-
-static void grpc_metadata(struct exchange *x)
-{
-    grpc_handle_named(x, v2_metadata_handle);
-}
-
-static void grpc_config(struct exchange *x)
-{
-    grpc_handle_named(x, v2_config_handle);
-}
-
-static void grpc_stats(struct exchange *x)
-{
-    grpc_handle_named(x, v2_stats_handle);
-}
-
-static void grpc_handle_repository(struct exchange *x, void (*handle)(struct exchange *exchange))
+static void grpc_handle_repository(struct exchange *x)
 {
     struct v2_named named;
     struct error err;
@@ -64,47 +44,34 @@ static void grpc_handle_repository(struct exchange *x, void (*handle)(struct exc
                         "\"file:\" parameters are not taken");
     } else {
         submission_name_model(x, &named);
-        handle(x);
+        x->route->handle_named(x);
     }
 }
 
-static void grpc_load(struct exchange *x)
-{
-    grpc_handle_repository(x, v2_load_handle);
-}
-
-static void grpc_unload(struct exchange *x)
-{
-    grpc_handle_repository(x, v2_unload_handle);
-}
-
-#define CALL(name, admitted, handler, who)                                                         \
+#define CALL(name, admitted, handler, who, ...)                                                    \
     {                                                                                              \
         .path = "/inference.GRPCInferenceService/" name, .methods = METHOD_POST,                   \
         .takes_body = true, .admit = admitted, .handle = handler, .access = who,                   \
-        .dialect = &dialect_grpc, .is_message = true                                               \
+        .dialect = &dialect_grpc, .is_message = true, __VA_ARGS__                                  \
     }
+#define NAMED(name, handler, who, ...)                                                             \
+    CALL(name, NULL, grpc_handle_named, who, .handle_named = handler, __VA_ARGS__)
+#define REPOSITORY(name, handler)                                                                  \
+    CALL(name, NULL, grpc_handle_repository, ROUTE_ADMIN, .handle_named = handler)
 
 static const struct route routes[] = {
     CALL("ModelInfer", grpc_admit, v2_infer_handle, ROUTE_KEY),
-    {.path = "/inference.GRPCInferenceService/ModelStreamInfer",
-     .methods = METHOD_POST,
-     .takes_body = true,
-     .admit = grpc_admit,
-     .handle = v2_infer_handle,
-     .dialect = &dialect_grpc,
-     .is_message = true,
-     .streams = true},
+    CALL("ModelStreamInfer", grpc_admit, v2_infer_handle, ROUTE_KEY, .streams = true),
     CALL("ServerLive", NULL, v2_live_handle, ROUTE_OPEN),
     CALL("ServerReady", NULL, v2_ready_handle, ROUTE_OPEN),
-    CALL("ModelReady", NULL, grpc_model_ready, ROUTE_OPEN),
+    NAMED("ModelReady", v2_model_ready_handle, ROUTE_OPEN),
     CALL("ServerMetadata", NULL, v2_server_handle, ROUTE_KEY),
-    CALL("ModelMetadata", NULL, grpc_metadata, ROUTE_KEY),
-    CALL("ModelConfig", NULL, grpc_config, ROUTE_KEY),
-    CALL("ModelStatistics", NULL, grpc_stats, ROUTE_KEY),
+    NAMED("ModelMetadata", v2_document_handle, ROUTE_KEY, .document = v2_metadata_document),
+    NAMED("ModelConfig", v2_document_handle, ROUTE_KEY, .document = v2_config_document),
+    NAMED("ModelStatistics", v2_stats_handle, ROUTE_KEY),
     CALL("RepositoryIndex", NULL, v2_index_handle, ROUTE_KEY),
-    CALL("RepositoryModelLoad", NULL, grpc_load, ROUTE_ADMIN),
-    CALL("RepositoryModelUnload", NULL, grpc_unload, ROUTE_ADMIN),
+    REPOSITORY("RepositoryModelLoad", v2_load_handle),
+    REPOSITORY("RepositoryModelUnload", v2_unload_handle),
 };
 
 const struct route_table grpc_route_table = {routes, COUNT_OF(routes)};

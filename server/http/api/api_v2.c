@@ -83,10 +83,8 @@ static struct v2_tensor *describe_tensors(const struct deployment *deployment,
 
 #define LABEL_BYTES 80 /* per label, in addition to its text, while it is written */
 
-typedef char *(*document_writer)(bool is_message, const struct v2_model *model, size_t *ret_size);
-
 static char *describe_model(struct exchange *x, const struct deployment *deployment,
-                            document_writer write, size_t *ret_size)
+                            size_t *ret_size)
 {
     size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
@@ -121,7 +119,7 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
             if (models[i].lane_count && models[i].lanes[0].device.kind != DEVICE_CPU)
                 model.instance_kind = "KIND_GPU";
         }
-        text = write(x->route->is_message, &model, ret_size);
+        text = x->route->document(x->route->is_message, &model, ret_size);
     }
     free(inputs);
     free(outputs);
@@ -130,7 +128,7 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
     return text;
 }
 
-static void answer_document(struct exchange *x, document_writer write)
+static void answer_document(struct exchange *x)
 {
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *deployment;
@@ -143,9 +141,9 @@ static void answer_document(struct exchange *x, document_writer write)
         size_t size = 0;
         const struct labels *labels = &deployment->model->labels;
         const size_t each = labels->longest + LABEL_BYTES;
-        const bool fits = write != v2_labels_document ||
+        const bool fits = x->route->document != v2_labels_document ||
                           charge_answer(x, labels->count * each, &err) == STATUS_OK;
-        char *text = fits ? describe_model(x, deployment, write, &size) : NULL;
+        char *text = fits ? describe_model(x, deployment, &size) : NULL;
         model_host_release(model_host, deployment);
         if (fits)
             respond_text(x, 200, TYPE_JSON, text, size);
@@ -156,38 +154,11 @@ static void answer_document(struct exchange *x, document_writer write)
         exchange_resume(x);
 }
 
-static void answer_metadata(struct exchange *x)
-{
-    answer_document(x, v2_metadata_document);
-}
-
-static void answer_config(struct exchange *x)
-{
-    answer_document(x, v2_config_document);
-}
-
-static void answer_labels(struct exchange *x)
-{
-    answer_document(x, v2_labels_document);
-}
-
 /* Clients request these before their first inference, so they load the model, too. */
-void v2_metadata_handle(struct exchange *x)
+void v2_document_handle(struct exchange *x)
 {
     (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
-    submission_when_named(x, answer_metadata);
-}
-
-void v2_config_handle(struct exchange *x)
-{
-    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
-    submission_when_named(x, answer_config);
-}
-
-void labels_handle(struct exchange *x)
-{
-    (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
-    submission_when_named(x, answer_labels);
+    submission_when_named(x, answer_document);
 }
 
 /* ---- statistics ---- */
@@ -339,20 +310,14 @@ void v2_index_handle(struct exchange *x)
 
 /* ---- features of Triton that lensd does not have ---- */
 
-static void respond_constant(struct exchange *x, const char *json)
-{
-    char *text = strdup(json);
-    respond_text(x, 200, TYPE_JSON, text, text ? strlen(text) : 0);
-}
-
 void v2_regions_handle(struct exchange *x)
 {
-    respond_constant(x, "[]\n");
+    respond_json(x, 200, strdup("[]\n"));
 }
 
 void v2_unregister_handle(struct exchange *x)
 {
-    respond_constant(x, "{}\n");
+    respond_json(x, 200, strdup("{}\n"));
 }
 
 void v2_no_regions_handle(struct exchange *x)
@@ -363,6 +328,8 @@ void v2_no_regions_handle(struct exchange *x)
 
 void v2_trace_handle(struct exchange *x)
 {
-    respond_constant(x, "{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":\"-1\","
-                        "\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":\"triton\"}\n");
+    respond_json(
+        x, 200,
+        strdup("{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":\"-1\","
+               "\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":\"triton\"}\n"));
 }

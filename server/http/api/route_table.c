@@ -3,6 +3,7 @@
 
 #include "engine/base/size.h"
 #include "proto/dialects.h"
+#include "proto/v2.h"
 
 #define READ (METHOD_GET | METHOD_HEAD)
 #define POST_A_PHOTO                                                                               \
@@ -32,17 +33,18 @@ static const struct route routes[] = {
      "200 when requests will be served, else 400 or 503", ROUTE_OPEN},
     {"/v2/models/stats", READ, false, NULL, v2_stats_handle, "statistics of all models",
      ROUTE_STATUS},
-    {"/v2/models/{model}", READ, false, NULL, v2_metadata_handle, "a model's inputs and outputs"},
-    {"/v2/models/{model}/versions/{version}", READ, false, NULL, v2_metadata_handle,
-     "the same, of one version"},
+    {"/v2/models/{model}", READ, false, NULL, v2_document_handle, "a model's inputs and outputs",
+     .document = v2_metadata_document},
+    {"/v2/models/{model}/versions/{version}", READ, false, NULL, v2_document_handle,
+     "the same, of one version", .document = v2_metadata_document},
     {"/v2/models/{model}/ready", READ, false, NULL, v2_model_ready_handle,
      "200 when the model is ready, else 400", ROUTE_OPEN},
     {"/v2/models/{model}/versions/{version}/ready", READ, false, NULL, v2_model_ready_handle,
      "the same, of one version", ROUTE_OPEN},
-    {"/v2/models/{model}/config", READ, false, NULL, v2_config_handle,
-     "a model's configuration, as Triton has it"},
-    {"/v2/models/{model}/versions/{version}/config", READ, false, NULL, v2_config_handle,
-     "the same, of one version"},
+    {"/v2/models/{model}/config", READ, false, NULL, v2_document_handle,
+     "a model's configuration, as Triton has it", .document = v2_config_document},
+    {"/v2/models/{model}/versions/{version}/config", READ, false, NULL, v2_document_handle,
+     "the same, of one version", .document = v2_config_document},
     {"/v2/models/{model}/stats", READ, false, NULL, v2_stats_handle, "statistics of a model",
      ROUTE_STATUS},
     {"/v2/models/{model}/versions/{version}/stats", READ, false, NULL, v2_stats_handle,
@@ -149,7 +151,8 @@ static const struct route routes[] = {
     {"/models/{model}", METHOD_POST, true, dialect_admit, predict_handle,
      "Hugging Face: an image in; classes, boxes or masks out", ROUTE_KEY, NULL,
      &dialect_hugging_face},
-    {"/models/{model}/labels", READ, false, NULL, labels_handle, "the labels of a model's classes"},
+    {"/models/{model}/labels", READ, false, NULL, v2_document_handle,
+     "the labels of a model's classes", .document = v2_labels_document},
     {"/v1/embeddings", METHOD_POST, true, dialect_admit, predict_handle,
      "OpenAI: data: URIs of images in, vectors out", ROUTE_KEY, NULL, &dialect_openai},
     {"/embeddings", METHOD_POST, true, dialect_admit, predict_handle,

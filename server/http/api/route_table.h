@@ -43,9 +43,7 @@ void v2_live_handle(struct exchange *exchange);
 void v2_ready_handle(struct exchange *exchange);
 void v2_server_handle(struct exchange *exchange);
 void v2_model_ready_handle(struct exchange *exchange);
-void v2_metadata_handle(struct exchange *exchange);
-void v2_config_handle(struct exchange *exchange);
-void labels_handle(struct exchange *exchange);
+void v2_document_handle(struct exchange *exchange); /* written by route->document */
 void v2_stats_handle(struct exchange *exchange);
 void v2_infer_handle(struct exchange *exchange);
 void v2_index_handle(struct exchange *exchange);

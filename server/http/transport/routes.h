@@ -9,6 +9,7 @@
 
 struct dialect;
 struct exchange;
+struct v2_model;
 
 enum method {
     METHOD_GET = 1u << 0,
@@ -51,6 +52,10 @@ struct route {
     const char *model;             /* the only model that it uses; NULL: any */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
+    /* gRPC: called once the message is read that names a model; NULL: `handle` reads it. */
+    void (*handle_named)(struct exchange *exchange);
+    /* Writes what is known of a model; NULL: this is no such route. */
+    char *(*document)(bool is_message, const struct v2_model *model, size_t *ret_size);
 };
 
 struct route_table {
