@@ -22,8 +22,7 @@ static int by_text(const void *a, const void *b)
 static char *spec_of(const struct dialect_model *model)
 {
     const char **labels = alloc_array(model->label_count, sizeof *labels);
-    struct writer w = {!labels};
-    json_node *root = cJSON_CreateArray();
+    struct writer w = {.root = cJSON_CreateArray(), .failed = !labels};
     size_t count = 0;
     for (size_t i = 0; labels && i < model->label_count; i++)
         if (model->labels[i][0])
@@ -32,9 +31,9 @@ static char *spec_of(const struct dialect_model *model)
         qsort(labels, count, sizeof *labels, by_text);
     for (size_t i = 0, id = 0; i < count; i++)
         if (!i || strcmp(labels[i - 1], labels[i]) != 0)
-            write_members(&w, root, "{id=%zu name=%s type=%s}", id++, labels[i], model->shape);
+            write_members(&w, w.root, "{id=%zu name=%s type=%s}", id++, labels[i], model->shape);
     free(labels);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static void write_function(struct writer *w, json_node *parent, const char *key,
@@ -58,20 +57,18 @@ static void write_function(struct writer *w, json_node *parent, const char *key,
 
 char *cvat_functions_json(const struct dialect_model *models, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     for (size_t i = 0; i < count; i++)
-        write_function(&w, root, models[i].name, &models[i]);
-    return write_finish(&w, root);
+        write_function(&w, w.root, models[i].name, &models[i]);
+    return write_finish(&w);
 }
 
 char *cvat_function_json(const struct dialect_model *models, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     if (count)
-        write_function(&w, root, NULL, &models[0]);
-    return write_finish(&w, root);
+        write_function(&w, w.root, NULL, &models[0]);
+    return write_finish(&w);
 }
 
 /* ---- shapes ---- */
@@ -155,23 +152,21 @@ static char *write_best(const struct answer_image *image)
     static uint8_t nothing;
     static const struct answer_mask none = {.pixels = &nothing, .width = 1, .height = 1};
     const struct answer_mask *mask = image->prediction_count ? image->predictions[0].mask : NULL;
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     if (!mask || !mask->pixels)
         mask = &none;
-    write_pixels(&w, root, mask, true);
-    write_members(&w, write_array(&w, root, "bounds"), "%u %u %u %u", mask->left, mask->top,
+    write_pixels(&w, w.root, mask, true);
+    write_members(&w, write_array(&w, w.root, "bounds"), "%u %u %u %u", mask->left, mask->top,
                   mask->left + mask->width - 1, mask->top + mask->height - 1);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static char *cvat_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {false};
     if (cJSON_HasObjectItem(answer->request, "pos_points"))
         return write_best(image);
-    json_node *root = cJSON_CreateArray();
+    struct writer w = {.root = cJSON_CreateArray()};
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         const struct answer_mask *mask = found->mask;
@@ -179,7 +174,7 @@ static char *cvat_write(const struct predict_answer *answer)
         if ((mask && !mask->pixels) ||
             (image->kind == ANSWER_CLASSES && !is_tag(answer, i, found->probability)))
             continue;
-        json_node *entry = write_object(&w, root, NULL);
+        json_node *entry = write_object(&w, w.root, NULL);
         snprintf(score, sizeof score, "%.6f", (double)found->probability);
         write_members(&w, entry, "confidence=%s label=%s", score, answer_label(found, number));
         if (image->kind == ANSWER_CLASSES) {
@@ -192,7 +187,7 @@ static char *cvat_write(const struct predict_answer *answer)
             write_rectangle(&w, entry, found);
         }
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

@@ -13,7 +13,7 @@
 
 /* ---- what every answer has ---- */
 
-static void write_common(struct writer *w, json_node *root, const struct deepstack_call *call)
+static void write_common(struct writer *w, const struct deepstack_call *call)
 {
     char when[40] = "";
     struct tm parts;
@@ -21,7 +21,7 @@ static void write_common(struct writer *w, json_node *root, const struct deepsta
     if (gmtime_r(&call->when, &parts))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
     const long total = lrint(call->total_ms);
-    write_members(w, root,
+    write_members(w, w->root,
                   "command=%s moduleId=%s moduleName=%s executionProvider=%s canUseGPU=%hhd "
                   "inferenceMs=%ld processMs=%ld analysisRoundTripMs=%ld processedBy=%s "
                   "timestampUTC=%s code=%d",
@@ -51,25 +51,24 @@ static char *deepstack_error(int http, const char *sentence, const char *code)
 /* ---- pictures ---- */
 
 /* Writes "Found person, car". */
-static void write_found(struct writer *w, json_node *root, const struct answer_image *image)
+static void write_found(struct writer *w, const struct answer_image *image)
 {
     char text[200] = "No objects found", number[24];
     size_t used = 0;
     for (size_t i = 0; i < image->prediction_count && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? ", " : "Found ",
                                  answer_label(&image->predictions[i], number));
-    write_text(w, root, "message", text);
+    write_text(w, w->root, "message", text);
 }
 
 static char *write_boxes(const struct predict_answer *answer, const char *command)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer, command);
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd", true);
-    write_found(&w, root, image);
-    cJSON *list = write_array(&w, root, "predictions");
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "success=%hhd", true);
+    write_found(&w, image);
+    cJSON *list = write_array(&w, w.root, "predictions");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         char number[24];
@@ -78,9 +77,9 @@ static char *write_boxes(const struct predict_answer *answer, const char *comman
                       (double)found->probability);
         write_place(&w, entry, found->box);
     }
-    write_members(&w, root, "count=%zu", image->prediction_count);
-    write_common(&w, root, &call);
-    return write_finish(&w, root);
+    write_members(&w, w.root, "count=%zu", image->prediction_count);
+    write_common(&w, &call);
+    return write_finish(&w);
 }
 
 static char *deepstack_detect(const struct predict_answer *answer)
@@ -97,16 +96,15 @@ static char *deepstack_scene(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const struct deepstack_call call = call_of(answer, "detectScene");
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     char number[24];
-    write_members(&w, root, "success=%hhd", true);
+    write_members(&w, w.root, "success=%hhd", true);
     if (image->prediction_count)
-        write_members(&w, root, "label=%s confidence=%g",
+        write_members(&w, w.root, "label=%s confidence=%g",
                       answer_label(&image->predictions[0], number),
                       (double)image->predictions[0].probability);
-    write_common(&w, root, &call);
-    return write_finish(&w, root);
+    write_common(&w, &call);
+    return write_finish(&w);
 }
 
 /* ---- text ---- */
@@ -115,11 +113,11 @@ static char *write_texts_found(const struct predict_answer *answer, bool is_plat
 {
     const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
     struct recognized_texts read;
-    struct writer w = {!collect_recognized_texts(&answer->images[0], is_plate, &read)};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd message?=%s", true,
+    struct writer w = {.root = write_root(),
+                       .failed = !collect_recognized_texts(&answer->images[0], is_plate, &read)};
+    write_members(&w, w.root, "success=%hhd message?=%s", true,
                   is_plate && read.count ? "Found number plates" : "");
-    cJSON *list = write_array(&w, root, "predictions");
+    cJSON *list = write_array(&w, w.root, "predictions");
     for (size_t i = 0; i < read.count; i++) {
         const struct recognized_text *text = &read.items[i];
         cJSON *entry = write_object(&w, list, NULL);
@@ -131,10 +129,10 @@ static char *write_texts_found(const struct predict_answer *answer, bool is_plat
         write_members(&w, entry, "confidence=%g", (double)text->score);
         write_place(&w, entry, text->box);
     }
-    write_members(&w, root, "count=%zu", read.count);
-    write_common(&w, root, &call);
+    write_members(&w, w.root, "count=%zu", read.count);
+    write_common(&w, &call);
     free(read.items);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static char *deepstack_plates(const struct predict_answer *answer)
@@ -152,54 +150,50 @@ static char *deepstack_text(const struct predict_answer *answer)
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
                            const char *const *names, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd", true);
-    write_texts(&w, root, key, names, count);
-    write_common(&w, root, call);
-    return write_finish(&w, root);
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "success=%hhd", true);
+    write_texts(&w, w.root, key, names, count);
+    write_common(&w, call);
+    return write_finish(&w);
 }
 
 char *deepstack_done_json(const struct deepstack_call *call, const char *message, float similarity)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd message=%s", true, message);
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "success=%hhd message=%s", true, message);
     if (similarity >= 0)
-        write_float(&w, root, "similarity", similarity);
-    write_common(&w, root, call);
-    return write_finish(&w, root);
+        write_float(&w, w.root, "similarity", similarity);
+    write_common(&w, call);
+    return write_finish(&w);
 }
 
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "success=%hhd error=%s", false, sentence);
-    write_common(&w, root, call);
-    return write_finish(&w, root);
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "success=%hhd error=%s", false, sentence);
+    write_common(&w, call);
+    return write_finish(&w);
 }
 
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
                            size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     bool is_known = false;
     for (size_t i = 0; i < count; i++)
         is_known = is_known || faces[i].confidence > 0;
-    write_members(&w, root, "success=%hhd message=%s", true,
+    write_members(&w, w.root, "success=%hhd message=%s", true,
                   is_known ? "A face was recognised" : "No known faces");
-    cJSON *list = write_array(&w, root, "predictions");
+    cJSON *list = write_array(&w, w.root, "predictions");
     for (size_t i = 0; i < count; i++) {
         cJSON *entry = write_object(&w, list, NULL);
         write_members(&w, entry, "userid=%s confidence=%g", faces[i].name,
                       (double)faces[i].confidence);
         write_place(&w, entry, faces[i].box);
     }
-    write_members(&w, root, "count=%zu", count);
-    write_common(&w, root, call);
-    return write_finish(&w, root);
+    write_members(&w, w.root, "count=%zu", count);
+    write_common(&w, call);
+    return write_finish(&w);
 }
 
 char *deepstack_update_json(void)

@@ -114,11 +114,10 @@ static char *doods_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
     const double side[] = {image->width, image->height};
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "id=%s",
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "id=%s",
                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(answer->request, "id")));
-    json_node *list = write_array(&w, root, "detections");
+    json_node *list = write_array(&w, w.root, "detections");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *found = &image->predictions[i];
         const float percent = found->probability * 100;
@@ -131,13 +130,13 @@ static char *doods_write(const struct predict_answer *answer)
             write_members(&w, list, "{top=%g left=%g bottom=%g right=%g label=%s confidence=%g}",
                           box[1], box[0], box[3], box[2], label, (double)percent);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 char *doods_detectors_json(const struct dialect_model *models, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root(), *list = write_array(&w, root, "detectors");
+    struct writer w = {.root = write_root()};
+    json_node *list = write_array(&w, w.root, "detectors");
     for (size_t i = 0; i < count; i++) {
         const struct dialect_model *model = &models[i];
         json_node *entry = write_object(&w, list, NULL);
@@ -145,7 +144,7 @@ char *doods_detectors_json(const struct dialect_model *models, size_t count)
                       model->name, model->width, model->height);
         write_texts(&w, entry, "labels", model->labels, model->label_count);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", false}, {0}};

@@ -27,11 +27,10 @@ static void write_found(struct writer *w, cJSON *entry, const struct answer_pred
 static char *hugging_face_write(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {false};
-    cJSON *root = cJSON_CreateArray();
+    struct writer w = {.root = cJSON_CreateArray()};
     for (size_t i = 0; i < image->prediction_count; i++)
-        write_found(&w, write_object(&w, root, NULL), &image->predictions[i], image);
-    return write_finish(&w, root);
+        write_found(&w, write_object(&w, w.root, NULL), &image->predictions[i], image);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"threshold", "confidence", false},

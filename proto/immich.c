@@ -166,26 +166,25 @@ static void write_vector_text(struct writer *w, json_node *parent, const char *k
     free(text);
 }
 
-static char *finish_with_size(struct writer *w, json_node *root, const struct answer_image *image)
+static char *finish_with_size(struct writer *w, const struct answer_image *image)
 {
     if (image->width) /* not of a text */
-        write_members(w, root, "imageHeight=%u imageWidth=%u", image->height, image->width);
-    return write_finish(w, root);
+        write_members(w, w->root, "imageHeight=%u imageWidth=%u", image->height, image->width);
+    return write_finish(w);
 }
 
 static char *write_clip(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_vector_text(&w, root, "clip", &answer->images[0]);
-    return finish_with_size(&w, root, &answer->images[0]);
+    struct writer w = {.root = write_root()};
+    write_vector_text(&w, w.root, "clip", &answer->images[0]);
+    return finish_with_size(&w, &answer->images[0]);
 }
 
 static char *write_faces(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {false};
-    json_node *root = write_root(), *list = write_array(&w, root, "facial-recognition");
+    struct writer w = {.root = write_root()};
+    json_node *list = write_array(&w, w.root, "facial-recognition");
     for (size_t i = 0; i < image->prediction_count; i++) {
         const struct answer_prediction *face = &image->predictions[i];
         if (!face->crop || !face->crop->embedding)
@@ -197,14 +196,14 @@ static char *write_faces(const struct predict_answer *answer)
         write_vector_text(&w, entry, "embedding", face->crop);
         write_members(&w, entry, "score=%g", (double)face->probability);
     }
-    return finish_with_size(&w, root, image);
+    return finish_with_size(&w, image);
 }
 
 static char *write_lines(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    struct writer w = {false};
-    json_node *root = write_root(), *all = write_object(&w, root, "ocr");
+    struct writer w = {.root = write_root()};
+    json_node *all = write_object(&w, w.root, "ocr");
     json_node *texts = write_array(&w, all, "text"), *boxes = write_array(&w, all, "box");
     json_node *box_scores = write_array(&w, all, "boxScore");
     json_node *text_scores = write_array(&w, all, "textScore");
@@ -220,7 +219,7 @@ static char *write_lines(const struct predict_answer *answer)
         write_float(&w, box_scores, NULL, line->probability);
         write_float(&w, text_scores, NULL, line->crop->text_score);
     }
-    return finish_with_size(&w, root, image);
+    return finish_with_size(&w, image);
 }
 
 char *immich_join(char *first, char *second)

@@ -41,15 +41,15 @@ static enum status llama_find(cJSON *root, struct dialect_pictures *ret, struct 
 
 static char *llama_write(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    json_node *root = write_root(), *list = write_array(&w, root, "data");
+    struct writer w = {.root = write_root()};
+    json_node *list = write_array(&w, w.root, "data");
     for (size_t i = 0; i < answer->image_count; i++) {
         json_node *entry = write_object(&w, list, NULL);
         write_members(&w, entry, "index=%zu", i);
         write_floats(&w, entry, "embedding", answer->images[i].embedding,
                      answer->images[i].embedding_count);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {

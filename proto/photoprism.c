@@ -11,13 +11,13 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-static json_node *begin_result(struct writer *w, json_node *root,
-                               const struct predict_answer *answer, const char *kind)
+static json_node *begin_result(struct writer *w, const struct predict_answer *answer,
+                               const char *kind)
 {
-    write_members(w, root, "id=%s code=%d model{type=%s name=%s}",
+    write_members(w, w->root, "id=%s code=%d model{type=%s name=%s}",
                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(answer->request, "id")),
                   200, kind, answer->model);
-    return write_object(w, root, "result");
+    return write_object(w, w->root, "result");
 }
 
 /* ---- labels ---- */
@@ -64,14 +64,13 @@ static char *labels_write(const struct predict_answer *answer)
 {
     struct answer_prediction *labels;
     const size_t count = merge_labels(answer, &labels);
-    struct writer w = {!labels};
-    json_node *root = write_root();
-    json_node *list = write_array(&w, begin_result(&w, root, answer, "labels"), "labels");
+    struct writer w = {.root = write_root(), .failed = !labels};
+    json_node *list = write_array(&w, begin_result(&w, answer, "labels"), "labels");
     for (size_t i = 0; i < count; i++)
         write_members(&w, list, "{name=%s source=%s confidence=%g topicality=%g}", labels[i].label,
                       "image", (double)labels[i].probability, (double)labels[i].probability);
     free(labels);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 /* ---- unsafe pictures ---- */
@@ -115,13 +114,12 @@ static char *photoprism_error(int http, const char *sentence, const char *code)
 
 static char *nsfw_write(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    json_node *list = write_array(&w, begin_result(&w, root, answer, "nsfw"), "nsfw");
+    struct writer w = {.root = write_root()};
+    json_node *list = write_array(&w, begin_result(&w, answer, "nsfw"), "nsfw");
     for (size_t i = 0; i < answer->image_count; i++) {
         float kinds[NSFW_KINDS] = {0};
         if (!read_kinds(&answer->images[i], kinds)) {
-            free(write_finish(&w, root));
+            free(write_finish(&w));
             return photoprism_error(
                 400,
                 "the labels of this model are not drawings, hentai, neutral, porn and sexy, nor "
@@ -133,20 +131,19 @@ static char *nsfw_write(const struct predict_answer *answer)
                       (double)kinds[DRAWING], (double)kinds[HENTAI], (double)kinds[NEUTRAL],
                       (double)kinds[PORN], (double)kinds[SEXY]);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 /* ---- faces ---- */
 
 static char *face_write(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    json_node *list = write_array(&w, begin_result(&w, root, answer, "face"), "embeddings");
+    struct writer w = {.root = write_root()};
+    json_node *list = write_array(&w, begin_result(&w, answer, "face"), "embeddings");
     for (size_t i = 0; i < answer->image_count; i++)
         write_floats(&w, write_array(&w, list, NULL), NULL, answer->images[i].embedding,
                      answer->images[i].embedding_count);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{0}};

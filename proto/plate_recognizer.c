@@ -37,20 +37,20 @@ static void write_plate(struct writer *w, json_node *list, struct recognized_tex
 static char *plate_recognizer_write(const struct predict_answer *answer)
 {
     struct recognized_texts read;
-    struct writer w = {!collect_recognized_texts(&answer->images[0], true, &read)};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root(),
+                       .failed = !collect_recognized_texts(&answer->images[0], true, &read)};
     struct tm parts;
     char when[40] = "";
     if (gmtime_r(&answer->when, &parts))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    write_members(&w, root, "processing_time=%.3f", answer->total_ms);
-    json_node *list = write_array(&w, root, "results");
+    write_members(&w, w.root, "processing_time=%.3f", answer->total_ms);
+    json_node *list = write_array(&w, w.root, "results");
     for (size_t i = 0; i < read.count; i++)
         write_plate(&w, list, &read.items[i]);
-    write_members(&w, root, "filename=%s version=%d camera_id=%g timestamp=%s",
+    write_members(&w, w.root, "filename=%s version=%d camera_id=%g timestamp=%s",
                   answer->images[0].name ? answer->images[0].name : "", 1, (double)NAN, when);
     free(read.items);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static char *plate_recognizer_error(int http, const char *sentence, const char *code)

@@ -192,12 +192,11 @@ char *predict_answer_json(const struct predict_answer *answer)
 {
     if (!answer->as_list && answer->images[0].error)
         return error_json(answer->images[0].error, answer->images[0].code);
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_text(&w, root, "model", answer->model);
+    struct writer w = {.root = write_root()};
+    write_text(&w, w.root, "model", answer->model);
     if (answer->as_list)
-        write_results(&w, root, answer);
+        write_results(&w, w.root, answer);
     else
-        write_result(&w, root, &answer->images[0], answer->total_ms);
-    return write_finish(&w, root);
+        write_result(&w, w.root, &answer->images[0], answer->total_ms);
+    return write_finish(&w);
 }

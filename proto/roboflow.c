@@ -97,12 +97,11 @@ static void write_image(struct writer *w, cJSON *object, const struct answer_ima
 
 static char *roboflow_write(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    cJSON *root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject();
+    struct writer w = {.root = answer->as_list ? cJSON_CreateArray() : cJSON_CreateObject()};
     for (size_t i = 0; i < answer->image_count; i++)
-        write_image(&w, answer->as_list ? write_object(&w, root, NULL) : root, &answer->images[i],
-                    answer);
-    return write_finish(&w, root);
+        write_image(&w, answer->as_list ? write_object(&w, w.root, NULL) : w.root,
+                    &answer->images[i], answer);
+    return write_finish(&w);
 }
 
 static char *roboflow_error(int http, const char *sentence, const char *code)
@@ -113,8 +112,8 @@ static char *roboflow_error(int http, const char *sentence, const char *code)
 
 char *roboflow_models_json(const struct dialect_model *models, size_t count)
 {
-    struct writer w = {false};
-    cJSON *root = cJSON_CreateObject(), *list = write_array(&w, root, "models");
+    struct writer w = {.root = write_root()};
+    cJSON *list = write_array(&w, w.root, "models");
     for (size_t i = 0; i < count; i++) {
         char id[160];
         snprintf(id, sizeof id, "%s/%s", models[i].name, models[i].version);
@@ -122,7 +121,7 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count)
         if (i == 0 || strcmp(models[i].name, models[i - 1].name) != 0) /* the newest version */
             write_members(&w, list, "{model_id=%s task_type=%s}", models[i].name, models[i].task);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static const struct dialect_parameter parameters[] = {{"confidence", "confidence", true},

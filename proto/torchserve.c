@@ -53,16 +53,15 @@ static void write_torchserve(struct writer *w, cJSON *root, const struct answer_
 
 static char *torchserve_write(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    cJSON *root = cJSON_CreateArray();
+    struct writer w = {.root = cJSON_CreateArray()};
     for (size_t i = 0; i < answer->image_count; i++)
-        write_torchserve(&w, root, &answer->images[i]);
+        write_torchserve(&w, w.root, &answer->images[i]);
     if (!answer->as_list) {
-        cJSON *only = cJSON_DetachItemFromArray(root, 0);
-        cJSON_Delete(root);
-        root = only;
+        cJSON *only = cJSON_DetachItemFromArray(w.root, 0);
+        cJSON_Delete(w.root);
+        w.root = only;
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 /* object_detector's threshold */

@@ -148,9 +148,8 @@ void v1_request_free(struct v1_request *request)
 
 char *v1_classes_json(const struct predict_answer *answer)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    cJSON *list = write_array(&w, root, "predictions");
+    struct writer w = {.root = write_root()};
+    cJSON *list = write_array(&w, w.root, "predictions");
     for (size_t i = 0; i < answer->image_count; i++) {
         const struct answer_image *image = &answer->images[i];
         cJSON *entry = write_object(&w, list, NULL);
@@ -165,7 +164,7 @@ char *v1_classes_json(const struct predict_answer *answer)
             write_float(&w, probabilities, NULL, prediction->probability);
         }
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 /* Writes the numbers with brackets around each dimension from `from` on. */
@@ -221,28 +220,26 @@ static void write_openai_model(struct writer *w, cJSON *object, const char *name
 
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "name=%s ready=%hhd", name, ready);
-    write_openai_model(&w, root, name);
-    cJSON *list = write_array(&w, root, "model_version_status");
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "name=%s ready=%hhd", name, ready);
+    write_openai_model(&w, w.root, name);
+    cJSON *list = write_array(&w, w.root, "model_version_status");
     for (size_t i = 0; i < count; i++) {
         const bool is_ready = versions[i].is_ready;
         write_members(&w, list, "{version=%s state=%s status{error_code=%s error_message=%s}}",
                       versions[i].version, is_ready ? "AVAILABLE" : "UNAVAILABLE",
                       is_ready ? "OK" : "UNKNOWN", is_ready ? "" : versions[i].reason);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 char *v1_models_json(const char *const *names, size_t count)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_texts(&w, root, "models", names, count);
-    write_text(&w, root, "object", "list");
-    cJSON *list = write_array(&w, root, "data");
+    struct writer w = {.root = write_root()};
+    write_texts(&w, w.root, "models", names, count);
+    write_text(&w, w.root, "object", "list");
+    cJSON *list = write_array(&w, w.root, "data");
     for (size_t i = 0; i < count; i++)
         write_openai_model(&w, write_object(&w, list, NULL), names[i]);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }

@@ -103,29 +103,28 @@ static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *typ
 }
 
 /* Writes the tree as a message of `type`, or as JSON if `type` is NULL, and frees it. */
-static char *finish_document(struct writer *w, cJSON *root, const ProtobufCMessageDescriptor *type,
+static char *finish_document(struct writer *w, const ProtobufCMessageDescriptor *type,
                              size_t *ret_size)
 {
-    struct strbuf message = {.failed = w->failed || !root};
+    struct strbuf message = {.failed = w->failed || !w->root};
     if (!type) {
-        char *text = write_finish(w, root);
+        char *text = write_finish(w);
         *ret_size = text ? strlen(text) : 0;
         return text;
     }
-    pack_object(&message, type, root);
-    cJSON_Delete(root);
+    pack_object(&message, type, w->root);
+    cJSON_Delete(w->root);
     return strbuf_finish(&message, ret_size);
 }
 
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "name=%s version=%s extensions[%s %s %s %s %s %s]", name, version,
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "name=%s version=%s extensions[%s %s %s %s %s %s]", name, version,
                   "classification", "model_repository", "model_configuration", "schedule_policy",
                   "binary_tensor_data", "statistics");
-    return finish_document(
-        &w, root, is_message ? &inference__server_metadata_response__descriptor : NULL, ret_size);
+    return finish_document(&w, is_message ? &inference__server_metadata_response__descriptor : NULL,
+                           ret_size);
 }
 
 static void write_dims(struct writer *w, cJSON *object, const char *key, const struct shape *shape,
@@ -152,15 +151,14 @@ static void write_tensors(struct writer *w, cJSON *root, const char *key,
 
 char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_text(&w, root, "name", model->name);
-    write_texts(&w, root, "versions", model->versions, model->version_count);
-    write_text(&w, root, "platform", "onnxruntime_onnx");
-    write_tensors(&w, root, "inputs", model->inputs, model->input_count);
-    write_tensors(&w, root, "outputs", model->outputs, model->output_count);
-    return finish_document(
-        &w, root, is_message ? &inference__model_metadata_response__descriptor : NULL, ret_size);
+    struct writer w = {.root = write_root()};
+    write_text(&w, w.root, "name", model->name);
+    write_texts(&w, w.root, "versions", model->versions, model->version_count);
+    write_text(&w, w.root, "platform", "onnxruntime_onnx");
+    write_tensors(&w, w.root, "inputs", model->inputs, model->input_count);
+    write_tensors(&w, w.root, "outputs", model->outputs, model->output_count);
+    return finish_document(&w, is_message ? &inference__model_metadata_response__descriptor : NULL,
+                           ret_size);
 }
 
 /* Begins an entry of "input" or "output". */
@@ -198,9 +196,8 @@ static void write_config_tensors(struct writer *w, cJSON *root, const struct v2_
 
 char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    cJSON *config = is_message ? write_object(&w, root, "config") : root;
+    struct writer w = {.root = write_root()};
+    cJSON *config = is_message ? write_object(&w, w.root, "config") : w.root;
     write_members(&w, config,
                   "name=%s platform=%s backend=%s default_model_filename=%s "
                   "version_policy{latest{num_versions=%zu}} max_batch_size=%d",
@@ -213,18 +210,17 @@ char *v2_config_document(bool is_message, const struct v2_model *model, size_t *
         write_members(&w, config,
                       "dynamic_batching{preferred_batch_size[%d] max_queue_delay_microseconds=%d}",
                       model->max_batch_size, 0);
-    return finish_document(
-        &w, root, is_message ? &inference__model_config_response__descriptor : NULL, ret_size);
+    return finish_document(&w, is_message ? &inference__model_config_response__descriptor : NULL,
+                           ret_size);
 }
 
 char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     (void)is_message;
-    write_members(&w, root, "model=%s version=%s", model->name, model->version);
-    write_texts(&w, root, "labels", model->labels, model->label_count);
-    return finish_document(&w, root, NULL, ret_size);
+    write_members(&w, w.root, "model=%s version=%s", model->name, model->version);
+    write_texts(&w, w.root, "labels", model->labels, model->label_count);
+    return finish_document(&w, NULL, ret_size);
 }
 
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
@@ -271,38 +267,35 @@ static void write_stats(struct writer *w, cJSON *list, const struct v2_stats *st
 char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t count,
                         size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    cJSON *list = write_array(&w, root, "model_stats");
+    struct writer w = {.root = write_root()};
+    cJSON *list = write_array(&w, w.root, "model_stats");
     for (size_t i = 0; i < count; i++)
         write_stats(&w, list, &stats[i]);
     return finish_document(
-        &w, root, is_message ? &inference__model_statistics_response__descriptor : NULL, ret_size);
+        &w, is_message ? &inference__model_statistics_response__descriptor : NULL, ret_size);
 }
 
 char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
                         size_t *ret_size)
 {
-    struct writer w = {false};
-    cJSON *root = is_message ? cJSON_CreateObject() : cJSON_CreateArray();
-    cJSON *list = is_message ? write_array(&w, root, "models") : root;
+    struct writer w = {.root = is_message ? cJSON_CreateObject() : cJSON_CreateArray()};
+    cJSON *list = is_message ? write_array(&w, w.root, "models") : w.root;
     for (size_t i = 0; i < count; i++)
         write_members(&w, list, "{name=%s version=%s state=%s reason=%s}", entries[i].name,
                       entries[i].version, entries[i].state, entries[i].reason);
     return finish_document(
-        &w, root, is_message ? &inference__repository_index_response__descriptor : NULL, ret_size);
+        &w, is_message ? &inference__repository_index_response__descriptor : NULL, ret_size);
 }
 
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     /* ModelReady has the same answer. */
     const ProtobufCMessageDescriptor *message = !strcmp(flag, "live")
                                                     ? &inference__server_live_response__descriptor
                                                     : &inference__server_ready_response__descriptor;
-    write_members(&w, root, "name=%s", name);
-    write_members(&w, root, !strcmp(flag, "live") ? "live=%hhd" : "ready=%hhd", value);
-    return finish_document(&w, root, is_message ? message : NULL, ret_size);
+    write_members(&w, w.root, "name=%s", name);
+    write_members(&w, w.root, !strcmp(flag, "live") ? "live=%hhd" : "ready=%hhd", value);
+    return finish_document(&w, is_message ? message : NULL, ret_size);
 }

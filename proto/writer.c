@@ -152,21 +152,21 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
 
 char *write_document(const char *template, ...)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
+    struct writer w = {.root = write_root()};
     va_list args;
     va_start(args, template);
-    write_template(&w, root, template, &args);
+    write_template(&w, w.root, template, &args);
     va_end(args);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
-char *write_finish(struct writer *w, json_node *root)
+char *write_finish(struct writer *w)
 {
-    char *text = w->failed || !root ? NULL
-                 : w->indents       ? cJSON_Print(root)
-                                    : cJSON_PrintUnformatted(root);
-    cJSON_Delete(root);
+    char *text = w->failed || !w->root ? NULL
+                 : w->indents          ? cJSON_Print(w->root)
+                                       : cJSON_PrintUnformatted(w->root);
+    cJSON_Delete(w->root);
+    w->root = NULL;
     if (!text)
         return NULL;
     size_t size = strlen(text);

@@ -9,8 +9,9 @@
 typedef struct cJSON json_node; /* an object or an array */
 
 struct writer {
-    bool failed;  /* out of memory somewhere: the text will be NULL */
-    bool indents; /* one member per line, for people */
+    json_node *root; /* of write_root(), or an array; NULL: out of memory */
+    bool failed;     /* out of memory somewhere: the text will be NULL */
+    bool indents;    /* one member per line, for people */
 };
 
 /* Creates an object without a parent. write_finish() frees it with everything added to it. */
@@ -50,5 +51,5 @@ void write_float(struct writer *w, json_node *parent, const char *key, float val
 void write_floats(struct writer *w, json_node *parent, const char *key, const float *values,
                   size_t count);
 
-/* Prints `root` and a newline, and frees the tree; malloc'ed, NULL if anything failed. */
-char *write_finish(struct writer *w, json_node *root);
+/* Prints the root and a newline, and frees the tree; malloc'ed, NULL if anything failed. */
+char *write_finish(struct writer *w);

@@ -79,19 +79,18 @@ char *status_health_json(struct model_host *model_host, bool draining, double up
     struct model_status *models = take_snapshot(model_host, &count);
     const char *formats[IMAGE_FORMATS], *state = status_state(model_host, draining);
     const size_t format_count = image_formats(formats);
-    struct writer w = {.failed = !models};
-    json_node *root = write_root();
-    write_members(&w, root,
+    struct writer w = {.root = write_root(), .failed = !models};
+    write_members(&w, w.root,
                   "status=%s ready=%hhd version=%s uptime_seconds=%.3f note?=%s confinement?=%s "
                   "sizes_left?=%zu",
                   state, !strcmp(state, "ready"), LENSD_VERSION, uptime_s, note, confinement,
                   model_host_sizes_left(model_host));
-    write_texts(&w, root, "formats", formats, format_count);
-    json_node *list = write_array(&w, root, "models");
+    write_texts(&w, w.root, "formats", formats, format_count);
+    json_node *list = write_array(&w, w.root, "models");
     for (size_t i = 0; i < count; i++)
         write_health_model(&w, list, &models[i]);
     free(models);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static void write_trial(struct writer *w, json_node *list, const struct precision_trial *trial)
@@ -201,15 +200,15 @@ char *status_devices_json(struct model_host *model_host, const char *note)
     const size_t device_count = device_list(devices, DEVICE_MAX);
     size_t count;
     struct model_status *models = take_snapshot(model_host, &count);
-    struct writer w = {.failed = !models};
-    json_node *root = write_root(), *pipelines = NULL, *unloaded = NULL;
-    json_node *list = write_array(&w, root, "devices");
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *pipelines = NULL, *unloaded = NULL;
+    json_node *list = write_array(&w, w.root, "devices");
     for (size_t i = 0; i < device_count; i++)
         write_device(&w, list, &devices[i], models, count, model_host);
     for (size_t i = 0; i < count; i++) {
         if (models[i].lane_count == 0 && !models[i].stage_count && models[i].can_answer) {
             if (!unloaded)
-                unloaded = write_array(&w, root, "unloaded");
+                unloaded = write_array(&w, w.root, "unloaded");
             write_members(&w, write_object(&w, unloaded, NULL),
                           "name=%s version=%s task=%s task_evidence=%s state=%s cause?=%s",
                           models[i].name, models[i].version, task_name(models[i].task),
@@ -219,12 +218,12 @@ char *status_devices_json(struct model_host *model_host, const char *note)
         if (!models[i].stage_count)
             continue;
         if (!pipelines)
-            pipelines = write_array(&w, root, "pipelines");
+            pipelines = write_array(&w, w.root, "pipelines");
         json_node *entry = write_object(&w, pipelines, NULL);
         write_text(&w, entry, "name", models[i].name);
         write_stages(&w, entry, &models[i]);
     }
-    write_members(&w, root, "note?=%s", note);
+    write_members(&w, w.root, "note?=%s", note);
     free(models);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }

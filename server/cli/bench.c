@@ -383,14 +383,13 @@ static void write_target(struct writer *w, json_node *list, const struct device_
  * "note"?} */
 static int print_bench_json(const struct device_bench *bench, const char *note)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "model=%s version=%s", bench->model->name, LENSD_VERSION);
-    json_node *list = write_array(&w, root, "devices");
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "model=%s version=%s", bench->model->name, LENSD_VERSION);
+    json_node *list = write_array(&w, w.root, "devices");
     for (size_t i = 0; i < bench->count; i++)
         write_target(&w, list, bench, &bench->targets[i]);
-    write_members(&w, root, "note?=%s", note);
-    return print_json(write_finish(&w, root));
+    write_members(&w, w.root, "note?=%s", note);
+    return print_json(write_finish(&w));
 }
 
 static enum status run_bench(struct device_bench *bench, char *note, size_t note_size,

@@ -164,9 +164,9 @@ static void write_tensors(struct writer *w, json_node *root, const char *key,
     }
 }
 
-static void write_operators(struct writer *w, json_node *root, const struct inspection *in)
+static void write_operators(struct writer *w, const struct inspection *in)
 {
-    json_node *list = write_array(w, root, "operators");
+    json_node *list = write_array(w, w->root, "operators");
     for (size_t i = 0; i < in->use_count; i++) {
         const struct onnx_op_use *use = &in->uses[i];
         write_members(w, list, "{name=%s domain=%s opset=%d count=%zu supported=%hhd}", use->name,
@@ -174,40 +174,41 @@ static void write_operators(struct writer *w, json_node *root, const struct insp
     }
 }
 
-static void write_file(struct writer *w, json_node *root, const struct model *model)
+static void write_file(struct writer *w, const struct model *model)
 {
     const struct graph *graph = model ? model->graph : NULL;
     write_members(
-        w, root, "producer?=%s opset=%d file_bytes=%zu parameters=%zu parameter_bytes=%zu",
+        w, w->root, "producer?=%s opset=%d file_bytes=%zu parameters=%zu parameter_bytes=%zu",
         graph ? graph->producer : "", graph ? graph->opset : 0, model ? model->file_bytes : 0,
         model ? model->parameter_count : 0, model ? model->parameter_bytes : 0);
-    write_tensors(w, root, "inputs", graph ? graph->inputs : NULL, graph ? graph->input_count : 0);
-    write_tensors(w, root, "outputs", graph ? graph->outputs : NULL,
+    write_tensors(w, w->root, "inputs", graph ? graph->inputs : NULL,
+                  graph ? graph->input_count : 0);
+    write_tensors(w, w->root, "outputs", graph ? graph->outputs : NULL,
                   graph ? graph->output_count : 0);
 }
 
-static void write_task(struct writer *w, json_node *root, const struct inspection *in)
+static void write_task(struct writer *w, const struct inspection *in)
 {
     const struct model *model = in->model;
     if (in->transform[0]) {
-        write_members(w, root, "transform=%s transform_source=%s", in->transform,
+        write_members(w, w->root, "transform=%s transform_source=%s", in->transform,
                       model->preprocess_source);
-        write_texts(w, root, "formats", in->formats, in->format_count);
+        write_texts(w, w->root, "formats", in->formats, in->format_count);
     }
     if (in->tokenizer[0]) {
-        json_node *inputs = write_array(w, root, "text_inputs");
+        json_node *inputs = write_array(w, w->root, "text_inputs");
         for (size_t i = 0; i < model->input_count; i++)
             write_text(w, inputs, NULL, model->inputs[i].name);
-        write_members(w, root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
+        write_members(w, w->root, "tokenizer=%s tokens=%zu", in->tokenizer, model->text.length);
     }
     const bool is_text = in->second_half && !strcmp(in->second_ending, MODEL_TEXT_ENDING);
-    write_members(w, root, "text_half=%s decoder?=%s", is_text ? in->second_half : NULL,
+    write_members(w, w->root, "text_half=%s decoder?=%s", is_text ? in->second_half : NULL,
                   is_text ? NULL : in->second_half);
     if (model)
-        write_members(w, root, "task=%s task_evidence=%s", task_name(model->task.kind),
+        write_members(w, w->root, "task=%s task_evidence=%s", task_name(model->task.kind),
                       model->task.evidence);
-    write_members(w, root, "classes=%zu", model ? model->class_count : 0);
-    json_node *labels = write_array(w, root, "labels");
+    write_members(w, w->root, "classes=%zu", model ? model->class_count : 0);
+    json_node *labels = write_array(w, w->root, "labels");
     for (size_t i = 0; model && i < model->labels.count; i++)
         write_text(w, labels, NULL, model->labels.names[i]);
 }
@@ -219,17 +220,16 @@ static void write_task(struct writer *w, json_node *root, const struct inspectio
  * "classes","labels":[…],"supported","problem"?,"warning"?,"note"?} */
 static int print_inspection_json(const struct inspection *in)
 {
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "name=%s file=%s version=%s", in->model ? in->model->name : in->name,
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "name=%s file=%s version=%s", in->model ? in->model->name : in->name,
                   in->file ? in->file : "embedded", in->model ? in->model->version : "1");
-    write_file(&w, root, in->model);
-    write_operators(&w, root, in);
-    write_task(&w, root, in);
-    write_members(&w, root, "supported=%hhd problem?=%s warning?=%s note?=%s", is_supported(in),
+    write_file(&w, in->model);
+    write_operators(&w, in);
+    write_task(&w, in);
+    write_members(&w, w.root, "supported=%hhd problem?=%s warning?=%s note?=%s", is_supported(in),
                   in->compiles ? "" : in->problem.message, in->model ? in->model->warning : "",
                   in->note);
-    return print_json(write_finish(&w, root));
+    return print_json(write_finish(&w));
 }
 
 /* ---- text ---- */
@@ -412,18 +412,17 @@ static int print_stages_json(const struct repository_model *model)
 {
     const struct pipeline_config *stages = model->stages;
     const bool is_wrong = model->problem.status != STATUS_OK;
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root, "name=%s file=%s", model->name, model->path);
-    json_node *names = write_array(&w, root, "stages");
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root, "name=%s file=%s", model->name, model->path);
+    json_node *names = write_array(&w, w.root, "stages");
     for (size_t i = 0; i < stages->stage_count; i++)
         write_text(&w, names, NULL, stages->stages[i].model);
-    json_node *details = write_array(&w, root, "stage_details");
+    json_node *details = write_array(&w, w.root, "stage_details");
     for (size_t i = 0; i < stages->stage_count; i++)
         write_stage(&w, details, &stages->stages[i], i == 0);
-    write_members(&w, root, "supported=%hhd problem?=%s", !is_wrong,
+    write_members(&w, w.root, "supported=%hhd problem?=%s", !is_wrong,
                   is_wrong ? model->problem.message : "");
-    return print_json(write_finish(&w, root));
+    return print_json(write_finish(&w));
 }
 
 /* Shows the pipeline in the folder; *ret: the command's result. False: no pipeline. */

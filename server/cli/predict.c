@@ -398,10 +398,9 @@ static void print_json_line(const char *path, const struct photo *photo)
 {
     const struct describe_how how = {.model = photo->staged ? photo->staged->name : NULL,
                                      .total_ms = clock_ms(clock_now() - photo->request.started)};
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_text(&w, root, "name", path);
-    char *name = write_finish(&w, root);
+    struct writer w = {.root = write_root()};
+    write_text(&w, w.root, "name", path);
+    char *name = write_finish(&w);
     char *answer = describe_predictions_as(&photo->request, &how, NULL);
     /* Joins {"name":…} and {…}: drops both braces between them. */
     char *end = name ? strrchr(name, '}') : NULL;

@@ -242,21 +242,20 @@ static int print_profile_json(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
     char device[DEVICE_TEXT];
-    struct writer w = {false};
-    json_node *root = write_root();
-    write_members(&w, root,
+    struct writer w = {.root = write_root()};
+    write_members(&w, w.root,
                   "model=%s device=%s precision=%s precision_why=%s threads=%d batch=%d "
                   "batch_ms=%.3f peak{gflops=%.3f instructions=%s}",
                   profile->model->name, device_text(info->device, device),
                   precision_name(info->precision), profile->choice.why, info->threads,
                   profile->batch, profile->batch_ms, profile->peaks[info->precision].gflops,
                   profile->peaks[info->precision].instructions);
-    write_layer(&w, write_object(&w, root, "total"), &profile->total);
-    json_node *layers = write_array(&w, root, "layers");
+    write_layer(&w, write_object(&w, w.root, "total"), &profile->total);
+    json_node *layers = write_array(&w, w.root, "layers");
     for (size_t i = 0; i < profile->count; i++)
         write_layer(&w, write_object(&w, layers, NULL), &profile->layers[i]);
-    write_members(&w, root, "note=%s", note_of(profile));
-    return print_json(write_finish(&w, root));
+    write_members(&w, w.root, "note=%s", note_of(profile));
+    return print_json(write_finish(&w));
 }
 
 int command_profile(const struct config *config)

@@ -157,38 +157,37 @@ static void write_agreement(struct writer *w, json_node *root, const struct quan
  * "all_int8"?:{…},"layers":[{"name","operator","precision","error_alone"?}]} */
 static char *report_json(const struct quantize_report *report)
 {
-    struct writer w = {.indents = true};
-    json_node *root = write_root();
-    write_members(&w, root,
+    struct writer w = {.root = write_root(), .indents = true};
+    write_members(&w, w.root,
                   "model=%s folder=%s target=%s photos{calibrated=%d held_out=%d unreadable=%d}",
                   report->model, report->folder, report->target, report->calibrated,
                   report->held_out, report->unreadable);
-    write_agreement(&w, root, report);
+    write_agreement(&w, w.root, report);
     if (report->has_boxes)
-        write_members(&w, root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
+        write_members(&w, w.root, "boxes{fp32=%zu int8=%zu pairs=%zu mean_iou=%.3f}",
                       report->fp32_boxes, report->int8_boxes, report->box_pairs, report->overlap);
     if (report->has_text)
-        write_members(&w, root, "text{lines=%zu same=%zu characters=%zu edits=%zu}", report->lines,
-                      report->same_lines, report->characters, report->edits);
-    write_members(&w, root,
+        write_members(&w, w.root, "text{lines=%zu same=%zu characters=%zu edits=%zu}",
+                      report->lines, report->same_lines, report->characters, report->edits);
+    write_members(&w, w.root,
                   "within_bounds=%hhd error=%g bytes{fp32=%lu int8=%lu} milliseconds{fp32=%.3f "
                   "int8=%.3f} faster=%hhd biases_corrected=%hhd smoothed=%hhd fp32_share=%.3f",
                   report->holds, report->error, report->fp32_bytes, report->int8_bytes,
                   report->fp32_ms, report->int8_ms, report->is_faster, report->corrects_biases,
                   report->is_smoothed, report->fp32_share);
     if (report->kept) {
-        json_node *all = write_object(&w, root, "all_int8");
+        json_node *all = write_object(&w, w.root, "all_int8");
         if (report->agreement.is_vector)
             write_members(&w, all, "same_best_class=%d", report->all_same);
         write_members(&w, all, "error=%g milliseconds=%.3f", report->all_error, report->all_ms);
     }
-    json_node *layers = write_array(&w, root, "layers");
+    json_node *layers = write_array(&w, w.root, "layers");
     for (size_t i = 0; i < report->layer_count; i++) {
         const struct quantize_layer *layer = &report->layers[i];
         write_members(&w, layers, "{name=%s operator=%s precision=%s error_alone?=%g}", layer->name,
                       layer->op, layer->is_kept ? "fp32" : "int8", layer->error_alone);
     }
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 static void print_kept(const struct quantize_report *report)

@@ -161,9 +161,8 @@ static void write_record(struct writer *w, json_node *list, const struct trace_r
 static char *batch_json(struct trace_exporter *exporter, size_t count)
 {
     const int64_t since = epoch();
-    struct writer w = {false};
-    json_node *root = write_root();
-    json_node *entry = write_object(&w, write_array(&w, root, "resourceSpans"), NULL);
+    struct writer w = {.root = write_root()};
+    json_node *entry = write_object(&w, write_array(&w, w.root, "resourceSpans"), NULL);
     json_node *attributes = write_array(&w, write_object(&w, entry, "resource"), "attributes");
     for (size_t i = 0; i < exporter->resource_count; i++)
         write_members(&w, attributes, "{key=%s value{stringValue=%s}}", exporter->keys[i],
@@ -173,7 +172,7 @@ static char *batch_json(struct trace_exporter *exporter, size_t count)
     json_node *list = write_array(&w, entry, "spans");
     for (size_t i = 0; i < count; i++)
         write_record(&w, list, &exporter->batch[i], since);
-    return write_finish(&w, root);
+    return write_finish(&w);
 }
 
 /* ---- sending ---- */

@@ -24,12 +24,12 @@ void console_json_handle(struct exchange *x)
 {
     size_t count;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
-    struct writer w = {.failed = !models};
-    json_node *root = write_root(), *list = write_array(&w, root, "models");
+    struct writer w = {.root = write_root(), .failed = !models};
+    json_node *list = write_array(&w, w.root, "models");
     for (size_t i = 0; i < count; i++)
         if (models[i].can_answer)
             write_model(&w, list, &models[i]);
     free(models);
-    write_members(&w, root, "zmq=%s", x->server->options.zmq_port);
-    respond_json(x, 200, write_finish(&w, root));
+    write_members(&w, w.root, "zmq=%s", x->server->options.zmq_port);
+    respond_json(x, 200, write_finish(&w));
 }
