@@ -2,10 +2,8 @@
 #include "proto/frigate.h"
 
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "proto/json.h"
 
 static enum dtype dtype_named(const char *word)

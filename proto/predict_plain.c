@@ -1,6 +1,5 @@
 /* Answers of /predict that are not JSON: lines of text, or numbers. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/text.h"

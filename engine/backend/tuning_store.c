@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "engine/base/hex.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
+#include "engine/base/thread.h"
 #include "lensd_version.h"
 
 enum {
@@ -100,11 +100,10 @@ static void put_locked(enum tuning_kind kind, const struct graph_hash *key, cons
 
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT])
 {
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     const struct tuning *t = find_locked(kind, key);
     if (t)
         snprintf(ret, TUNING_TEXT, "%s", t->text);
-    pthread_mutex_unlock(&table.lock);
     return t != NULL;
 }
 
@@ -112,25 +111,23 @@ void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char
 {
     if (strlen(text) >= TUNING_TEXT)
         return;
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     put_locked(kind, key, text, true);
-    pthread_mutex_unlock(&table.lock);
 }
 
 void tuning_each(enum tuning_kind kind,
                  void (*visit)(void *context, const struct graph_hash *key, const char *text),
                  void *context)
 {
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     for (size_t i = 0; i < table.count; i++)
         if (table.entries[i].kind == kind)
             visit(context, &table.entries[i].key, table.entries[i].text);
-    pthread_mutex_unlock(&table.lock);
 }
 
 void tuning_forget(void)
 {
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     for (size_t i = 0; i < table.count; i++)
         free(table.entries[i].text);
     free(table.entries);
@@ -139,7 +136,6 @@ void tuning_forget(void)
     table.folder = NULL;
     table.count = table.capacity = 0;
     table.written = table.changes;
-    pthread_mutex_unlock(&table.lock);
 }
 
 /* ---- the file's name ---- */
@@ -273,13 +269,12 @@ static bool add_file(const char *bytes, size_t size)
     const char *const first = at;
     size_t count = 0;
     bool good = true;
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     for (; good && at < last; count++) /* written tables have at most this many entries */
         good = count < ENTRIES_MOST && read_entry_locked(&at, false);
     good = good && at == last;
     for (at = first; good && at < last;)
         good = read_entry_locked(&at, true);
-    pthread_mutex_unlock(&table.lock);
     return good;
 }
 
@@ -399,10 +394,8 @@ static int replace_file(const char *path, const char *bytes, size_t size)
 
 static bool is_news(void)
 {
-    pthread_mutex_lock(&table.lock);
-    const bool is = table.changes > table.written;
-    pthread_mutex_unlock(&table.lock);
-    return is;
+    LOCK(&table.lock);
+    return table.changes > table.written;
 }
 
 enum status tuning_write(const char *folder, struct error *err)
@@ -430,9 +423,8 @@ enum status tuning_write(const char *folder, struct error *err)
     if (cause)
         return error_set(err, STATUS_IO, "the folder '%.200s' cannot be written: %s", folder,
                          strerror(cause));
-    pthread_mutex_lock(&table.lock);
+    LOCK(&table.lock);
     table.written = change > table.written ? change : table.written;
-    pthread_mutex_unlock(&table.lock);
     return STATUS_OK;
 }
 

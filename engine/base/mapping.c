@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/size.h"
+#include "engine/base/thread.h"
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
@@ -107,7 +107,7 @@ static struct source *take_source(int fd)
     struct stat now;
     if (fstat(fd, &now) != 0)
         return NULL;
-    pthread_mutex_lock(&sources_lock);
+    LOCK(&sources_lock);
     struct source *source = sources;
     while (source && (source->opened.st_dev != now.st_dev || source->opened.st_ino != now.st_ino ||
                       !is_unchanged(&source->opened, &now)))
@@ -124,13 +124,12 @@ static struct source *take_source(int fd)
     }
     if (source)
         source->users++;
-    pthread_mutex_unlock(&sources_lock);
     return source;
 }
 
 static void give_source(struct source *source)
 {
-    pthread_mutex_lock(&sources_lock);
+    LOCK(&sources_lock);
     if (source && --source->users == 0) {
         struct source **at = &sources;
         while (*at != source)
@@ -139,7 +138,6 @@ static void give_source(struct source *source)
         close(source->fd);
         free(source);
     }
-    pthread_mutex_unlock(&sources_lock);
 }
 
 static bool is_as_it_was(const struct source *source)

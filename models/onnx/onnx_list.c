@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/base/array.h"
-#include "engine/base/size.h"
 #include "engine/op/ops.h"
 #include "models/onnx/onnx_forms.h"
 #include "models/onnx/onnx_import.h"

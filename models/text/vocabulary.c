@@ -1,7 +1,6 @@
 /* Maps the tokens of a model to their ids. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/array.h"

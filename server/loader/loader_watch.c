@@ -2,7 +2,6 @@
 #include "server/loader/loader_watch.h"
 
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>

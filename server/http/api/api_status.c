@@ -1,5 +1,4 @@
 /* State and metrics for probes, dashboards and people; they never wait for the queue of images. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

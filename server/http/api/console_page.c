@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "lensd_version.h"
 #include "server/answers/status.h"

@@ -11,7 +11,6 @@
 #include "server/answers/describe.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
-#include "server/http/transport/negotiate.h"
 #include "server/http/transport/query.h"
 
 /* Number of parts that may be parameters in addition to the images. */

@@ -436,14 +436,13 @@ enum status model_host_find_pipeline(struct model_host *host, const char *name, 
                                      struct error *err)
 {
     *ret = NULL;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_locked(host, name, version);
     const bool is_pipeline = entry && entry->stages;
     if (is_pipeline && (*ret = malloc(sizeof **ret)) != NULL) {
         snprintf(ret_name, 128, "%s", entry->name);
         **ret = *entry->stages;
     }
-    pthread_mutex_unlock(&host->lock);
     return *ret || !is_pipeline ? STATUS_OK : error_no_memory(err, "for a pipeline");
 }
 
@@ -452,7 +451,7 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
 {
     char half[160];
     enum status status = STATUS_OK;
-    pthread_mutex_lock(&host->lock);
+    LOCK(&host->lock);
     const struct model_entry *entry = table_find_locked(host, name, NULL);
     snprintf(half, sizeof half, "%s" MODEL_TEXT_ENDING, entry ? entry->name : "");
     const struct model_entry *texts = entry ? table_find_locked(host, half, NULL) : NULL;
@@ -462,7 +461,6 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
                            "halves and a tokenizer in its folder",
                            entry->name);
     snprintf(ret, 128, "%s", texts ? texts->name : entry ? entry->name : name ? name : "");
-    pthread_mutex_unlock(&host->lock);
     return status;
 }
 
