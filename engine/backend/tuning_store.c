@@ -361,10 +361,9 @@ static char *print_file(size_t *ret_size, uint64_t *ret_change)
             fprintf(file, "%s %s %zu %s\n", kind_names[t->kind], key, strlen(t->text), t->text) > 0;
     }
     pthread_mutex_unlock(&table.lock);
-    good = good && fflush(file) == 0;
-    if (good) {
+    if (good && fflush(file) == 0) {
         print_end(bytes, *ret_size, end);
-        good = fputs(end, file) >= 0;
+        (void)fputs(end, file);
     }
     return text_close(file, &bytes);
 }

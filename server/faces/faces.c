@@ -36,7 +36,7 @@ struct faces {
 static enum status sqlite_error(const struct faces *faces, struct error *err)
 {
     return error_set(err, STATUS_IO, "the registry of faces '%.200s' (--faces): %s", faces->path,
-                     faces->db ? sqlite3_errmsg(faces->db) : "out of memory");
+                     sqlite3_errmsg(faces->db));
 }
 
 static enum status run_all(struct faces *faces, const char *sql, struct error *err)

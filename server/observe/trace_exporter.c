@@ -228,7 +228,7 @@ static void note_answer(struct trace_exporter *exporter, size_t count)
 static enum sent post(struct trace_exporter *exporter, const char *json, size_t count,
                       int64_t *ret_wait)
 {
-    char text[256];
+    char text[256], answer[48];
     long status = 0;
     int64_t seconds = 0;
     exporter->answer.size = 0;
@@ -242,10 +242,8 @@ static enum sent post(struct trace_exporter *exporter, const char *json, size_t 
         return SENT;
     }
     const bool again = code || status == 429 || (status >= 502 && status <= 504);
-    snprintf(text, sizeof text, "%.100s%s%s", code ? curl.text(code) : "the collector answers ",
-             code ? ""
-                  : (char[]){(char)('0' + status / 100 % 10), (char)('0' + status / 10 % 10),
-                             (char)('0' + status % 10), 0},
+    snprintf(answer, sizeof answer, "the collector answers %ld", status);
+    snprintf(text, sizeof text, "%.100s%s", code ? curl.text(code) : answer,
              again ? "; traces wait, and are dropped when the queue is full" : "; traces dropped");
     log_failure(exporter, text);
     return again ? SEND_AGAIN : SEND_NEVER;
