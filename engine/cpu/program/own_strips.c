@@ -50,13 +50,14 @@ static void copy_line(const struct own_product *p, const unsigned char *src, int
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
     const int64_t pixels = p->line_bytes / (int64_t)p->pixel_bytes, size = dtype_size(p->src.dtype);
     const int64_t left = -x->offset < pixels ? -x->offset : pixels;
-    int64_t count = pixels - left < x->in ? pixels - left : x->in;
-    if (at < 0 || at >= y->in)
-        count = 0;
-    memset(to, p->src_zero, (size_t)p->line_bytes);
+    const int64_t most = pixels - left < x->in ? pixels - left : x->in;
+    const int64_t count = at < 0 || at >= y->in ? 0 : most, pixel = (int64_t)p->pixel_bytes;
+    memset(to, p->src_zero, (size_t)(left * pixel));
+    to += left * pixel;
     if (count > 0)
         copy_pixels(p, src + (z * p->axis[0].stride + at * y->stride) * size,
-                    p->channels * (size_t)size, (size_t)count, to + left * (int64_t)p->pixel_bytes);
+                    p->channels * (size_t)size, (size_t)count, to);
+    memset(to + count * pixel, p->src_zero, (size_t)((pixels - left - count) * pixel));
 }
 
 void own_strip_copy(const struct own_product *p, const struct product_block *b)
