@@ -42,7 +42,7 @@ enum status depth_decode(const struct task_rows *row, const struct task_geometry
     for (size_t i = 0; i < row->count; i++)
         if (!isfinite(row->data[i]))
             return error_set(err, STATUS_NUMERIC,
-                             "number %zu of the model's depth map is not finite for this image", i);
+                             "number %zu of the model's map is not finite for this image", i);
     struct depth copy = {.values = alloc_array(row->count, sizeof *copy.values),
                          .width = (uint32_t)shape->dims[last],
                          .height = (uint32_t)shape->dims[last - 1],
