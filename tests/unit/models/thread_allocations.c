@@ -46,13 +46,7 @@ static enum status run_once(const struct job *job, long n, struct error *err)
     return status;
 }
 
-/* Of the allocations after the first ALL a sample fails. ThreadSanitizer takes ten times as long,
- * and finds nothing in jobs of one thread that another build does not. */
-#ifdef __SANITIZE_THREAD__
-#define ALL 16
-#else
-#define ALL 256
-#endif
+enum { ALL = 256 }; /* Of the allocations after the first ALL a sample fails. */
 
 /* Returns false for what fails without a shortage: it is no job. */
 static bool sweep(const struct job *job)
