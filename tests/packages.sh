@@ -17,6 +17,10 @@ for package in "$@"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
+# apt fails where another installs; CI's two lines of steps do.
+if [ -z "${LENSD_PACKAGES_ALONE:-}" ] && command -v flock >/dev/null; then
+    LENSD_PACKAGES_ALONE=1 exec flock -o "$0" "$0" "$@"
+fi
 if [[ " $ID $ID_LIKE " != *" debian "* ]]; then
     say "dev: this is $PRETTY_NAME, and ./dev knows the packages of Debian and its relatives only. Install the equivalents of: ${missing[*]}; then repeat with LENSD_SKIP_PACKAGES=1."
     exit 2

@@ -63,7 +63,7 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu,load} "$scratch/tree/test
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..18'
+echo '1..19'
 system debian 12 ''
 fresh
 run_dev
@@ -194,6 +194,7 @@ echo "\$*" >>"$scratch/steps"
 case \$1 in
 families) exit 0 ;;
 tsan) exit 1 ;;
+distros) echo '2 passed, 1 failed, 0 skipped' && exit 1 ;;
 asan) echo '2 passed, 1 failed, 0 skipped' && exit 1 ;;
 *) echo '3 passed, 0 failed, 1 skipped' ;;
 esac
@@ -202,7 +203,8 @@ chmod +x "$scratch/ci/dev"
 status=0
 "$scratch/ci/tests/ci.sh" >"$scratch/output" 2>/dev/null || status=$?
 result "$([ $status -eq 1 ] && [ "$(head -2 "$scratch/steps" | paste -sd,)" = 'lint format,test lint unit' ] &&
-    [ "$(wc -l <"$scratch/steps")" -eq 10 ] &&
-    [ "$(tail -1 "$scratch/output")" = '23 passed, 2 failed, 7 skipped' ]; echo $?)" \
+    [ "$(wc -l <"$scratch/steps")" -eq 11 ] &&
+    [ "$(tail -1 "$scratch/output")" = '25 passed, 3 failed, 7 skipped' ]; echo $?)" \
     'CI: the quick steps first, all of them, and their totals'
+result "$(grep -qx '==== distros --first-answer ====' "$scratch/output"; echo $?)" 'CI: a failure of the second line of steps is told'
 [ "$failures" -eq 0 ]
