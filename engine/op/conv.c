@@ -186,25 +186,19 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
     return STATUS_OK;
 }
 
-/* The convolution, then the epilogue. */
 KERNEL(kernel_conv)
 {
-    const size_t residual = epilogue_residual(args), bias = residual == 2 ? SIZE_MAX : 2;
     const struct tensor *x = args->in[0];
     enum arithmetic arithmetic = arithmetic_for(x->dtype);
     struct conv_shape conv;
-    const void *src, *weights, *shift, *extra;
+    const void *src, *weights, *bias;
     void *dst;
     TRY(conv_shape_init(args->node, &x->shape, &args->in[1]->shape, &conv, err));
     TRY(operand_open(args, 0, arithmetic, &src, err));
     TRY(operand_open(args, 1, arithmetic, &weights, err));
-    TRY(operand_open(args, bias, arithmetic, &shift, err));
-    TRY(operand_open(args, residual, arithmetic, &extra, err));
+    TRY(operand_open(args, 2, arithmetic, &bias, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
-    TRY(conv_forward(args, &conv, arithmetic, src, weights, shift, dst, err));
-    epilogue_apply(&args->node->epilogue, arithmetic, dst, extra,
-                   shape_count(&(*args->out[0])->shape));
-    return STATUS_OK;
+    return conv_forward(args, &conv, arithmetic, src, weights, bias, dst, err);
 }
 
 /* ---- ConvTranspose ---- */

@@ -55,6 +55,3 @@ bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
 
 /* Moves to the next row. Returns false after the last. */
 bool broadcast_next(struct broadcast *broadcast);
-
-/* Applies the activation of an epilogue in place. */
-void activation_apply(const struct epilogue *epilogue, double *values, size_t n);

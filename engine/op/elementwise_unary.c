@@ -70,8 +70,6 @@ typedef void (*unary_row)(const void *src, void *dst, size_t n,
 ROWS(F32, float)
 ROWS(F64, double)
 
-ROW(clip_F64, double, x<alpha ? alpha : x> beta ? beta : x)
-
 struct unary_rows {
     unary_row single, wide;
     const char *alpha_name, *beta_name; /* attributes; NULL: none */
@@ -234,19 +232,6 @@ static struct unary_rows rows_of(const struct node *node, struct parameters *ret
     if (unary.beta_name)
         ret->beta = node_float(node, unary.beta_name, (float)ret->beta);
     return unary;
-}
-
-void activation_apply(const struct epilogue *epilogue, double *values, size_t n)
-{
-    const struct parameters parameters = {epilogue->alpha, epilogue->beta};
-    unary_row row = epilogue->activation == ACTIVATION_CLIP        ? clip_F64
-                    : epilogue->activation == ACTIVATION_GELU_TANH ? gelu_tanh_F64
-                                                                   : NULL;
-    for (int op = OP_NONE; !row && epilogue->activation && op < OP_COUNT; op++)
-        if (unaries[op].activation == epilogue->activation)
-            row = unaries[op].wide;
-    if (row)
-        row(values, values, n, &parameters);
 }
 
 bool op_activation(const struct node *node, struct epilogue *ret)

@@ -121,8 +121,7 @@ static void start_with_bias(const struct gemm_shape *gemm, enum dtype dtype, voi
 
 KERNEL(kernel_gemm)
 {
-    size_t residual = epilogue_residual(args);
-    const struct tensor *a = args->in[0], *c = residual == 2 ? NULL : kernel_input(args, 2);
+    const struct tensor *a = args->in[0], *c = kernel_input(args, 2);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
     /* the type of the arithmetic: for integers the dtype itself if it is as wide */
@@ -132,12 +131,11 @@ KERNEL(kernel_gemm)
     float alpha = node_float(args->node, "alpha", 1), beta = node_float(args->node, "beta", 1);
     bool plain = alpha == 1 && beta == 1;
     struct gemm_shape gemm;
-    const void *left, *right, *extra;
+    const void *left, *right;
     void *dst;
     TRY(gemm_shape_init(args->node, &a->shape, &args->in[1]->shape, &gemm, err));
     TRY(operand_open(args, 0, arithmetic, &left, err));
     TRY(operand_open(args, 1, arithmetic, &right, err));
-    TRY(operand_open(args, residual, arithmetic, &extra, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     zero_bytes(dst, gemm.m * gemm.n * arithmetic_size(arithmetic));
     if (exact && plain && c)
@@ -145,8 +143,6 @@ KERNEL(kernel_gemm)
     TRY(gemm_product(args, &gemm, arithmetic, left, right, dst, err));
     if (alpha != 1 || (c && !(exact && plain)))
         scale_and_add(&gemm, working, dst, alpha, beta, c);
-    if (!exact)
-        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, gemm.m * gemm.n);
     return STATUS_OK;
 }
 
@@ -189,18 +185,14 @@ KERNEL(kernel_matmul)
     size_t count = shape_count(&(*args->out[0])->shape);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     struct matmul_shape shape;
-    const void *left, *right, *extra;
+    const void *left, *right;
     void *dst;
     TRY(matmul_shape_init(&a->shape, &b->shape, &shape, err));
     TRY(operand_open(args, 0, arithmetic, &left, err));
     TRY(operand_open(args, 1, arithmetic, &right, err));
-    TRY(operand_open(args, epilogue_residual(args), arithmetic, &extra, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     zero_bytes(dst, count * arithmetic_size(arithmetic));
-    TRY(multiply_batches(args, &shape, arithmetic, left, right, dst, err));
-    if (arithmetic == ARITHMETIC_F32 || arithmetic == ARITHMETIC_F64)
-        epilogue_apply(&args->node->epilogue, arithmetic, dst, extra, count);
-    return STATUS_OK;
+    return multiply_batches(args, &shape, arithmetic, left, right, dst, err);
 }
 
 const struct op_info ops_linear[] = {

@@ -18,13 +18,6 @@ enum status conv_forward(const struct kernel_args *args, const struct conv_shape
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;
 
-/* values[i] = activation(values[i] + residual[i]) in F32 or F64; residual may be NULL. */
-void epilogue_apply(const struct epilogue *epilogue, enum arithmetic arithmetic, void *values,
-                    const void *residual, size_t count);
-
-/* Index of the residual of the node's epilogue among its inputs; SIZE_MAX if there is none. */
-size_t epilogue_residual(const struct kernel_args *args);
-
 /* The same window with three spatial dimensions, leading ones of extent 1. */
 struct window window_in_3d(const struct window *window);
 
