@@ -164,30 +164,14 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
 
 /* A Loop is never folded: a file controls how long it runs, and loading must be fast. */
 
-/* Makes a body's output output i of the node; takes ownership of the reference. */
-static enum status hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor,
-                             struct error *err)
+/* Makes a body's output output i of the node, whose shape no plan knows; takes ownership of the
+ * reference. */
+static void hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor)
 {
-    if (i >= args->node->output_count || !args->out[i]) {
-        tensor_unref(tensor);
-        return STATUS_OK;
-    }
-    struct tensor **slot = args->out[i];
-    if (!*slot) {
-        *slot = tensor;
-        return STATUS_OK;
-    }
-    /* A plan has already assigned memory to the output. */
-    char found[SHAPE_TEXT], planned[SHAPE_TEXT];
-    bool same = (*slot)->dtype == tensor->dtype && shape_equal(&(*slot)->shape, &tensor->shape);
-    if (same)
-        copy_bytes((*slot)->data, tensor->data, tensor->bytes);
+    if (i < args->node->output_count && args->out[i])
+        *args->out[i] = tensor;
     else
-        error_set(err, STATUS_SHAPE, "output %zu is %s %s, but was planned as %s %s", i,
-                  dtype_name(tensor->dtype), shape_text(&tensor->shape, found),
-                  dtype_name((*slot)->dtype), shape_text(&(*slot)->shape, planned));
-    tensor_unref(tensor);
-    return same ? STATUS_OK : STATUS_SHAPE;
+        tensor_unref(tensor);
 }
 
 static void drop_all(struct tensor **tensors, size_t count)
@@ -228,12 +212,8 @@ KERNEL(kernel_if)
     struct tensor **outputs = zeroed_scratch(args, branch->output_count, sizeof *outputs, err);
     TRY(allocated(outputs));
     enum status status = args->run_body(args->interpreter, branch, NULL, outputs, err);
-    for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++) {
-        struct tensor *tensor = outputs[i];
-        outputs[i] = NULL;
-        status = hand_over(args, i, tensor, err);
-    }
-    drop_all(outputs, branch->output_count);
+    for (size_t i = 0; i < branch->output_count && status == STATUS_OK; i++)
+        hand_over(args, i, outputs[i]);
     return status;
 }
 
@@ -364,14 +344,12 @@ static enum status iteration_run(struct iteration *it, struct error *err)
 }
 
 /* Makes the states the node's first outputs. */
-static enum status finish_states(struct iteration *it, struct error *err)
+static void finish_states(struct iteration *it)
 {
     for (size_t i = 0; i < it->states; i++) {
-        struct tensor *state = it->in[it->first_input + i];
+        hand_over(it->args, i, it->in[it->first_input + i]);
         it->in[it->first_input + i] = NULL;
-        TRY(hand_over(it->args, i, state, err));
     }
-    return STATUS_OK;
 }
 
 static bool is_wanted(const struct iteration *it, size_t collection)
@@ -389,7 +367,8 @@ static enum status finish_collection(struct iteration *it, size_t i, int64_t axi
     TRY(declared_item(it->body->outputs[it->first_output + it->states + i], &it->collections[i],
                       err));
     TRY(collection_tensor(it->args, &it->collections[i], axis, prepends, &tensor, err));
-    return hand_over(it->args, it->states + i, tensor, err);
+    hand_over(it->args, it->states + i, tensor);
+    return STATUS_OK;
 }
 
 /* ---- Loop ---- */
@@ -441,7 +420,7 @@ static enum status run_loop(struct iteration *it, struct error *err)
         /* Without the input cond, the body's condition is ignored. */
         goes_on = !condition || next;
     }
-    TRY(finish_states(it, err));
+    finish_states(it);
     for (size_t i = 0; i < it->collected; i++)
         TRY(finish_collection(it, i, 0, false, err));
     return STATUS_OK;
@@ -553,7 +532,7 @@ static enum status run_scan(struct scan_state *scan, struct error *err)
         TRY(feed_items(scan, 0, step, length, err));
         TRY(iteration_run(it, err));
     }
-    TRY(finish_states(it, err));
+    finish_states(it);
     for (size_t i = 0; i < it->collected; i++)
         TRY(finish_collection(it, i, list_entry(node, "scan_output_axes", i),
                               list_entry(node, "scan_output_directions", i) != 0, err));
@@ -626,7 +605,7 @@ static enum status finish_batches(struct scan_state *scan, struct collection *st
         tensor_unref(tensor);
         if (status != STATUS_OK)
             return status;
-        TRY(hand_over(it->args, i, shaped, err));
+        hand_over(it->args, i, shaped);
     }
     return STATUS_OK;
 }

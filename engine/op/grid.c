@@ -286,29 +286,10 @@ static void fill_grid(const double *theta, double *grid, const int64_t *extent, 
     }
 }
 
-/* Creates the output [N, out …, spatial] with the size in the input. */
-static enum status make_grid_output(const struct kernel_args *args, struct error *err)
-{
-    const struct tensor *theta = args->in[0], *size = args->in[1];
-    size_t count = shape_count(&size->shape);
-    int64_t spatial = theta->shape.dims[1];
-    if (count != (size_t)spatial + 2 || (spatial != 2 && spatial != 3))
-        return error_set(err, STATUS_SHAPE, "size has %zu numbers, expected %lld", count,
-                         (long long)spatial + 2);
-    struct shape out = {.rank = (int)spatial + 2};
-    out.dims[0] = theta->shape.dims[0];
-    for (int i = 1; i <= spatial; i++)
-        out.dims[i] = tensor_int(size, (size_t)i + 1);
-    out.dims[spatial + 1] = spatial;
-    return kernel_output(args, 0, theta->dtype, &out, err);
-}
-
 KERNEL(kernel_affine_grid)
 {
     const double *theta;
     double *grid;
-    if (!*args->out[0])
-        TRY(make_grid_output(args, err));
     const struct shape *out = &(*args->out[0])->shape;
     int spatial = out->rank - 2;
     int64_t extent[3] = {1, 1, 1};

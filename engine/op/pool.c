@@ -380,29 +380,6 @@ KERNEL(kernel_global_pool)
 
 /* ---- MaxUnpool ---- */
 
-static enum status unpool_output(const struct kernel_args *args, const struct shape *addressed,
-                                 struct tensor **ret, struct error *err)
-{
-    if (!*args->out[0]) {
-        struct shape wanted = *addressed;
-        const struct tensor *shape = kernel_input(args, 2);
-        if (shape && shape_count(&shape->shape) != (size_t)wanted.rank)
-            return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d",
-                             shape_count(&shape->shape), wanted.rank);
-        for (int i = 0; shape && i < wanted.rank; i++)
-            wanted.dims[i] = tensor_int(shape, (size_t)i);
-        TRY(kernel_output(args, 0, args->in[0]->dtype, &wanted, err));
-    }
-    *ret = *args->out[0];
-    bool fits = (*ret)->shape.rank == addressed->rank;
-    for (int i = 0; fits && i < addressed->rank; i++)
-        fits = (*ret)->shape.dims[i] >= addressed->dims[i];
-    if (!fits)
-        return error_set(err, STATUS_SHAPE,
-                         "output_shape is smaller than what strides and kernel_shape give");
-    return STATUS_OK;
-}
-
 /* The position in `wider` of element `at` of `shape`, aligned at the origin. */
 static size_t widen(const struct shape *shape, const struct shape *wider, size_t at)
 {
@@ -420,11 +397,10 @@ KERNEL(kernel_max_unpool)
     const struct tensor *x = args->in[0];
     const int64_t *indices = args->in[1]->data;
     struct shape addressed;
-    struct tensor *y = NULL;
+    struct tensor *y = *args->out[0]; /* at least as large as `addressed` */
     size_t room;
     TRY(unpool_shape_init(args->node, &x->shape, &addressed, err));
     TRY(shape_check(&addressed, x->dtype, &room, NULL, err));
-    TRY(unpool_output(args, &addressed, &y, err));
     size_t count = shape_count(&x->shape), size = dtype_size(x->dtype);
     bool wider = !shape_equal(&addressed, &y->shape);
     zero_bytes(y->data, y->bytes);

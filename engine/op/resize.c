@@ -606,18 +606,7 @@ KERNEL(kernel_resize)
         operands[i - 1] = args->in[i];
     TRY(resize_plan_from(node, &args->in[0]->shape, operands[0], operands[1], operands[2], &plan,
                          err));
-    struct shape out = {.rank = plan.rank};
-    for (int i = 0; i < plan.rank; i++)
-        out.dims[i] = plan.axis[i].out;
-    if (!*args->out[0])
-        TRY(kernel_output(args, 0, args->in[0]->dtype, &out, err));
-    struct tensor *y = *args->out[0];
-    if (!shape_equal(&y->shape, &out)) {
-        char left[SHAPE_TEXT], right[SHAPE_TEXT];
-        return error_set(err, STATUS_SHAPE, "the output is %s, but was planned as %s",
-                         shape_text(&out, left), shape_text(&y->shape, right));
-    }
-    return resize_by_plan(args, &plan, y, err);
+    return resize_by_plan(args, &plan, *args->out[0], err);
 }
 
 const struct op_info ops_resize[] = {
