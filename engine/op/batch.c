@@ -127,6 +127,12 @@ int batch_beside_matmul(const struct node *node, size_t i, int axis)
     return rank < 3 ? BATCH_OTHER : aligned < rank - 2 ? aligned : BATCH_WHOLE;
 }
 
+int batch_same(const struct node *node, size_t i, int axis)
+{
+    (void)node, (void)i;
+    return axis;
+}
+
 int batch_beside_shape(const struct node *node, size_t i, int axis)
 {
     (void)node, (void)axis;

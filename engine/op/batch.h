@@ -67,6 +67,8 @@ int batch_of_concat(const struct node *node, const int *axes);
 /* The axis of input i that is aligned with the output's axis, counted from the last; negative if
  * there is none. */
 int batch_aligned(const struct node *node, size_t i, int axis);
+/* The images' axis is that of the outputs. */
+int batch_same(const struct node *node, size_t i, int axis);
 /* For operators whose operand 1 gives the result's shape. */
 int batch_beside_shape(const struct node *node, size_t i, int axis);
 /* The attribute `axis`, counted from 0, for input 0. */

@@ -53,12 +53,6 @@ enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 /* Gives output 0 the dtype and shape of input 0. Its dtype must be one of `dtypes` (operands.h). */
 enum status infer_like(struct node *node, unsigned dtypes, struct error *err) MUST_USE;
 
-/* Reads the contents of integer input i (axes, shape, pads, …) into ret[max]. *ret_known is false
- * if the contents are not known yet. If it is true, *ret_count is 0 for an omitted or empty input.
- * STATUS_SHAPE for anything but an integer tensor of rank <= 1 with at most `max` elements. */
-enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
-                       size_t *ret_count, bool *ret_known, struct error *err) MUST_USE;
-
 /* Spatial attributes of Conv, pools …: kernel, strides, pads (begin…, end…), dilations, auto_pad
  * worked out for the given input extents. Inference and all kernels share them. */
 struct window {

@@ -271,12 +271,6 @@ static int scatter_elements_axis(const struct node *node, const int *axes)
     return axis != batch_attribute_axis(node, 0) ? axis : BATCH_MIXES;
 }
 
-static int scatter_elements_beside(const struct node *node, size_t i, int axis)
-{
-    (void)node, (void)i;
-    return axis;
-}
-
 static int one_hot_axis(const struct node *node, const int *axes)
 {
     const int64_t axis = node_int(node, "axis", -1);
@@ -673,7 +667,7 @@ const struct op_info ops_index[] = {
     OP_ROW(GATHER_ND, 11, 2, 2, OP_PLAIN, "batch_dims:int", gather_nd,
            BATCH(gather_nd_axis, gather_nd_beside)),
     OP_ROW(SCATTER_ELEMENTS, 11, 3, 3, OP_PLAIN, "axis:int reduction:string", scatter_elements,
-           BATCH(scatter_elements_axis, scatter_elements_beside)),
+           BATCH(scatter_elements_axis, batch_same)),
     OP_ROW(SCATTER_ND, 11, 3, 3, OP_PLAIN, "reduction:string", scatter_nd, &batch_mixes),
     OP_ROW(ONE_HOT, 9, 3, 3, OP_PLAIN, "axis:int", one_hot, BATCH(one_hot_axis, NULL)),
     OP_ROW(NON_ZERO, 9, 1, 1, OP_DATA_SHAPE, NULL, non_zero, &batch_mixes),

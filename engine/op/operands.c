@@ -72,33 +72,6 @@ enum status infer_unknown(struct node *node, size_t i, enum dtype dtype)
     return STATUS_OK;
 }
 
-enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
-                       size_t *ret_count, bool *ret_known, struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    *ret_count = 0;
-    *ret_known = true;
-    if (!value)
-        return STATUS_OK;
-    char text[SHAPE_TEXT];
-    if (dtype_is_float(value->dtype) || value->dtype == DTYPE_BOOL || value->dtype == DTYPE_NONE ||
-        value->shape.rank > 1)
-        return error_set(err, STATUS_SHAPE,
-                         "input %zu is a %s tensor of shape %s, expected a list of integers", i,
-                         dtype_name(value->dtype), shape_text(&value->shape, text));
-    size_t count = shape_count(&value->shape);
-    if (count > max)
-        return error_set(err, STATUS_SHAPE, "input %zu holds %zu numbers, expected at most %zu", i,
-                         count, max);
-    *ret_known = value->known != NULL;
-    if (!value->known)
-        return STATUS_OK;
-    for (size_t k = 0; k < count; k++)
-        ret[k] = tensor_int(value->known, k);
-    *ret_count = count;
-    return STATUS_OK;
-}
-
 enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
 {
     const struct value *x = node->inputs[0];

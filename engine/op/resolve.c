@@ -4,6 +4,7 @@
  * are bounded first. */
 #include "engine/op/resolve.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -49,10 +50,26 @@ enum status resolve_list(const struct tensor *list, const char *what, int64_t *r
     if (count > max)
         return error_set(err, STATUS_SHAPE, "%s holds %zu numbers, expected at most %zu", what,
                          count, max);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; list->data && i < count; i++)
         ret[i] = tensor_int(list, i);
     *ret_count = count;
     return STATUS_OK;
+}
+
+enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
+                       size_t *ret_count, bool *ret_known, struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    const struct tensor *list = value ? value->known : NULL;
+    struct tensor unread; /* has what is known of the operand before its contents */
+    char what[32];
+    snprintf(what, sizeof what, "input %zu", i);
+    *ret_known = !value || list;
+    if (!*ret_known) {
+        unread = (struct tensor){.dtype = value->dtype, .shape = value->shape};
+        list = &unread;
+    }
+    return resolve_list(list, what, ret, max, ret_count, err);
 }
 
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,
@@ -286,78 +303,18 @@ static enum status pad_axis(const struct shape *data, int axis, struct padding *
     return STATUS_OK;
 }
 
-static enum status resolve_pad(const struct node *node, const struct shape *data,
-                               const struct tensor *const *operands, struct padding *ret,
-                               struct error *err)
+/* Half, rounded down as ONNX specifies: cropping starts at floor(difference / 2), padding adds the
+ * odd element at the end. */
+static enum status center_axis(const struct shape *data, int axis, int64_t wanted,
+                               struct padding *ret, struct error *err)
 {
-    int64_t pads[2 * TENSOR_MAX_RANK], axes[TENSOR_MAX_RANK];
-    size_t count, axis_count = 0;
-    TRY(resolve_list(operands[1], "pads", pads, COUNT_OF(pads), &count, err));
-    if (node->input_count > 3)
-        TRY(resolve_list(operands[3], "axes", axes, TENSOR_MAX_RANK, &axis_count, err));
-    bool some = node->input_count > 3 && operands[3];
-    if (!some) {
-        axis_count = (size_t)data->rank;
-        for (int i = 0; i < data->rank; i++)
-            axes[i] = i;
-    }
-    if (count != 2 * axis_count)
-        return error_set(err, STATUS_SHAPE, "%zu pads for %zu axes, expected two per axis", count,
-                         axis_count);
-    unsigned mask;
-    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
-    memset(ret, 0, sizeof *ret);
-    int mode;
-    TRY(infer_word(node, "mode", "constant reflect edge wrap", &mode, err));
-    ret->mode = (enum pad_mode)mode;
-    ret->out = *data;
-    for (size_t i = 0; i < axis_count; i++) {
-        int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
-        ret->begin[axis] = pads[i];
-        ret->end[axis] = pads[i + axis_count];
-        TRY(pad_axis(data, axis, ret, err));
-    }
-    return STATUS_OK;
-}
-
-/* half, rounded down as ONNX specifies: cropping starts at floor(difference / 2), padding adds the
- * odd element at the end */
-static enum status resolve_center(const struct node *node, const struct shape *data,
-                                  const struct tensor *const *operands, struct padding *ret,
-                                  struct error *err)
-{
-    int64_t wanted[TENSOR_MAX_RANK], all[TENSOR_MAX_RANK];
-    size_t count, axis_count;
-    TRY(resolve_list(operands[1], "shape", wanted, TENSOR_MAX_RANK, &count, err));
-    const int64_t *axes = node_ints(node, "axes", &axis_count);
-    if (!node_attr(node, "axes")) {
-        for (int i = 0; i < data->rank; i++)
-            all[i] = i;
-        axes = all;
-        axis_count = (size_t)data->rank;
-    }
-    if (count != axis_count)
-        return error_set(err, STATUS_SHAPE, "%zu extents for %zu axes", count, axis_count);
-    unsigned mask;
-    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
-    memset(ret, 0, sizeof *ret);
-    ret->mode = PAD_CONSTANT;
-    ret->out = *data;
-    for (size_t i = 0; i < count; i++) {
-        int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
-        int64_t n = data->dims[axis];
-        if (wanted[i] < 0)
-            return error_set(err, STATUS_SHAPE, "the requested extent of axis %d is %lld", axis,
-                             (long long)wanted[i]);
-        if (wanted[i] >= n) {
-            ret->begin[axis] = (wanted[i] - n) / 2;
-            ret->end[axis] = wanted[i] - n - ret->begin[axis];
-        } else {
-            ret->begin[axis] = -((n - wanted[i]) / 2);
-            ret->end[axis] = wanted[i] - n - ret->begin[axis];
-        }
-        ret->out.dims[axis] = wanted[i];
-    }
+    const int64_t n = data->dims[axis];
+    if (wanted < 0)
+        return error_set(err, STATUS_SHAPE, "the requested extent of axis %d is %lld", axis,
+                         (long long)wanted);
+    ret->begin[axis] = wanted >= n ? (wanted - n) / 2 : -((n - wanted) / 2);
+    ret->end[axis] = wanted - n - ret->begin[axis];
+    ret->out.dims[axis] = wanted;
     return STATUS_OK;
 }
 
@@ -365,8 +322,40 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct padding *ret,
                             struct error *err)
 {
-    return node->op == OP_PAD ? resolve_pad(node, data, operands, ret, err)
-                              : resolve_center(node, data, operands, ret, err);
+    const bool pads = node->op == OP_PAD; /* two numbers for each axis, else its extent */
+    int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
+    size_t count, axis_count;
+    const int64_t *axes = node_ints(node, "axes", &axis_count);
+    TRY(resolve_list(operands[1], pads ? "pads" : "shape", numbers, COUNT_OF(numbers), &count,
+                     err));
+    if (pads && node->input_count > 3 && operands[3]) {
+        TRY(resolve_list(operands[3], "axes", list, TENSOR_MAX_RANK, &axis_count, err));
+        axes = list;
+    } else if (!node_attr(node, "axes")) {
+        axis_count = (size_t)data->rank;
+        for (int i = 0; i < data->rank; i++)
+            list[i] = i;
+        axes = list;
+    }
+    if (count != (pads ? 2 * axis_count : axis_count))
+        return error_set(err, STATUS_SHAPE, "%zu %s for %zu axes, expected %s per axis", count,
+                         pads ? "pads" : "extents", axis_count, pads ? "two" : "one");
+    unsigned mask;
+    TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
+    int mode;
+    TRY(infer_word(node, "mode", "constant reflect edge wrap", &mode, err));
+    *ret = (struct padding){.mode = (enum pad_mode)mode, .out = *data};
+    for (size_t i = 0; i < axis_count; i++) {
+        const int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
+        if (!pads) {
+            TRY(center_axis(data, axis, numbers[i], ret, err));
+            continue;
+        }
+        ret->begin[axis] = numbers[i];
+        ret->end[axis] = numbers[i + axis_count];
+        TRY(pad_axis(data, axis, ret, err));
+    }
+    return STATUS_OK;
 }
 
 /* ---- reductions ---- */

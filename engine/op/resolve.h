@@ -28,6 +28,12 @@ bool resolve_known(const struct node *node, size_t first, const struct tensor **
 enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
                          size_t *ret_count, struct error *err) MUST_USE;
 
+/* Reads the contents of integer input i (axes, shape, pads, …) into ret[max]. *ret_known is false
+ * if the contents are not known yet. If it is true, *ret_count is 0 for an omitted or empty input.
+ * STATUS_SHAPE for anything but an integer tensor of rank <= 1 with at most `max` elements. */
+enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
+                       size_t *ret_count, bool *ret_known, struct error *err) MUST_USE;
+
 /* Converts axes to a bit mask over 0 … rank-1. STATUS_SHAPE for an axis out of range, or a repeated
  * axis when `unique`. */
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,

@@ -474,12 +474,6 @@ static int trilu_axis(const struct node *node, const int *axes)
     return axis < node->inputs[0]->shape.rank - 2 ? axis : BATCH_MIXES;
 }
 
-static int concat_beside(const struct node *node, size_t i, int axis)
-{
-    (void)node, (void)i;
-    return axis;
-}
-
 KERNEL(kernel_constant)
 {
     struct tensor *out = *args->out[0];
@@ -793,7 +787,7 @@ const struct op_info ops_shape[] = {
     OP_ROW(TRANSPOSE, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", transpose,
            BATCH(transpose_axis, NULL)),
     OP_ROW(CONCAT, 1, 1, OP_VARIADIC, OP_PLAIN, "axis:int", concat,
-           BATCH(batch_of_concat, concat_beside)),
+           BATCH(batch_of_concat, batch_same)),
     {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
      infer_split, &batch_beside_first, work_elements, kernel_split},
     OP_ROW(SLICE, 10, 3, 5, OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice,

@@ -177,7 +177,6 @@ static bool leads_to_product(const struct value *value)
             break;
         case OP_DIV:
         case OP_RESHAPE:
-        case OP_IDENTITY:
             value = node->inputs[0];
             break;
         default:
@@ -210,8 +209,6 @@ static struct value *pass_score_node(struct match *m, struct node *node)
     case OP_SQUEEZE:
     case OP_UNSQUEEZE:
         return keeps_matrices(&node->inputs[0]->shape, y) ? node->inputs[0] : NULL;
-    case OP_IDENTITY:
-        return node->inputs[0];
     case OP_MUL:
     case OP_DIV:
         i = node->op == OP_DIV ? 0 : scores_operand(node);
@@ -370,9 +367,8 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
     for (;;) {
         const struct node *node = edit_only_reader(m->edit, m->result);
         struct access_map map;
-        if (!node ||
-            (node->op != OP_TRANSPOSE && node->op != OP_RESHAPE && node->op != OP_SQUEEZE &&
-             node->op != OP_UNSQUEEZE && node->op != OP_FLATTEN && node->op != OP_IDENTITY))
+        if (!node || (node->op != OP_TRANSPOSE && node->op != OP_RESHAPE &&
+                      node->op != OP_SQUEEZE && node->op != OP_UNSQUEEZE && node->op != OP_FLATTEN))
             break;
         if (node->inputs[0] != m->result || !view_through(&view, node, node->outputs[0], false) ||
             !invert(&view, groups, &map))
@@ -398,10 +394,6 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
     for (int i = 0; i < 4; i++) {
         const struct node *reader = edit_only_reader(m->edit, p);
         size_t count;
-        if (reader && reader->op == OP_IDENTITY) {
-            p = reader->outputs[0];
-            continue;
-        }
         if (reader && reader->op == OP_TRANSPOSE && !*ret_transposed) {
             const int64_t *perm = node_ints(reader, "perm", &count);
             const int rank = p->shape.rank;

@@ -348,24 +348,21 @@ void tensor_unref(struct tensor *tensor)
     free(tensor);
 }
 
+#define INTEGER_AT(name, type)                                                                     \
+    case DTYPE_##name:                                                                             \
+        return ((const type *)tensor->data)[i];
+
 int64_t tensor_int(const struct tensor *tensor, size_t i)
 {
     switch (tensor->dtype) {
-    case DTYPE_U8:
-    case DTYPE_BOOL:
-        return ((const uint8_t *)tensor->data)[i];
-    case DTYPE_I8:
-        return ((const int8_t *)tensor->data)[i];
-    case DTYPE_U16:
-        return ((const uint16_t *)tensor->data)[i];
-    case DTYPE_I16:
-        return ((const int16_t *)tensor->data)[i];
-    case DTYPE_I32:
-        return ((const int32_t *)tensor->data)[i];
-    case DTYPE_U32:
-        return ((const uint32_t *)tensor->data)[i];
-    case DTYPE_I64:
-        return ((const int64_t *)tensor->data)[i];
+        INTEGER_AT(U8, uint8_t)
+        INTEGER_AT(BOOL, uint8_t)
+        INTEGER_AT(I8, int8_t)
+        INTEGER_AT(U16, uint16_t)
+        INTEGER_AT(I16, int16_t)
+        INTEGER_AT(I32, int32_t)
+        INTEGER_AT(U32, uint32_t)
+        INTEGER_AT(I64, int64_t)
     case DTYPE_U64: {
         uint64_t value = ((const uint64_t *)tensor->data)[i];
         return value > INT64_MAX ? INT64_MAX : (int64_t)value;
@@ -376,9 +373,7 @@ int64_t tensor_int(const struct tensor *tensor, size_t i)
             return 0;
         if (value >= 9223372036854775808.0)
             return INT64_MAX;
-        if (value <= -9223372036854775808.0)
-            return INT64_MIN;
-        return (int64_t)value;
+        return value <= -9223372036854775808.0 ? INT64_MIN : (int64_t)value;
     }
     }
 }
