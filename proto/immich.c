@@ -14,15 +14,17 @@
 
 /* ---- entries ---- */
 
-/* A task, and the two types of model that it may name. */
+/* A task, the two types of model that it may name, and the form of the first one's answer. */
 struct immich_task {
     const char *name, *first, *second;
-    const struct dialect *dialect;
+    const struct dialect *dialect, *first_alone;
 };
 
+static const struct dialect face_boxes, line_boxes;
+
 static const struct immich_task tasks[] = {
-    {"facial-recognition", "detection", "recognition", &dialect_immich_faces},
-    {"ocr", "detection", "recognition", &dialect_immich_text},
+    {"facial-recognition", "detection", "recognition", &dialect_immich_faces, &face_boxes},
+    {"ocr", "detection", "recognition", &dialect_immich_text, &line_boxes},
     {"clip", "visual", "textual", &dialect_immich_clip}};
 
 /* Cleans a name as Immich does for the folders of its cache. False: it is empty or too long. */
@@ -84,6 +86,16 @@ static const char *find_language(const char *language)
     return "eng_Latn";
 }
 
+/* Names the detector of a pipeline instead: the prefix of a language is the reader's. */
+static void use_detector(const struct immich_task *task, struct immich_entry *ret)
+{
+    const char *dashes = task->first_alone == &line_boxes ? strstr(ret->model, "__") : NULL;
+    char name[sizeof ret->model];
+    snprintf(name, sizeof name, "%.100s.detection", dashes ? dashes + 2 : ret->model);
+    memcpy(ret->model, name, sizeof name);
+    ret->dialect = task->first_alone;
+}
+
 static enum status read_task(const struct immich_task *task, const cJSON *json,
                              struct immich_entries *all, struct error *err)
 {
@@ -111,8 +123,10 @@ static enum status read_task(const struct immich_task *task, const cJSON *json,
         all->refusal = "clip's textual cannot be combined with another type or task";
     else if (!is_clip && !first)
         all->refusal = "recognition depends on the output of detection, which is not in `entries`";
-    else if (!is_clip && (!second || strcmp(ret->model, other) != 0))
-        all->refusal = "detection and recognition go together, and name the same model";
+    else if (!is_clip && second && strcmp(ret->model, other) != 0)
+        all->refusal = "detection and recognition must name the same model";
+    else if (!is_clip && !second)
+        use_detector(task, ret);
     return STATUS_OK;
 }
 
@@ -123,6 +137,9 @@ static enum status read_root(const cJSON *root, struct immich_entries *ret, stru
         if (cJSON_IsObject(task))
             TRY(read_task(&tasks[i], task, ret, err));
     }
+    for (size_t i = 0; ret->count > 1 && i < ret->count; i++)
+        if (ret->list[i].dialect == &face_boxes || ret->list[i].dialect == &line_boxes)
+            ret->refusal = "detection without recognition cannot be combined with another task";
     return cJSON_IsObject(root) && ret->count && (size_t)cJSON_GetArraySize(root) == ret->count
                ? STATUS_OK
                : error_set(err, STATUS_INVALID,
@@ -222,6 +239,47 @@ static char *write_lines(const struct predict_answer *answer)
     return finish_with_size(&w, image);
 }
 
+/* Adds the points of all boxes, a list for each; `corners`: instead the corners x1, y1, x2, y2. */
+static void write_places(struct writer *w, json_node *parent, const char *key,
+                         const struct answer_image *image, bool corners)
+{
+    json_node *list = write_array(w, parent, key);
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        const struct answer_prediction *found = &image->predictions[i];
+        json_node *entry = write_array(w, list, NULL);
+        for (size_t k = 0; corners && k < 4; k++)
+            write_float(w, entry, NULL, rintf(found->box[k]));
+        for (size_t k = 0; !corners && k < found->point_count; k++)
+            write_floats(w, entry, NULL, (const float[]){found->points[k].x, found->points[k].y},
+                         2);
+    }
+}
+
+/* Answers `detection` without `recognition`. */
+static char *write_boxes(const struct predict_answer *answer, bool are_faces)
+{
+    const struct answer_image *image = &answer->images[0];
+    struct writer w = {.root = write_root()};
+    json_node *all = write_object(&w, w.root, are_faces ? "facial-recognition" : "ocr");
+    write_places(&w, all, "boxes", image, are_faces);
+    json_node *scores = write_array(&w, all, "scores");
+    for (size_t i = 0; i < image->prediction_count; i++)
+        write_float(&w, scores, NULL, image->predictions[i].probability);
+    if (are_faces)
+        write_places(&w, all, "landmarks", image, false);
+    return finish_with_size(&w, image);
+}
+
+static char *write_face_boxes(const struct predict_answer *answer)
+{
+    return write_boxes(answer, true);
+}
+
+static char *write_line_boxes(const struct predict_answer *answer)
+{
+    return write_boxes(answer, false);
+}
+
 char *immich_join(char *first, char *second)
 {
     /* Of both answers the second one's size of the picture stays. No colon follows a text. */
@@ -257,3 +315,9 @@ const struct dialect dialect_immich_text = {
     IMMICH, .kinds = 1u << ANSWER_BOXES,
     .takes = "for ocr a pipeline of a text detector and a model that reads lines",
     .takes_pipelines = true, .write = write_lines};
+static const struct dialect face_boxes = {IMMICH, .kinds = 1u << ANSWER_BOXES,
+                                          .takes = "for facial-recognition a face detector",
+                                          .write = write_face_boxes};
+static const struct dialect line_boxes = {IMMICH, .kinds = 1u << ANSWER_BOXES,
+                                          .takes = "for ocr a text detector",
+                                          .write = write_line_boxes};

@@ -183,6 +183,8 @@ static enum status read_own(cJSON *root, const struct predict_json_limits *limit
             if (!cJSON_IsString(member))
                 return error_set(err, STATUS_INVALID, "\"model\" must be a string");
             request->model = member->valuestring;
+        } else if (!strcmp(member->string, "track") && !cJSON_IsString(member)) {
+            return error_set(err, STATUS_INVALID, "\"track\" must be a string, a camera's name");
         } else {
             TRY(read_parameter(member, request, err));
         }

@@ -141,8 +141,12 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
     if (is_paddle && outputs[1].count != 1)
         return task_rows_wrong(&outputs[1], "the count of boxes", err);
     size_t count = (size_t)rows->shape.dims[0];
-    if (is_paddle && outputs[1].data[0] >= 0 && outputs[1].data[0] < (float)count)
-        count = (size_t)outputs[1].data[0];
+    const float said = is_paddle ? outputs[1].data[0] : (float)count;
+    if (!(said >= 0 && said <= (float)count)) /* NaN, too */
+        return error_set(err, STATUS_INVALID,
+                         "the model says that it found %g boxes, but its output has %zu rows",
+                         (double)said, count);
+    count = is_paddle ? (size_t)said : count;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + columns * i, *box = is_paddle ? row + 2 : row;
         struct detection found =

@@ -102,6 +102,9 @@ class Answers(Apps):
     def test_plates(self):
         self.start()
         answer = self.post("alpr", self.IMAGE)
+        kind, body = multipart([self.IMAGE])
+        older = self.server.request("POST", "/v1/image/alpr", body, {"Content-Type": kind})  # Viseron's path
+        self.assertEqual((older.status, older.json()["predictions"]), (200, answer["predictions"]))
         self.assertEqual((answer["success"], answer["count"], answer["command"], answer["code"]), (True, 3, "alpr", 200))
         first = answer["predictions"][0]
         self.assertAlmostEqual(first.pop("confidence"), .9, places=5)

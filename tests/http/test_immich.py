@@ -171,6 +171,28 @@ class Answers(ImmichCase):
                          [len(fewer["text"])] * 4)
         self.assertEqual(self.ask(task, flat_png(255, 64))["ocr"], {"text": [], "box": [], "boxScore": [], "textScore": []})
 
+    def test_detection_alone(self):
+        """The service's own form of a detector's answer: pixels, and points of faces; of text without the picture."""
+        self.start()
+        photo, page = immich_models.picture(640, 480), immich_models.page(1000, 736)
+        for task, picture, points in ((faces(), photo, "landmarks"), (lines(), page, "boxes")):
+            (name, types), = task.items()
+            both = self.ask(task, picture)[name]
+            answer = self.ask({name: {"detection": types["detection"]}}, picture)
+            found = answer[name]
+            self.assertEqual((answer["imageHeight"], len(found["boxes"])), (480 if name != "ocr" else 736, len(found["scores"])))
+            self.assertEqual({len(place) for place in found[points]}, {5 if points == "landmarks" else 4})
+            if points == "landmarks":
+                self.assertEqual(sorted(found), ["boxes", "landmarks", "scores"])
+                self.assertEqual(found["boxes"], [list(face["boundingBox"].values()) for face in both])
+                self.assertEqual(found["scores"], [face["score"] for face in both])
+            else:
+                self.assertEqual(sorted(found), ["boxes", "scores"])
+                flat = [v / side for box in found["boxes"] for point in box for v, side in zip(point, (1000, 736))]
+                self.assertTrue({round(v, 5) for v in both["box"]} <= {round(v, 5) for v in flat})
+        for others in (clip(), lines()):
+            self.refuse(400, "cannot be combined", {**others, "facial-recognition": {"detection": {"modelName": FACES}}}, photo)
+
     def test_several_tasks(self):
         """Immich's service runs all tasks of a form on its picture, and answers them in one object."""
         self.start("--response-cache", "8M")
@@ -256,7 +278,6 @@ class Errors(ImmichCase):
         self.refuse(400, "takes a `text`", clip("textual"), picture)
         self.refuse(400, "depends on the output of detection",
                     {"facial-recognition": {"recognition": {"modelName": FACES}}}, picture)
-        self.refuse(400, "go together", {"facial-recognition": {"detection": {"modelName": FACES}}}, picture)
         self.refuse(400, "the same model", pair("facial-recognition", FACES, second="another"), picture)
         self.refuse(400, "combined with another type", {"clip": {**clip()["clip"], **clip("textual")["clip"]}}, picture)
         self.refuse(404, "no-such-model", clip(name="no-such-model"), picture)

@@ -187,7 +187,8 @@ class Detection(Tasks):
         self.assertEqual(scores(classes="0"), [.55])
         for more, what in (({"confidence": 2}, "confidence"), ({"confidence": "high"}, "confidence"),
                            ({"iou": None}, "iou"), ({"classes": ["a bird"]}, "'a bird'"), ({"classes": []}, "classes"),
-                           ({"treshold": .5}, "unknown parameter 'treshold'"), ({"max_detections": 1.5}, "max_detections"),
+                           ({"treshold": .5}, "unknown parameter 'treshold'"),
+                           ({"confidense": .5}, "did you mean 'confidence'?"), ({"max_detections": 1.5}, "max_detections"),
                            ({f"p{i}": 1 for i in range(20)}, "more than 16 parameters")):
             with self.subTest(more):
                 answer = self.ask(photo=json.dumps({"image": image, **more}).encode(), status=400,

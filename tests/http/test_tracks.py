@@ -104,6 +104,15 @@ class Tracks(FolderCase):
         self.assertEqual(self.post([], "track=" + "n" * 64)["predictions"], [])
         for name in ("", "a%20b", "n" * 65, "caf%C3%A9", "%2B"):
             self.refused(f"track={name}", "track is '", "name of 1 to 64 letters")
+        kind, form = multipart([("image", "a.png", body)])
+        for path in ("/v1/vision/detection", "/v1/vision/custom/cars"):
+            answer = self.server.predict(form, path + "?track=yard", {"Content-Type": kind})
+            self.assertEqual(answer.status, 400, path)
+            self.assertIn("have no track_id; POST the photo to /predict", str(answer.json()))
+        for track in (1.5, 7, True, ["yard"]):
+            answer = self.server.predict(json.dumps({"image": {"b64": base64.b64encode(body).decode()}, "track": track}),
+                                         headers={"Content-Type": "application/json"})
+            self.assertEqual((answer.status, answer.json()["error"]), (400, '"track" must be a string, a camera\'s name'))
 
     def test_photos_of_a_request_are_frames_in_their_order(self):
         self.start()

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/utf8.h"
 #include "proto/picture_text.h"
 #include "server/answers/describe.h"
@@ -102,13 +103,31 @@ static const struct {
                   {"size", set_size},   {"truncate", set_truncate}, {"prompt", set_prompt},
                   {"keep_alive", NULL}}; /* request_limits_read() reads it */
 
+static const char *const parameter_names[] = {
+    "model",      "format",  "size",      "keep_alive",    "top_k",  "confidence",
+    "iou",        "classes", "masks",     "agnostic",      "track",  "slices",
+    "overlap",    "merge",   "normalize", "labels",        "prompt", "truncate",
+    "dimensions", "points",  "box",       "max_detections"};
+
 static bool predict_has_parameter(const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(parameters); i++)
-        if (!strcmp(name, parameters[i].name))
+    for (size_t i = 0; i < COUNT_OF(parameter_names); i++)
+        if (!strcmp(name, parameter_names[i]))
             return true;
-    return slices_is_parameter(name) || request_prompt_is(name) || task_option_is(name) ||
-           !strcmp(name, "labels");
+    return false;
+}
+
+static enum status refuse_parameter(const char *name, struct error *err)
+{
+    const char *near = text_nearest(name, parameter_names, COUNT_OF(parameter_names));
+    return error_set(
+        err, STATUS_INVALID,
+        "unknown parameter '%.60s'; %s%s%s/predict takes model, format and size; for classifiers "
+        "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
+        "track, slices, overlap and merge; for segmenters classes and masks; for embedding "
+        "models normalize and dimensions; for models of photos and texts labels, prompt and "
+        "truncate; for SAM points and box",
+        name, near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
 }
 
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
@@ -116,14 +135,7 @@ static enum status set_parameter(struct predict_work *work, const char *name, co
 {
     char value[sizeof work->classes];
     if (!predict_has_parameter(name))
-        return error_set(
-            err, STATUS_INVALID,
-            "unknown parameter '%.60s'; /predict takes model, format and size; for classifiers "
-            "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
-            "track, slices, overlap and merge; for segmenters classes and masks; for embedding "
-            "models normalize and dimensions; for models of photos and texts labels, prompt and "
-            "truncate; for SAM points and box",
-            name);
+        return refuse_parameter(name, err);
     if (!strcmp(name, "labels"))
         return request_labels_read(&work->labels, text, size, err);
     if (size >= sizeof value || memchr(text, '\0', size))
@@ -149,12 +161,18 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the path's API. Other parameters of that API are ignored. */
+/* Sets a parameter by its name in the path's API. Other parameters of that API are ignored, except
+ * track, because an answer without track_id would look as if nothing had been followed. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
     char given[sizeof work->classes], room[32];
     const char *value;
+    if (dialect && !strcmp(name, "track"))
+        return error_set(err, STATUS_INVALID,
+                         "answers of %s have no track_id; POST the photo to /predict to follow "
+                         "objects with track",
+                         dialect->name);
     if (!dialect || !dialect->parameters)
         return set_parameter(work, name, text, size, err);
     const char *own = dialect_parameter(dialect, name, "", room, &value);

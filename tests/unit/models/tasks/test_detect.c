@@ -577,13 +577,13 @@ Test(detect, yolo_nas)
     detections_done(&found);
 }
 
-/* Rows after the count, or without a class, are none; a count beyond the rows reads no further. */
+/* Rows after the count, or without a class, are none; a count that cannot be true is an error. */
 Test(detect, paddledetection)
 {
     static const float data[] = {1,  .9f, 2, 3, 10, 12, /* class, score, corners */
                                  -1, .8f, 2, 3, 10, 12, 0, .7f, 20, 20, 30, 30};
-    const float counts[] = {2, 3, 1e9f, -1, NAN};
-    const size_t expected[] = {1, 2, 2, 2, 2};
+    const float counts[] = {2, 3}, wrong[] = {4, 1e9f, -1, NAN, INFINITY};
+    const size_t expected[] = {1, 2};
     const struct task_options options = options_of(.5f, 1);
     for (size_t i = 0; i < COUNT_OF(counts); i++) {
         const struct task_rows rows[] = {{data, SHAPE(3, 6), 18}, {&counts[i], SHAPE(1), 1}};
@@ -598,6 +598,11 @@ Test(detect, paddledetection)
     struct error err;
     cr_expect_eq(detect_decode(&task, none, &options, &same, &found, &err), STATUS_INVALID);
     cr_expect(strstr(err.message, "the count of boxes"), "%s", err.message);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        const struct task_rows rows[] = {{data, SHAPE(3, 6), 18}, {&wrong[i], SHAPE(1), 1}};
+        cr_expect_eq(detect_decode(&task, rows, &options, &same, &found, &err), STATUS_INVALID);
+        cr_expect(strstr(err.message, "its output has 3 rows"), "%s", err.message);
+    }
 }
 
 /* Hostile numbers and the smallest maps: points stay near the photo, and nothing is read outside.
