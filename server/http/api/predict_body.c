@@ -120,14 +120,9 @@ static bool predict_has_parameter(const char *name)
 static enum status refuse_parameter(const char *name, struct error *err)
 {
     const char *near = text_nearest(name, parameter_names, COUNT_OF(parameter_names));
-    return error_set(
-        err, STATUS_INVALID,
-        "unknown parameter '%.60s'; %s%s%s/predict takes model, format and size; for classifiers "
-        "also top_k; for detectors confidence, iou, max_detections, classes, agnostic, "
-        "track, slices, overlap and merge; for segmenters classes and masks; for embedding "
-        "models normalize and dimensions; for models of photos and texts labels, prompt and "
-        "truncate; for SAM points and box",
-        name, near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
+    return error_set(err, STATUS_INVALID,
+                     "unknown parameter '%.60s'; %s%s%sthe API's page, /docs, lists them all", name,
+                     near ? "did you mean '" : "", near ? near : "", near ? "'? " : "");
 }
 
 static enum status set_parameter(struct predict_work *work, const char *name, const char *text,
