@@ -276,7 +276,7 @@ Test(faults, a_device_that_works_again_is_not_called_broken)
     fake.fail(3, cudaErrorLaunchTimeout, 1);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(run(session, 3, 0.5f, NULL, &err), STATUS_DEVICE);
-        cr_assert(strstr(err.message, "has to be restarted"), "%s", err.message);
+        cr_assert(strstr(err.message, "restart lensd"), "%s", err.message);
     }
     fake.reset(1, (size_t)1 << 30);
     cr_assert_not(is_usable(1));
