@@ -170,6 +170,11 @@ struct simd_kernels {
     float (*score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
                        float *max);
 
+    /* Transforms 3x3 filters, of which each tap has n numbers (a multiple of gemm_columns): number
+     * c of tap t is taps[t * n + c]. Writes to[i * step + c] for the points of rows `first` … first
+     * + rows - 1, of 6 points each. */
+    void (*winograd_filters)(const float *taps, size_t n, size_t first, size_t rows, float *to,
+                             size_t step);
     /* Transforms a source tile of float32 or bfloat16: writes v[i * v_step + c] for the 36 points
      * i. x points to the tile's first pixel, which need not exist. */
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,

@@ -75,6 +75,42 @@ void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const void *x
         source_tile(tile, x, channels, v, v_step, false);
 }
 
+/* G of three, as six. */
+ALWAYS_INLINE void filter_six(const vec g[3], vec t[6])
+{
+    const vec even_p = vec_fma(g[2], vec_set(-1 / 3.0f), vec_mul(g[0], vec_set(-2 / 3.0f)));
+    const vec even_q = vec_fma(g[2], vec_set(1 / 3.0f), vec_mul(g[0], vec_set(1 / 6.0f)));
+    const vec odd_p = vec_mul(g[1], vec_set(P / -1.5f)), odd_q = vec_mul(g[1], vec_set(Q / 6));
+    t[0] = g[0];
+    t[1] = vec_add(even_p, odd_p);
+    t[2] = vec_sub(even_p, odd_p);
+    t[3] = vec_add(even_q, odd_q);
+    t[4] = vec_sub(even_q, odd_q);
+    t[5] = g[2];
+}
+
+void SIMD_NAMED(winograd_filters)(const float *taps, size_t n, size_t first, size_t rows, float *to,
+                                  size_t step)
+{
+    for (size_t at = 0; at < n; at += VEC) {
+        vec half[6][3];
+        for (size_t x = 0; x < 3; x++) {
+            vec g[3], t[6];
+            for (size_t y = 0; y < 3; y++)
+                g[y] = vec_load(taps + (y * 3 + x) * n + at);
+            filter_six(g, t);
+            for (size_t i = 0; i < 6; i++)
+                half[i][x] = t[i];
+        }
+        for (size_t i = 0; i < rows; i++) {
+            vec t[6];
+            filter_six(half[first + i], t);
+            for (size_t j = 0; j < 6; j++)
+                vec_store(to + (i * 6 + j) * step + at, t[j]);
+        }
+    }
+}
+
 /* A' of six. */
 ALWAYS_INLINE void sink_six(const vec m[6], vec t[4])
 {

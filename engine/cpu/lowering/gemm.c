@@ -249,23 +249,33 @@ static void dense_divide(struct dense_step *s, size_t threads)
 /* ONNX's [M, C, taps…] as (taps, C) x M. */
 static bool pack_conv(const void *context, const struct tensor *constant, float *packed)
 {
-    const struct dense_step *s = context;
-    const size_t taps = s->k / s->channels;
+    const struct simd_kernels *kernels = context;
+    const size_t n = (size_t)constant->shape.dims[0], channels = (size_t)constant->shape.dims[1];
+    const size_t k = shape_count(&constant->shape) / n, taps = k / channels;
     const float *w = constant->data;
     if (taps == 1) {
-        s->simd->gemm_pack(w, 1, s->k, s->k, s->n, packed);
+        kernels->gemm_pack(w, 1, k, k, n, packed);
         return true;
     }
-    float *plain = alloc_array(s->k * s->n, sizeof *plain);
+    float *plain = alloc_array(k * n, sizeof *plain);
     if (!plain)
         return false;
-    for (size_t m = 0; m < s->n; m++)
-        for (size_t c = 0; c < s->channels; c++)
+    for (size_t m = 0; m < n; m++)
+        for (size_t c = 0; c < channels; c++)
             for (size_t t = 0; t < taps; t++)
-                plain[m * s->k + t * s->channels + c] = w[(m * s->channels + c) * taps + t];
-    s->simd->gemm_pack(plain, 1, s->k, s->k, s->n, packed);
+                plain[m * k + t * channels + c] = w[(m * channels + c) * taps + t];
+    kernels->gemm_pack(plain, 1, k, k, n, packed);
     free(plain);
     return true;
+}
+
+enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const char *layout,
+                              const float **ret, size_t *ret_bytes, struct error *err)
+{
+    const struct simd_kernels *kernels = simd();
+    const size_t n = (size_t)weights->shape.dims[0], k = shape_count(&weights->shape) / n;
+    *ret_bytes = kernels->gemm_packed(k, n) * sizeof(float);
+    return weights_pack_own(backend, weights, layout, *ret_bytes, pack_conv, kernels, ret, err);
 }
 
 static bool pack_matrix(const void *context, const struct tensor *constant, float *packed)
@@ -273,6 +283,18 @@ static bool pack_matrix(const void *context, const struct tensor *constant, floa
     const struct dense_step *s = context;
     s->simd->gemm_pack(constant->data, s->n, 1, s->k, s->n, packed);
     return true;
+}
+
+static enum status dense_pack(struct dense_step *s, const struct lowering *lowering,
+                              size_t *ret_bytes, struct error *err)
+{
+    struct tensor *weights = lowering->node->inputs[1]->known;
+    if (lowering->node->op == OP_CONV)
+        return weights_pack_conv(lowering->backend, weights, "conv panels", &s->weights, ret_bytes,
+                                 err);
+    *ret_bytes = s->simd->gemm_packed(s->k, s->n) * sizeof(float);
+    return weights_pack_own(lowering->backend, weights, "matrix panels", *ret_bytes, pack_matrix, s,
+                            &s->weights, err);
 }
 
 /* oneDNN's products are as quick, but its activations that need an exponential are slower, so that
@@ -288,7 +310,6 @@ static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 
 /* Creates the step of a node that the kernel fits. */
 static enum status dense_build(const struct lowering *lowering, const struct dense_step *proto,
-                               weights_pack pack, const char *layout, const struct value *bias,
                                struct step **ret, struct error *err)
 {
     const struct node *node = lowering->node;
@@ -303,10 +324,9 @@ static enum status dense_build(const struct lowering *lowering, const struct den
         step->step.kernel = "gemm:gated";
     }
     dense_divide(step, (size_t)lowering->backend->options.threads);
-    TRY(finish_init(lowering, bias, &step->finish, err));
-    const size_t bytes = step->simd->gemm_packed(step->k, step->n) * sizeof(float);
-    TRY(weights_pack_own(lowering->backend, node->inputs[1]->known, layout, bytes, pack, step,
-                         &step->weights, err));
+    TRY(finish_init(lowering, node_bias(node), &step->finish, err));
+    size_t bytes;
+    TRY(dense_pack(step, lowering, &bytes, err));
     step->step.flops = 2 * (double)step->rows * (double)step->k * (double)step->n;
     step->step.bytes = bytes + sizeof(float) * (shape_count(&node->inputs[0]->shape) +
                                                 shape_count(&node->outputs[0]->shape));
@@ -374,7 +394,7 @@ STEP_CREATE(lower_dense_conv)
     proto.in_place = proto.gathers && reads_in_place(&proto);
     if (!dense_pays(&proto, &node->epilogue) && !node->gate && !lowering->any)
         return STATUS_OK;
-    return dense_build(lowering, &proto, pack_conv, "conv panels", node_bias(node), ret, err);
+    return dense_build(lowering, &proto, ret, err);
 }
 
 STEP_CREATE(lower_dense_matmul)
@@ -388,7 +408,7 @@ STEP_CREATE(lower_dense_matmul)
     proto.rows = shape_count(&y->shape) / proto.n;
     if (!dense_pays(&proto, &node->epilogue) && !lowering->any)
         return STATUS_OK;
-    return dense_build(lowering, &proto, pack_matrix, "matrix panels", node_bias(node), ret, err);
+    return dense_build(lowering, &proto, ret, err);
 }
 
 STEP_CREATE(lower_gemm)

@@ -36,6 +36,13 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cas
 /* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if oneDNN is better. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
+/* Sets *ret to a convolution's float32 weights [M, C, taps…] packed as (taps, C) x M by
+ * gemm_pack(), and *ret_bytes to their size. `layout` is the caller's own: two kernels that are
+ * tried for one layer must not share a weight, because that of the slower one is freed. Equal bytes
+ * exist once. */
+enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const char *layout,
+                              const float **ret, size_t *ret_bytes, struct error *err);
+
 /* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image. *ret_counted
  * is the number of the window's positions inside the image and its padding. */
 size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,

@@ -5,12 +5,14 @@
  * multiplied point by point with the transformed weights, and transformed back. The work is divided
  * in one of two ways:
  *
- *   - by tiles: each thread takes blocks of tiles through all three stages; intermediate data stays
- *     in its second-level cache. For few channels.
- *   - by points: the three stages one after the other over a round of tiles, so that each weight is
- *     fetched once per round, not once per block. For many channels.
+ *   - by tiles: the filters are transformed first; then each thread takes blocks of tiles through
+ *     all three stages. Intermediate data stays in its second-level cache. For few channels.
+ *   - by points: the three stages one after the other over a round of tiles. A thread transforms
+ *     some of the filters and at once multiplies all tiles with them. For many channels.
  *
- * Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
+ * Transformed filters are four times as large as the filters. To transform them in each run costs
+ * less than to fetch them from memory, and the packed filters are those of the direct convolution
+ * (gemm.c). Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
@@ -20,25 +22,36 @@
 
 #include <stdlib.h>
 
-enum { POINTS = WINOGRAD_POINTS, TILE = 4 };
+enum { POINTS = WINOGRAD_POINTS, SIDE = 6, TILE = 4 };
 
 struct winograd_step {
     struct step step;
     const struct simd_kernels *simd;
     struct finish finish;
-    const float *weights; /* POINTS panels-packed matrices */
-    size_t packed;        /* floats of one of them */
+    const float *weights; /* by weights_pack_conv() */
+    size_t panel;         /* numbers of one tap in one panel */
+    size_t panels;
+    size_t rows; /* rows of points, SIDE each, for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
     size_t tile_rows, tile_columns, tiles; /* per image; in all images */
     bool bf16;                             /* the images */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
-    size_t thread_bytes; /* by tiles: scratch per thread */
+    size_t shared_bytes; /* scratch of all threads, before those of each: … */
+    size_t thread_bytes; /* … by points transformed filters, by tiles `v` and `m` of a block */
     /* of this run */
+    float *filters;      /* by tiles: POINTS x panels x panel */
     float *v, *m;        /* by points: POINTS x block x channels */
     size_t first, count; /* by points: tiles of this round */
 };
+
+/* Scratch of the calling thread. */
+static float *winograd_memory(const struct winograd_step *s)
+{
+    return (float *)(void *)(s->step.memory + s->shared_bytes +
+                             (size_t)forkjoin_member() * s->thread_bytes);
+}
 
 static int clamp_int(ptrdiff_t value, int low, int high)
 {
@@ -101,28 +114,53 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                           e->activation, e->alpha, e->beta);
 }
 
-static void winograd_multiply(const struct winograd_step *s, size_t point, const float *v, float *m,
-                              size_t rows, size_t first_column, size_t columns)
+/* Multiplies by the filters of some panels of columns, transformed for one point. */
+static void winograd_multiply(const struct winograd_step *s, size_t point, const float *filters,
+                              const float *v, float *m, size_t rows, size_t first_panel,
+                              size_t panels)
 {
+    const size_t from = first_panel * s->simd->gemm_columns;
+    const size_t most = panels * s->simd->gemm_columns, left = s->out_channels - from;
     const struct gemm g = {
         .a = v + point * rows * s->channels,
         .lda = s->channels,
-        .b = s->weights + point * s->packed + first_column * s->channels,
+        .b = filters,
         .k = s->channels,
-        .n = columns,
-        .c = m + point * rows * s->out_channels + first_column,
+        .n = left < most ? left : most,
+        .c = m + point * rows * s->out_channels + from,
         .ldc = s->out_channels,
     };
     s->simd->gemm(&g, rows);
 }
 
+/* Filters are transformed by items: one panel, some rows of points. */
+static size_t first_point(const struct winograd_step *s, size_t item)
+{
+    return item / s->panels * s->rows * SIDE;
+}
+
+static void transform_filters(const struct winograd_step *s, size_t item, float *to, size_t step)
+{
+    const float *taps = s->weights + 9 * (item % s->panels) * s->panel;
+    s->simd->winograd_filters(taps, s->panel, first_point(s, item) / SIDE, s->rows, to, step);
+}
+
 /* ---- by tiles ---- */
+
+static void all_filters(void *context, size_t begin, size_t end)
+{
+    const struct winograd_step *s = context;
+    const size_t each = s->panels * s->panel;
+    for (size_t i = begin; i < end; i++)
+        transform_filters(s, i, s->filters + first_point(s, i) * each + i % s->panels * s->panel,
+                          each);
+}
 
 static void winograd_blocks(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
     const size_t blocks = (s->tiles + s->block - 1) / s->block;
-    float *v = (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
+    float *v = winograd_memory(s);
     float *m = v + POINTS * s->block * s->channels;
     for (size_t b = begin; b < end; b++) {
         const size_t first = s->tiles * b / blocks, last = s->tiles * (b + 1) / blocks;
@@ -130,7 +168,8 @@ static void winograd_blocks(void *context, size_t begin, size_t end)
         for (size_t i = 0; i < rows; i++)
             winograd_source_tile(s, first + i, v, rows, i);
         for (size_t p = 0; p < POINTS; p++)
-            winograd_multiply(s, p, v, m, rows, 0, s->out_channels);
+            winograd_multiply(s, p, s->filters + p * s->panels * s->panel, v, m, rows, 0,
+                              s->panels);
         for (size_t i = 0; i < rows; i++)
             winograd_sink_tile(s, first + i, m, rows, i);
     }
@@ -145,17 +184,15 @@ static void round_sources(void *context, size_t begin, size_t end)
         winograd_source_tile(s, s->first + i, s->v, s->count, i);
 }
 
-/* Items are halves of points, to balance the load for both few and many threads. */
 static void round_products(void *context, size_t begin, size_t end)
 {
     const struct winograd_step *s = context;
-    const size_t panel = s->simd->gemm_columns;
-    const size_t panels = (s->out_channels + panel - 1) / panel, half = (panels + 1) / 2 * panel;
+    float *filters = winograd_memory(s);
     for (size_t i = begin; i < end; i++) {
-        const size_t from = i % 2 ? half : 0;
-        const size_t to = i % 2 || half > s->out_channels ? s->out_channels : half;
-        if (from < to)
-            winograd_multiply(s, i / 2, s->v, s->m, s->count, from, to - from);
+        transform_filters(s, i, filters, s->panel);
+        for (size_t p = 0; p < s->rows * SIDE; p++)
+            winograd_multiply(s, first_point(s, i) + p, filters + p * s->panel, s->v, s->m,
+                              s->count, i % s->panels, 1);
     }
 }
 
@@ -172,7 +209,10 @@ STEP_RUN(winograd_run)
     const int threads = program->backend->options.threads;
     residual_begin(&s->finish.residual, program, s->step.y);
     const size_t cost = POINTS * s->channels * s->out_channels / 32;
+    const size_t items = s->panels * SIDE / s->rows, transform = s->panel * s->rows;
     if (!s->by_points) {
+        s->filters = (float *)(void *)s->step.memory;
+        parallel_for(threads, items, transform, all_filters, s);
         parallel_for(threads, (s->tiles + s->block - 1) / s->block, cost * s->block,
                      winograd_blocks, s);
         return STATUS_OK;
@@ -184,7 +224,7 @@ STEP_RUN(winograd_run)
         s->first = s->tiles * r / rounds;
         s->count = s->tiles * (r + 1) / rounds - s->first;
         parallel_for(threads, s->count, s->channels * 16, round_sources, s);
-        parallel_for(threads, 2 * (size_t)POINTS, s->count * cost / POINTS / 2, round_products, s);
+        parallel_for(threads, items, s->count * cost / items + transform, round_products, s);
         parallel_for(threads, s->count, s->out_channels * 16, round_sinks, s);
     }
     return STATUS_OK;
@@ -192,131 +232,48 @@ STEP_RUN(winograd_run)
 
 /* ---- compile ---- */
 
-/* G g G' of a 3x3 filter g at one point is the sum of its numbers times these, in double. */
-static void coefficients(size_t point, double ret[9])
-{
-    const double p = 0.70710678118654752440, q = 1.41421356237309504880;
-    /* rows of G: 1, a, a * a divided by the product of the differences from the other points */
-    const double rows[6][3] = {
-        {1, 0, 0},
-        {1 / -1.5, p / -1.5, 0.5 / -1.5},
-        {1 / -1.5, -p / -1.5, 0.5 / -1.5},
-        {1 / 6.0, q / 6, 2 / 6.0},
-        {1 / 6.0, -q / 6, 2 / 6.0},
-        {0, 0, 1},
-    };
-    for (size_t y = 0; y < 3; y++)
-        for (size_t x = 0; x < 3; x++)
-            ret[y * 3 + x] = rows[point / 6][y] * rows[point % 6][x];
-}
-
-/* Filters are transformed a block at a time, so that the compiler can use vectors. */
-enum { FILTER_BLOCK = 64 };
-
-struct winograd_packing {
-    const struct simd_kernels *simd;
-    const float *taps; /* [9][stride]: each tap of all filters */
-    size_t stride;     /* their number, rounded up to whole blocks */
-    float *packed;
-    size_t packed_each, in, out;
-    _Atomic bool failed; /* out of memory */
-};
-
-/* Transforms one point of the block that starts with filter `from`. */
-static void transform_block(const struct winograd_packing *packing, const double by[9], size_t from,
-                            float *to)
-{
-    double sums[FILTER_BLOCK] = {0};
-    for (size_t t = 0; t < 9; t++) {
-        const float *tap = packing->taps + t * packing->stride + from;
-        for (size_t i = 0; by[t] != 0 && i < FILTER_BLOCK; i++)
-            sums[i] += by[t] * (double)tap[i];
-    }
-    for (size_t i = 0; i < FILTER_BLOCK; i++)
-        to[i] = (float)sums[i];
-}
-
-static void pack_points(void *context, size_t begin, size_t end)
-{
-    struct winograd_packing *packing = context;
-    float *plain = alloc_array(packing->stride, sizeof *plain);
-    if (!plain) {
-        packing->failed = true;
-        return;
-    }
-    for (size_t point = begin; point < end; point++) {
-        double by[9];
-        coefficients(point, by);
-        for (size_t i = 0; i < packing->stride; i += FILTER_BLOCK)
-            transform_block(packing, by, i, plain + i);
-        packing->simd->gemm_pack(plain, 1, packing->in, packing->in, packing->out,
-                                 packing->packed + point * packing->packed_each);
-    }
-    free(plain);
-}
-
-static bool winograd_pack(const void *context, const struct tensor *constant, float *packed)
-{
-    const struct winograd_step *s = context;
-    const float *filters = constant->data;
-    const size_t count = s->channels * s->out_channels;
-    const size_t stride = (count + FILTER_BLOCK - 1) / FILTER_BLOCK * FILTER_BLOCK;
-    float *taps = alloc_array(9 * stride, sizeof *taps);
-    if (!taps)
-        return false;
-    for (size_t i = 0; i < count; i++)
-        for (size_t t = 0; t < 9; t++)
-            taps[t * stride + i] = filters[i * 9 + t];
-    struct winograd_packing packing = {.simd = s->simd,
-                                       .taps = taps,
-                                       .stride = stride,
-                                       .packed = packed,
-                                       .packed_each = s->packed,
-                                       .in = s->channels,
-                                       .out = s->out_channels};
-    parallel_for(forkjoin_threads(), POINTS, count * 9, pack_points, &packing);
-    free(taps);
-    return !packing.failed;
-}
-
-/* True if the transformed weights, four times as large as the filters, are within limits. */
-static bool is_small(const struct winograd_step *s)
-{
-    enum { MOST_WEIGHT_BYTES = 16 << 20 };
-    return (double)POINTS * (double)s->channels * (double)s->out_channels * 4 <= MOST_WEIGHT_BYTES;
-}
-
 /* True if it is faster than a direct convolution, whose rate doubles in bfloat16. Costs are counted
- * in multiply-adds: TRANSFORM per channel of a tile, FETCH per weight from the third-level cache.
- * Measured on Zen 4. */
+ * in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter.
+ * Measured on Zen 4 and on a Xeon with AVX-512. */
 static bool winograd_pays(const struct winograd_step *s)
 {
-    enum { TRANSFORM = 250, FETCH = 8, BF16_RATE = 2 };
+    enum { TRANSFORM = 250, FILTER = 288, BF16_RATE = 2 };
     const double in = (double)s->channels, out = (double)s->out_channels;
     const double tiles = (double)s->tiles;
     const double direct = 9 * in * out * (double)(s->images * s->out_height) * (double)s->out_width;
-    const double here = POINTS * in * out * (tiles + FETCH) + TRANSFORM * tiles * (in + out);
+    const double here = in * out * (POINTS * tiles + FILTER) + TRANSFORM * tiles * (in + out);
     return in >= 16 && out >= 16 && here < 0.8 * direct / (s->bf16 ? BF16_RATE : 1);
 }
 
-/* Divides the work of a run into pieces. */
+/* Divides the work of a run into pieces. A block's tiles stay in a second-level cache of 512 KiB or
+ * more (NEAR); with FEW of them the filters would be read too often. A round's stay in a share of
+ * the third-level cache (ROUND). If a round's sources pass V_NEAR, each row of points reads its own
+ * only. */
 static void winograd_divide(struct winograd_step *s, size_t threads)
 {
-    enum { NEAR = 448 * 1024, FEW = 12 };
+    enum { NEAR = 448 * 1024, FEW = 12, ROUND = 16 << 20, V_NEAR = 1 << 20 };
     const size_t tile_bytes = POINTS * (s->channels + s->out_channels) * sizeof(float);
     const size_t fit = NEAR / tile_bytes, each = (s->tiles + threads - 1) / threads;
+    s->panels = (s->out_channels + s->simd->gemm_columns - 1) / s->simd->gemm_columns;
+    s->panel = s->channels * s->simd->gemm_columns;
     s->by_points = fit < FEW;
     if (s->by_points) {
-        const size_t most = 48 * threads;
+        const size_t most = ROUND / tile_bytes + 1;
         const size_t rounds = (s->tiles + most - 1) / most;
         s->block = (s->tiles + rounds - 1) / rounds;
-        s->step.scratch = s->block * tile_bytes;
-        return;
+        s->shared_bytes = s->block * tile_bytes;
+    } else {
+        const size_t blocks = (each + fit - 1) / fit;
+        s->block = (each + blocks - 1) / blocks;
+        s->shared_bytes = POINTS * s->panels * s->panel * sizeof(float);
     }
-    const size_t blocks = (each + fit - 1) / fit;
-    s->block = (each + blocks - 1) / blocks;
-    s->thread_bytes = size_align(s->block * tile_bytes, TENSOR_ALIGN);
-    s->step.scratch = s->thread_bytes * threads;
+    const size_t v_bytes = POINTS * s->block * s->channels * sizeof(float);
+    s->rows = s->panels < threads || (s->by_points && v_bytes > V_NEAR) ? 1 : SIDE;
+    s->shared_bytes = size_align(s->shared_bytes, TENSOR_ALIGN);
+    s->thread_bytes =
+        size_align(s->by_points ? SIDE * s->rows * s->panel * sizeof(float) : s->block * tile_bytes,
+                   TENSOR_ALIGN);
+    s->step.scratch = s->shared_bytes + s->thread_bytes * threads;
 }
 
 static bool winograd_fits(const struct node *node, const struct window *w, bool bf16)
@@ -362,7 +319,7 @@ static bool measure_up(const struct node *node, struct winograd_step *ret)
     ret->tile_rows = (ret->out_height + TILE - 1) / TILE;
     ret->tile_columns = (ret->out_width + TILE - 1) / TILE;
     ret->tiles = ret->images * ret->tile_rows * ret->tile_columns;
-    return is_small(ret);
+    return true;
 }
 
 KERNEL_CLAIM(winograd_claim)
@@ -376,7 +333,6 @@ STEP_CREATE(lower_winograd)
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct winograd_step proto;
-    struct tensor *weights = node->inputs[1]->known;
     if (!measure_up(node, &proto) || (!winograd_pays(&proto) && !lowering->any))
         return STATUS_OK;
     struct winograd_step *step =
@@ -384,15 +340,13 @@ STEP_CREATE(lower_winograd)
     TRY(allocated(step));
     step->step.kernel = step->bf16 ? "winograd bf16" : "winograd";
     step->step.packs_constants = true;
-    step->packed = step->simd->gemm_packed(step->channels, step->out_channels);
     winograd_divide(step, (size_t)lowering->backend->options.threads);
     TRY(finish_init(lowering, node_bias(node), &step->finish, err));
-    TRY(weights_pack_own(lowering->backend, weights, "winograd",
-                         POINTS * step->packed * sizeof(float), winograd_pack, step, &step->weights,
-                         err));
-    const double count = (double)shape_count(&y->shape);
-    step->step.flops = 18 * count * (double)step->channels;
-    step->step.bytes = value_bytes(x) + value_bytes(y) + sizeof(float) * POINTS * step->packed;
+    size_t bytes;
+    TRY(weights_pack_conv(lowering->backend, node->inputs[1]->known, "winograd", &step->weights,
+                          &bytes, err));
+    step->step.flops = 18 * (double)shape_count(&y->shape) * (double)step->channels;
+    step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
     return STATUS_OK;
 }
 

@@ -336,6 +336,27 @@ Test(layers, the_quickest_kernel_is_kept)
     graph_free(graph);
 }
 
+/* Winograd's transformed filters would be four times as large. */
+Test(layers, winograd_packs_the_filters_alone)
+{
+    enum { BATCH = 8, CHANNELS = 192 };
+    static const struct layer layer = {"by points", 14, 14,      CHANNELS, CHANNELS, 3, 1,
+                                       1,           1,  OP_RELU, false,    false,    ""};
+    static const struct session_options options = {
+        .threads = 1, .max_batch = BATCH, .no_kernel_tuning = true};
+    struct error err = {0};
+    struct graph *graph = make_graph(&layer);
+    tuning_forget();
+    const struct known first = measure(graph, "");
+    keep_instead(&first, "winograd");
+    struct session *session;
+    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cr_expect_lt(session_info(session)->parameter_bytes, 9 * CHANNELS * CHANNELS * 4 * 5 / 2);
+    session_free(session);
+    tuning_forget();
+    graph_free(graph);
+}
+
 /* Of a kernel that does not fit, and of none: as good as nothing, and measured again. */
 Test(layers, choices_that_fit_no_layer_or_are_none)
 {
