@@ -10,7 +10,7 @@
 
 struct hub_list {
     char commit[41]; /* lower-case hexadecimal digits */
-    char **paths;    /* from the repository's root; free of control bytes */
+    char **paths;    /* from the repository's root; only free of control bytes */
     size_t count;
 };
 

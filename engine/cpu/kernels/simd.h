@@ -276,7 +276,8 @@ struct simd_kernels {
 
     float (*sum_row)(const float *x, size_t n);
 
-    /* (x - mean) / sqrt(variance + epsilon) * scale + bias (or NULL); is_rms: the mean is 0. */
+    /* (x - mean) / sqrt(variance + epsilon) * scale + bias; either may be NULL. is_rms: the mean
+     * counts as 0. y may be x. */
     void (*norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
                      bool is_rms, float *y, size_t n);
 

@@ -107,7 +107,7 @@ struct model_host_options {
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
-    const struct image *pixels; /* upright RGB to use instead of `data`, borrowed; or NULL */
+    const struct image *pixels; /* upright RGB to use instead of `data`; likewise; or NULL */
     const char *name;           /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: the image is invalid (bad base64 …) and does not run */
 
