@@ -122,6 +122,20 @@ class Faces(FaceCase):
         self.assertEqual(server.metric("lensd_faces_people"), 1)
         self.assertEqual([p["userid"] for p in self.recognize(halves(BLUE, GREEN))["predictions"]], ["unknown", "John"])
 
+    def test_a_face_without_a_vector_does_not_hide_the_others(self):
+        """The vector of a black crop is 0 / 0. It is so each time, and only of this face."""
+        small_onnx.write(self.put("colors"), [
+            small_onnx.node("GlobalAveragePool", ["image"], ["mean"]), small_onnx.node("Flatten", ["mean"], ["flat"]),
+            small_onnx.node("MatMul", ["flat", "ones"], ["sum"]), small_onnx.node("Div", ["flat", "sum"], ["embedding"])],
+            [small_onnx.floats("ones", (3, 1), [1] * 3)],
+            [small_onnx.tensor_info("image", "N", 3, 16, 16)], [small_onnx.tensor_info("embedding", "N", 3)])
+        self.start()
+        self.register("Jane", RED)
+        picture = halves((0, 0, 0), RED)
+        self.assertEqual(self.form("", ("image", "a.png", picture))["count"], 2)
+        found = self.recognize(picture)["predictions"]
+        self.assertEqual([(p["userid"], p["x_min"]) for p in found], [("Jane", 40)])
+
     def test_it_is_confined(self):
         """All of this runs with Landlock and seccomp, where the machine has them."""
         said = self.start().get("/health").json()["confinement"]

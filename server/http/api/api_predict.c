@@ -146,10 +146,16 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
+/* True for a lack of time, memory or room, not for what is wrong with an image or its answer. */
+static bool is_shortage(enum status status)
+{
+    return status == STATUS_NO_MEMORY || status_http(status) > 500;
+}
+
 /* Returns the failed image that fails the request: the only one, or the first if the API has no
  * place for errors beside answers. A crop for which time or memory ran out fails it, too, because
- * an answer without its box would be taken for whole; a box whose points lie at one place is left
- * out. NULL: none. */
+ * an answer without its box would be taken for whole. A box whose points lie at one place, or whose
+ * vector is not finite, is left out, because it fails each time. NULL: none. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -161,7 +167,7 @@ static const struct predict_image *failed_image(const struct predict_work *work,
         if (image->status != STATUS_OK)
             return image;
         for (size_t k = 0; k < crops; k++)
-            if (image->crops[k] && status_http(image->crops[k]->status) >= 500)
+            if (image->crops[k] && is_shortage(image->crops[k]->status))
                 return image->crops[k];
     }
     return NULL;
