@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 
+from harness import PATIENCE
+
 
 def missing():
     """Why the console cannot be tested here, or None."""
@@ -41,8 +43,8 @@ class Browser:
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
-        self.driver.set_page_load_timeout(60)
-        self.driver.set_script_timeout(60)
+        self.driver.set_page_load_timeout(PATIENCE)
+        self.driver.set_script_timeout(PATIENCE)
         self.look(dark)
 
     def look(self, dark):
