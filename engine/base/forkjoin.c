@@ -193,7 +193,7 @@ static bool add_member(struct team *team)
         return false;
     *member =
         (struct member){.number = team->count + 1, .team = team, .patience.score = SCORE_FULL};
-    sigset_t all, before; /* signals are for others */
+    sigset_t all, before; /* other threads handle signals */
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -193,7 +193,7 @@ struct kernel_measurement {
     unsigned char *block;  /* operands, then scratch */
     size_t block_bytes;
     int64_t begin; /* clock_thread(): waiting for other work on the machine is not charged */
-    int rule_runs; /* of the first candidate */
+    int rule_runs; /* runs of the first candidate */
 };
 
 static double spent_ms(const struct kernel_measurement *m)
@@ -302,7 +302,7 @@ static enum status gather_candidates(struct kernel_measurement *m, size_t ruled,
             continue;
         const enum status status = create(k, &any, &other, err);
         if (other && strcmp(other->kernel, step->kernel) == 0)
-            step_free(other); /* the same kernel as the rule's */
+            step_free(other); /* the rule has chosen this kernel already */
         else if (other)
             m->candidates[m->count++] = (struct kernel_candidate){
                 .kernel = k, .step = other, .newest = any.backend->weights};
@@ -383,7 +383,7 @@ STEP_CREATE(lower_product)
     for (k = 0; k < KERNELS && !*ret && status == STATUS_OK; k++)
         status = create(k, lowering, ret, &failure);
     if (status == STATUS_OK && !*ret)
-        status = failure.status; /* the kernel that claimed it lacks memory */
+        status = failure.status; /* the kernel that claimed the node ran out of memory */
     if (status != STATUS_OK) {
         *err = failure;
         return status;

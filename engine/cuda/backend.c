@@ -216,7 +216,7 @@ static void pinned_free(void *data)
 {
     if (!data)
         return;
-    device_use_any(); /* portable: any of them */
+    device_use_any(); /* the memory is portable, so any device can free it */
     cuda_ignore(cudaFreeHost(data));
 }
 

@@ -49,7 +49,7 @@ struct run {
     uint32_t *readers;         /* by value: how many reads remain */
     bool *ours;                /* by value: this run has set `known` */
     bool *constant;            /* by value: `known` is the same in every run */
-    void *memory;              /* what the arrays lie in */
+    void *memory;              /* one allocation for these arrays */
 };
 
 /* ---- one node ---- */

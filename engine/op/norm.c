@@ -435,7 +435,8 @@ KERNEL(kernel_rms_normalization)
 
 /* ---- MeanVarianceNormalization ---- */
 
-/* Dimensions of x, kept ones first. src: steps of x, dst: those of the transposed array. */
+/* Dimensions of x; those that are not reduced come first. src: steps of x; dst: steps of the
+ * transposed array. */
 static size_t transposed_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
 {
     ptrdiff_t steps[TENSOR_MAX_RANK], step = sizeof(double);

@@ -21,9 +21,9 @@
 struct match {
     struct edit *edit;
     struct attention attention;
-    struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* what is read */
-    struct shape scores;                              /* of the first product's result */
-    struct value *result; /* of the second product, or a moved form of it */
+    struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* inputs of the new node */
+    struct shape scores;                              /* shape of the first product's result */
+    struct value *result; /* the second product's result, perhaps after moves */
 };
 
 static bool is_float(const struct value *value)
@@ -100,7 +100,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
-    for (int plain = 0; plain < 2; plain++) { /* as it is, if its source does not fit */
+    for (int plain = 0; plain < 2; plain++) { /* the bias's source; if it does not fit, the bias */
         struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
@@ -353,7 +353,8 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
     return next == count;
 }
 
-/* Follows the result through moves that only it takes. transposed: it is [..., columns, rows]. */
+/* Follows the result through moves that are its only readers. transposed: it is [..., columns,
+ * rows]. */
 static bool take_result(struct match *m, struct value *product, bool transposed)
 {
     const struct attention *a = &m->attention;

@@ -16,9 +16,9 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* Special spans of values that belong to images but contain positions, so few operators may read
- * them: a MaxPool's indices, which count from the first image; tuples that begin with the number of
- * their own image, or numbers of their own image's rows in a list of all rows. */
+/* Special spans of values that belong to images but contain positions. Few operators may read them.
+ * POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that begin
+ * with the number of their image, or indices of their image's rows in a list of all rows. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -217,7 +217,7 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     *ret = each * inner;
     if (proof_span(proof, node, 0) != (size_t)run * inner || *ret == 0)
         return false;
-    proof_hash(proof, indices->data, indices->bytes / proof->batch); /* those of the first image */
+    proof_hash(proof, indices->data, indices->bytes / proof->batch); /* the first image's indices */
     proof_hash_shapes(proof, node, axis);
     return true;
 }
@@ -272,7 +272,7 @@ static bool proof_scatter_own(const struct batch_proof *proof, const struct node
     const size_t span = count ? proof_block(proof, node, 0) : 0;
     const size_t from = span ? proof_block(proof, node, 2) : 0;
     const size_t round = span * proof->batch;
-    /* Images alternate within the slices, or each slice is of one image. */
+    /* Either each slice contains all images in turn, or each slice belongs to one image. */
     const bool has_all = from && from == span && slice % round == 0;
     if (!from || shape_count(data) % round != 0 || count * slice % (from * proof->batch) != 0 ||
         (!has_all && (span % slice != 0 || from % slice != 0)))

@@ -11,7 +11,7 @@
 
 struct narrow {
     struct edit *edit;
-    enum dtype dtype;                   /* the narrow one */
+    enum dtype dtype;                   /* the 16-bit type that activations get */
     struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
     size_t value_count;
     bool *keeps_f32; /* by value->index: an output of the graph, or no product comes after it */
@@ -63,7 +63,7 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
 /* True for operands of a NARROW_SAME node that stay float32: its parameters. */
 static bool stays_f32(const struct node *node, size_t i)
 {
-    if (node->op == OP_SCALE_SHIFT) /* its further operands are parts of its image */
+    if (node->op == OP_SCALE_SHIFT) /* operands from 3 on are parts of its image */
         return i == 1 || i == 2;
     return i > 0 && ((node->op == OP_ATTENTION && i >= 3) || node->op == OP_RESIZE ||
                      op_has(node->op, OP_NORMALIZATION | OP_UNARY)); /* Clip's limits */

@@ -84,7 +84,7 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
             shape_count(&ret->scale->shape) == (size_t)channels);
 }
 
-/* The bias as QLinearConv has it, int32; NULL where it is no constant, or does not fit. */
+/* The bias in QLinearConv's form, int32; NULL if it is not a constant, or does not fit. */
 static struct value *integer_bias(struct edit *edit, const struct value *from,
                                   const struct value *source, const struct value *weights,
                                   int64_t channels)
@@ -162,7 +162,7 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- results in float32 ---- */
 
-#define LOST_BIAS 1e-3 /* of a bias: the usual loss from rounding 8-bit products */
+#define LOST_BIAS 1e-3 /* share of a bias that rounding 8-bit products usually loses */
 
 bool quantize_makes_float(const struct node *node)
 {

@@ -18,7 +18,7 @@ enum { MOST_NODES = 32, MOST_LEAVES = 8, NUMBERS = 256 };
 struct leaf {
     struct value *stored;
     enum dtype dtype;
-    struct tensor *table; /* of the OP_LOOKUP; NULL: the root itself */
+    struct tensor *table; /* the OP_LOOKUP's table; NULL: the leaf is the root */
 };
 
 struct expression {

@@ -20,7 +20,7 @@ void view_init(struct view *view, struct value *value);
 
 /* Follows `value` up as far as one access map allows: through Reshape, Flatten, Squeeze, Unsqueeze,
  * Identity, Transpose and Split, and Slice, Gather and Expand with constant operands. With `scaled`
- * also through multiplication and division by a constant scalar. Shapes are known. */
+ * also through multiplication and division by a constant scalar. All shapes must be known. */
 void view_of(struct value *value, bool scaled, struct view *ret);
 
 /* Applies one node to the view. Returns false if the result is not an access map. */

@@ -27,9 +27,9 @@ struct quantize_plan {
     enum quantize_kind *kinds;
     bool *is_layer;   /* the result of a quantized layer */
     bool *is_answer;  /* on the way to an output */
-    bool *can_store;  /* its producer can store it */
+    bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
-    bool *is_integer; /* its producer runs on integers: all readers read the stored numbers */
+    bool *is_integer; /* its producer runs on integers, so all readers read the quantized tensor */
     uint32_t *readers;
     const struct node **reader; /* one of the readers */
 };

@@ -12,11 +12,11 @@
 
 struct quantizer {
     struct graph *graph;         /* float32; nodes and values do not change */
-    struct shape *shapes;        /* by value index, for one image; rank unknown: none */
+    struct shape *shapes;        /* by value index, for one image; of unknown rank if not known */
     bool *is_float;              /* by value index: a float32 tensor */
     struct number_range *ranges; /* by index */
     struct quantizer_layer *layers;
-    size_t *positions; /* of the layers' nodes */
+    size_t *positions; /* positions of the layers' nodes */
     size_t layer_count;
     int weight_max;
 };

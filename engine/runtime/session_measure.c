@@ -76,7 +76,7 @@ struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* so far; of all rounds */
+    int runs, most;      /* runs made so far, and in all rounds */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
@@ -163,7 +163,7 @@ enum status session_measure(struct session *session, struct error *err)
     else if (status == STATUS_OK && first.spent < budget)
         status = measure_run(&m, 0, &first, err);
     if (tune.count == 1)
-        costs[0] = first.cost; /* of the second run, if there was one */
+        costs[0] = first.cost; /* the second run's cost, if there was one */
     feed_done(&m.feed);
     free(m.outputs);
     TRY(status);

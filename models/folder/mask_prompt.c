@@ -177,7 +177,7 @@ enum status mask_prompt_prepare(struct model *model, struct error *err)
                          outputs[0] ? "scores" : "masks");
     if (!cut_points(&edit, &model->prompt))
         return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
-    graph->output_count = COUNT_OF(outputs); /* of at least as many */
+    graph->output_count = COUNT_OF(outputs); /* the graph has at least as many outputs */
     memcpy(graph->outputs, outputs, sizeof outputs);
     edit_sweep(&edit);
     return edit_end(&edit);

@@ -72,7 +72,7 @@ static void set_length(struct graph *graph, bool beside, struct text_input *text
     text->length = facts->fixed_length                    ? facts->fixed_length
                    : facts->max_length <= TEXT_LENGTH_MAX ? facts->max_length
                                                           : TEXT_LENGTH_MAX;
-    if (text->length > TEXT_FILE_LENGTH_MAX) /* of a fixed padding */
+    if (text->length > TEXT_FILE_LENGTH_MAX) /* a tokenizer's fixed padding may be longer */
         text->length = TEXT_FILE_LENGTH_MAX;
     if (beside && text->length > TEXT_BESIDE_MAX)
         text->length = TEXT_BESIDE_MAX;

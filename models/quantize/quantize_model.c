@@ -26,8 +26,8 @@ enum {
  * that is no faster than float32 is useless. docs/quantize.md has the results for other limits. */
 #define KEPT_WORK (1.0 / 3)
 
-/* While the bounds do not hold, more layers stay in float32 only if the error falls to this share:
- * smaller gains on the photos for choosing layers were losses on those held out. */
+/* While the bounds do not hold, more layers stay in float32 only if the error falls to this share.
+ * Smaller gains on the photos that choose the layers were losses on the photos held out. */
 #define KEPT_GAIN 0.5
 
 #define LEAST_PROBABILITY 1e-7f
@@ -45,14 +45,14 @@ struct quantize_state {
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
     float *answers[2]; /* fp32's of `tried`, then `held_out` photos; a candidate's */
-    size_t each;       /* numbers of an answer */
+    size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
     struct task_answer *decoded; /* fp32's for the photos held out; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* The best choice of layers so far, on `tried` photos; report->layers has the choice. */
     double error;
-    bool holds; /* the bounds */
+    bool holds; /* the bounds hold for this choice */
     const char *phase;
     struct error *err;
 };

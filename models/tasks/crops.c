@@ -117,7 +117,7 @@ enum status crop_align(const struct detections *found, size_t box, const struct 
     if (!found->points || found->point_count != to->count)
         return error_set(err, STATUS_INVALID, "the box has %zu points to align, not %zu",
                          found->points ? found->point_count : 0, to->count);
-    double middle[4] = {0}; /* of both: x, y, x, y */
+    double middle[4] = {0}; /* x, y of the box's points; x, y of the template's */
     for (size_t i = 0; i < to->count; i++) {
         middle[0] += (double)from[i].x / (double)to->count;
         middle[1] += (double)from[i].y / (double)to->count;

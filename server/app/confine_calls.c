@@ -105,8 +105,8 @@ static const struct call_rule server_calls[] = {
     CALL(unlinkat), CALL(renameat), CALL(renameat2), CALL(inotify_init1), CALL(inotify_add_watch),
     CALL(inotify_rm_watch),
     /* the process; code is written by oneDNN, and mapped from libraries */
-    CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* its own */
-    CALL_IF(setpriority, 1, SAME, 0),                           /* likewise */
+    CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* only its own limits */
+    CALL_IF(setpriority, 1, SAME, 0),                           /* only its own priority */
     CALL(getrusage), CALL(sysinfo), CALL(uname), CALL(getuid), CALL(geteuid), CALL(getgid),
     CALL(getegid), CALL(set_tid_address), CALL(rt_sigtimedwait),
     CALL(seccomp), /* another filter can only restrict further */

@@ -35,7 +35,7 @@ struct supervisor {
     pthread_t thread;
     bool has_thread;
     /* Only for the thread. */
-    struct pulse *pulses; /* as many as there were models at most */
+    struct pulse *pulses; /* grows to the largest number of models so far */
     size_t pulse_count;
     uint64_t round;
     int64_t looked; /* clock_now() of the last round */

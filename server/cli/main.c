@@ -96,10 +96,10 @@ static int run_command(size_t which, int argc, char **argv)
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
-    errno = 0; /* writing the rest of the buffer fails likewise, and sets it */
+    errno = 0; /* after an earlier error, writing the rest fails again and sets it */
     failed |= fflush(stdout) != 0;
     if (!failed)
-        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: closed, but nothing to say */
+        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: was closed, nothing written */
     if (!failed)
         return result;
     if (errno == EPIPE) /* the reader has closed the pipe: lensd inspect MODEL | head */

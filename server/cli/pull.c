@@ -53,7 +53,7 @@ struct hub_answer {
     void *handle;
     FILE *file;
     size_t have, most; /* bytes in `file`, and the most it may hold */
-    size_t began;      /* of them before this answer */
+    size_t began;      /* bytes in `file` before this answer */
     const char *shown; /* for the progress; NULL: none */
     bool is_hub;       /* false: a host to which the hub redirected */
     bool is_too_long;

@@ -158,7 +158,7 @@ static void blend_exactly(const struct image *image, double across, double down,
 void warp_affine(const struct image *image, const double map[static 6], uint32_t width,
                  uint32_t height, bool fades, uint8_t *ret)
 {
-    enum { HALF = 1024 / PLACES / 2 }; /* of a 32nd */
+    enum { HALF = 1024 / PLACES / 2 }; /* half of a 32nd of a pixel, in 1024ths */
     for (uint32_t y = 0; y < height; y++) {
         const int64_t across = fine_place(map[1] * y + map[2]) + HALF;
         const int64_t down = fine_place(map[4] * y + map[5]) + HALF;

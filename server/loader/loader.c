@@ -62,9 +62,9 @@ struct loader {
     struct tracked_version *tracked;
     size_t tracked_count;
     bool is_lost;                                              /* the last look failed */
-    char default_name[sizeof((struct model_status *)0)->name]; /* the last there was; "": none */
-    char served_text[400];                                     /* likewise; "": all of them */
-    struct error outcome;                                      /* before loaded_fd is written */
+    char default_name[sizeof((struct model_status *)0)->name]; /* as last reported; "": none */
+    char served_text[400]; /* the models served, if some failed; "": all of them */
+    struct error outcome;  /* before loaded_fd is written */
 
     pthread_mutex_t lock;
     struct queued_job *jobs, **last_job;
@@ -277,7 +277,7 @@ static void log_doubt(const struct model *model, const char *text)
 static void log_photos_refused(struct model_host *model_host, const char *name, const char *version)
 {
     struct deployment *deployment;
-    struct error unloaded; /* meanwhile */
+    struct error unloaded; /* the model may have been unloaded since it was loaded */
     char text[480];
     if (model_host_acquire(model_host, name, version, &deployment, NULL, &unloaded) != STATUS_OK)
         return;

@@ -35,7 +35,7 @@ struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, 
                                 const char *help, const char *labels, const char *key,
                                 const char *value);
 
-/* Sets *rows[i].series to the series of each row, with the default buckets. */
+/* A series for metrics_get_all(), which stores it in *series. It has the default buckets. */
 struct metric_row {
     struct metric **series;
     enum metric_kind kind;

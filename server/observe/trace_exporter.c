@@ -48,7 +48,7 @@ struct trace_exporter {
     void *handle; /* CURL */
     struct curl_list *headers;
     char url[512];
-    uint64_t sampled_below; /* of 2^64 - 1 */
+    uint64_t sampled_below; /* random numbers below this are sampled; UINT64_MAX: all */
     char *environment;      /* holds the texts below */
     const char *keys[RESOURCE_MAX], *values[RESOURCE_MAX];
     size_t resource_count;

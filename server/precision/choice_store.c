@@ -44,7 +44,7 @@ void precision_check_cache(const char *folder, char *warning, size_t size)
     struct error err;
     warning[0] = '\0';
     if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
-        (void)atomic_flag_test_and_set(&is_said); /* by whoever asked */
+        (void)atomic_flag_test_and_set(&is_said); /* the caller of this function reports it */
         snprintf(warning, size,
                  "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
                  "name a folder that may be written to, or none",

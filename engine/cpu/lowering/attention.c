@@ -22,7 +22,7 @@
 /* The offsets of rows and columns of an operand's matrix. */
 struct attention_layout {
     struct access_map walk;
-    size_t *rows;    /* by row: elements from the matrix's first */
+    size_t *rows;    /* by row: distance in elements from the first row */
     size_t *columns; /* the same by column; NULL: contiguous */
     enum dtype dtype;
     uint32_t value;
@@ -34,7 +34,7 @@ struct attention_step {
     struct attention a;
     const struct simd_kernels *simd;
     struct attention_layout q, k, v, y, bias[ATTENTION_BIASES];
-    size_t blocks;  /* of rows, a matrix */
+    size_t blocks;  /* blocks of rows per matrix */
     size_t portion; /* keys per portion of scores … */
     size_t stride;  /* … and the distance of its rows: not a multiple of 4096 bytes */
     size_t most;    /* rows of the largest block */
@@ -46,7 +46,7 @@ struct attention_step {
 struct attention_scratch {
     float *keys, *values;     /* packed, portion by portion */
     float *fetched;           /* rows that are not contiguous in memory */
-    const float **row_of;     /* one entry a key */
+    const float **row_of;     /* one entry per key */
     float *q, *scores, *sums; /* of a block; sums: the result before division */
     float *bias[ATTENTION_BIASES];
     float *greatest, *total; /* by row of the block */

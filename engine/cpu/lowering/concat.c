@@ -13,7 +13,7 @@
 #include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
-#define ROWS  16   /* per step: they stay in the cache, and a part is worth a call */
+#define ROWS  16 /* rows at a time: few enough for the cache, enough to be worth a call per part */
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {

@@ -13,10 +13,10 @@ struct transpose_step {
     struct step step;
     size_t size; /* of an element */
     int rank;
-    size_t dims[ACCESS_MAP_PARTS],
-        steps[ACCESS_MAP_PARTS]; /* of the output; steps in x, in elements */
-    size_t offset;               /* in x, elements */
-    size_t outer;                /* product of all but the two innermost dims */
+    size_t dims[ACCESS_MAP_PARTS], /* of the output */
+        steps[ACCESS_MAP_PARTS];   /* steps in x, in elements */
+    size_t offset;                 /* in x, elements */
+    size_t outer;                  /* product of all but the two innermost dims */
 };
 
 #define TILE 16
@@ -113,7 +113,7 @@ STEP_CREATE(lower_transpose)
     step->size = dtype_size(x->dtype);
     step->offset = (size_t)walk.offset;
     const struct access_map_group *group = &walk.group[0];
-    const int missing = group->count < 2 ? 2 - group->count : 0; /* ones in front */
+    const int missing = group->count < 2 ? 2 - group->count : 0; /* leading dims of extent 1 */
     for (int d = 0; d < missing; d++)
         step->dims[d] = 1;
     for (int p = 0; p < group->count; p++) {
@@ -121,7 +121,7 @@ STEP_CREATE(lower_transpose)
         step->steps[missing + p] = (size_t)group->parts[p].stride;
     }
     step->rank = missing + group->count;
-    if (!group->count) /* one element: a run of one */
+    if (!group->count) /* a single element is a run of length 1 */
         step->steps[1] = 1;
     step->outer = 1;
     for (int d = 0; d < step->rank - 2; d++)

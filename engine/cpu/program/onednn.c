@@ -301,7 +301,7 @@ struct onednn_product {
     int arg_count;
     dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
     struct quantized_args quantized;
-    struct own_product *own; /* computes it instead; only weights.own is set then */
+    struct own_product *own; /* lensd's kernel, used instead; then only weights.own is set */
 };
 
 /* True if this implementation is correct for `desc`. If a window lies entirely in the padding and

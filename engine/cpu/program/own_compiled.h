@@ -24,24 +24,24 @@ struct own_product {
     size_t rows, channels;
     int64_t channel_step;
     size_t ldc;          /* elements of dst between the starts of rows */
-    size_t taps;         /* of a window; of strips: runs */
-    bool in_place;       /* rows are read in place: floats as one run, narrow rows tap by tap */
+    size_t taps;         /* taps of a window; with `strips`, runs of taps */
+    bool in_place;       /* rows are read in place: float32 as one run, other types tap by tap */
     bool is_even;        /* … and are equally far apart */
-    bool strips, copies; /* AMX: groups of pixels of a line; lines are copied */
+    bool strips, copies; /* AMX reads groups of pixels of a line; it reads copies of the lines */
     size_t group, line_groups;   /* pixels; per line of the result. The last may be too long */
     size_t pixel_bytes;          /* from pixel to pixel of a line … */
     int64_t line_bytes;          /* … and from line to line */
-    size_t tile_rows, unit_rows; /* of a tile of sums; of which chunks of rows are multiples */
-    size_t run_bytes, chunk;     /* of a run that is multiplied; struct tile */
+    size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */
+    size_t run_bytes, chunk;     /* bytes of a run that is multiplied; see struct tile for chunk */
     int threads;
-    size_t row_bytes; /* of a gathered row */
+    size_t row_bytes; /* bytes of a gathered row */
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for weights that are an activation */
     size_t result_at;    /* in a thread's scratch, after the gathered rows: sums, or floats … */
     size_t taps_at;      /* … and where taps lie */
     size_t thread_bytes;
-    struct gemm finish;               /* epilogue of float sums … */
-    struct tile_finish narrow_finish; /* … and of narrow rows */
+    struct gemm finish;               /* epilogue of float32 products … */
+    struct tile_finish narrow_finish; /* … and of the other types */
     unsigned char *outside;           /* a tap in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
     size_t taps_together; /* neighbours that form one run, for a window inside the image */
@@ -100,7 +100,7 @@ size_t own_strip_bytes(const struct own_product *p, int64_t lines);
 /* Copies the lines that the block needs to b->gathered. */
 void own_strip_copy(const struct own_product *p, const struct product_block *b);
 
-/* Fills b->taps with the starts of even rows: [tile][run][group of the tile]. apart: bytes from row
- * to row. */
+/* Fills b->taps with the starts of rows that are equally far apart: [tile][run][group of the tile].
+ * apart: bytes from row to row. */
 void own_locate_groups(const struct own_product *p, const struct product_block *b, size_t taps,
                        size_t apart);

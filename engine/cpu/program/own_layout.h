@@ -14,7 +14,7 @@ struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    size_t run, whole_run; /* narrow numbers: k consists of runs, padded with zeros to whole_run */
+    size_t run, whole_run; /* 8 and 16 bits: k consists of runs, padded with zeros to whole_run */
     int leading;           /* first dims of the constant that count matrices: groups or batches */
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };

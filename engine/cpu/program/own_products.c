@@ -576,9 +576,9 @@ static void divide_work(struct own_product *p)
     p->thread_bytes = p->taps_at + size_align(p->taps * sizeof(void *), TENSOR_ALIGN);
 }
 
-/* Divides narrow rows into chunks whose source fits in the first-level cache or, if the weights are
- * large, in the second-level cache, so that the weights are read less often. There are EACH chunks
- * per thread, of columns if there are fewer rows. */
+/* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
+ * the weights are large, in the second-level cache, so that the weights are read less often. There
+ * are EACH chunks per thread, of columns if there are fewer rows. */
 static void divide_tiles(struct own_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };

@@ -7,9 +7,9 @@
 #include "engine/base/forkjoin.h"
 
 enum {
-    PARALLEL_CHUNKS = 6,   /* of a share */
-    PARALLEL_WORTH = 8192, /* waking the other threads takes a few microseconds */
-    PARALLEL_CHUNK = 4096, /* and taking a chunk up to a tenth of one */
+    PARALLEL_CHUNKS = 6,   /* chunks per share */
+    PARALLEL_WORTH = 8192, /* less is not worth waking threads, which takes a few microseconds */
+    PARALLEL_CHUNK = 4096, /* smallest chunk: taking one costs up to a tenth of a microsecond */
 };
 
 _Thread_local bool parallel_is_even;

@@ -71,8 +71,8 @@ struct step {
     bool tried;                /* chosen by measurement, not by rule: product_kernels.c */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* of the first operand and the first result */
-    const unsigned char *x;    /* in this run, as the next two: these values … */
-    unsigned char *y, *memory; /* … and `scratch` bytes */
+    const unsigned char *x;    /* addresses in this run: of x_value … */
+    unsigned char *y, *memory; /* … of y_value, and of `scratch` bytes */
     step_run_fn run;
     void (*free)(struct step *step);
 };

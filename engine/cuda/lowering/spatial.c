@@ -237,7 +237,7 @@ CUDA_CREATE(lower_groups)
     g->per = instance ? 1 : g->channels / (size_t)node_int(node, "num_groups", 1);
     g->epsilon = node_float(node, "epsilon", 1e-5f);
     s->step.workspace = cuda_groups_workspace(g);
-    s->step.bytes *= 2; /* x goes by three times */
+    s->step.bytes *= 2; /* x is transferred three times */
     return STATUS_OK;
 }
 

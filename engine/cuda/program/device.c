@@ -205,7 +205,7 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
         return cuda_check(cudaMemcpy2DAsync(to, copy->to_pitch, from, copy->from_pitch, copy->width,
                                             copy->rows, kind, stream),
                           backend->device, what, err);
-    for (size_t r = 0; r < copy->rows; r++) /* one, or some of gigabytes */
+    for (size_t r = 0; r < copy->rows; r++) /* a single row, or pitches beyond the limit */
         TRY(cuda_check(cudaMemcpyAsync(to + r * copy->to_pitch, from + r * copy->from_pitch,
                                        copy->width, kind, stream),
                        backend->device, what, err));

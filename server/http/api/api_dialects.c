@@ -57,10 +57,10 @@ static void add_labels(struct exchange *x, struct listed_models *list)
 typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count);
 
 enum model_list {
-    LIST_NAMES,     /* of detectors, and pipelines that begin with one */
+    LIST_NAMES,     /* names of detectors, and of pipelines that begin with one */
     LIST_TASKS,     /* tasks that Roboflow has a name for */
     LIST_DETECTORS, /* each once with its labels, no pipelines */
-    LIST_SHAPES,    /* shapes that CVAT has a name for, likewise */
+    LIST_SHAPES,    /* models whose shapes CVAT has a name for, each once with its labels */
 };
 
 static bool is_listed(const struct model_status *model, enum model_list list, const char *only)

@@ -66,9 +66,9 @@ static enum status check_state(struct exchange *x, struct error *err)
     switch (model_host_state(x->server->options.model_host)) {
     case MODEL_HOST_READY:
     case MODEL_HOST_STUCK:
-    case MODEL_HOST_UNLOADED: /* it says which model was */
+    case MODEL_HOST_UNLOADED: /* check_room()'s error names the model that was unloaded */
         return check_room(x, err);
-    case MODEL_HOST_LOADING: /* its model may be ready */
+    case MODEL_HOST_LOADING: /* the request's model may be ready */
         status = check_room(x, err);
         if (status != STATUS_NOT_FOUND)
             return status;

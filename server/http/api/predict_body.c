@@ -173,7 +173,7 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
     const char *own = dialect_parameter(dialect, name, "", room, &value);
     if (!own)
         return STATUS_OK;
-    if (!strcmp(own, "labels")) /* of any length */
+    if (!strcmp(own, "labels")) /* labels may be longer than `given` */
         return set_parameter(work, own, text, size, err);
     if (size >= sizeof given || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters, or a zero byte",
@@ -422,7 +422,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
     if (limits.json.max_values < 1000)
         limits.json.max_values = 1000;
     const struct dialect *dialect = exchange_dialect(x);
-    if (dialect && dialect->takes_texts) /* as tokens */
+    if (dialect && dialect->takes_texts) /* texts may come as lists of tokens */
         limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
     TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));

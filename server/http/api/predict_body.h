@@ -17,19 +17,19 @@
 struct predict_work {
     struct predict_request request; /* first: submission.h */
     bool as_list;
-    struct multipart multipart; /* zeroed without one */
-    struct predict_json *json;  /* NULL without one */
+    struct multipart multipart; /* zeroed if the body is not a form */
+    struct predict_json *json;  /* NULL if the body is not JSON */
     struct sliced_photo slices;
     struct staged_request *staged; /* NULL: the model is not a pipeline */
     struct request_texts texts;    /* instead of images */
-    struct request_labels labels;  /* of the images */
+    struct request_labels labels;  /* the request's labels, for its images */
     struct request_prompt prompt;  /* for the only image */
     int form;                      /* enum describe_form from `format`; -1: use Accept */
     bool is_base64;                /* vectors as base64 */
     struct face_question faces;
     struct immich_entries immich; /* zeroed, unless Immich's server sends the request */
-    size_t task;                  /* of `immich`, which is under way */
-    char *before;                 /* the answer to the tasks before; NULL: none */
+    size_t task;                  /* index of the current task in `immich` */
+    char *before;                 /* the answer to the earlier tasks; NULL: none */
     uint8_t *photo;               /* their decoded photo; owned */
     struct image pixels;          /* of that photo */
     char model[128];              /* as requested; "" for the default */

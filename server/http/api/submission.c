@@ -464,7 +464,7 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
     const int h = model->input_channels_last ? 1 : 2;
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *sized;
-    struct error reported; /* by the check of the shape */
+    struct error reported; /* not used: the later check of the shape reports it */
     if (!(*deployment)->takes_images || shape->rank != 4 || shape->dims[h] > MODEL_SIDE_MAX ||
         shape->dims[h + 1] > MODEL_SIDE_MAX ||
         model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=

@@ -377,7 +377,7 @@ void http_server_free(struct http_server *server)
     offload_stop(server->offload); /* no request may wait for it when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
-        connections_stop(server->connections); /* it may be about to resume one */
+        connections_stop(server->connections); /* its thread may be about to resume a connection */
     }
     if (daemon) {
         grpc_stop(daemon->grpc_server);

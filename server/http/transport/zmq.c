@@ -28,7 +28,7 @@
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
 #define PEERS          256 /* the server remembers the models of the clients that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
-#define QUESTIONS      128 /* of them without a tensor: these wait until a model is loaded */
+#define QUESTIONS      128 /* at most so many without a tensor: they wait for a model to load */
 #define READS_PER_RUN  64
 #define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
 #define AGAIN_MS       250   /* interval of new tries while the model is being loaded */

@@ -63,7 +63,7 @@ struct batcher {
     struct queue queue;
     struct arrivals arrivals;
     double prepare_ns;    /* recent time from claim to commit */
-    double error, spread; /* of predictions, nanoseconds: mean and mean deviation */
+    double error, spread; /* mean error of predictions and mean deviation from it, nanoseconds */
 };
 
 const char *batch_close_name(enum batch_close reason)

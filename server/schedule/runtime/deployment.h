@@ -73,7 +73,7 @@ struct deployment {
     char no_answer[320]; /* a sentence with the reason why photos get no answer; "" if they do */
     struct text_cache *text_cache; /* of texts, or of photos for a mask decoder; owned; or NULL */
     struct deployment_stats stats;
-    struct meters meters; /* its scheduler's, for requests that outlive the scheduler */
+    struct meters meters; /* the scheduler's metrics, for requests that outlive it */
 
     struct scheduler *scheduler; /* exists until deployment_end(), as `lanes` */
     struct lane *lanes[DEVICE_MAX];

@@ -42,8 +42,8 @@ struct lane {
     size_t input_count;
     struct device_budgets *budget; /* NULL: there is none, or nothing is booked yet */
     struct shared_arena *arena;    /* its queue's */
-    size_t needs;                  /* bytes of its device that were checked against the limit */
-    size_t booked;                 /* the part of these that does not lie in `arena` */
+    size_t needs;  /* bytes that it needs on its device, as checked against the limit */
+    size_t booked; /* the part of `needs` that does not lie in `arena` */
     struct scheduler *scheduler;
     struct deployment *deployment;
     int index; /* index of this lane in its scheduler */
@@ -82,7 +82,7 @@ struct lane {
     const uint8_t *marks; /* 1 for each image at `inputs` that is bytes; NULL: all are floats */
     int valid_rows;       /* number of images at `inputs` */
     const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
-    struct image_range part;     /* the part of it in this pass */
+    struct image_range part;     /* the images of `running` in this pass */
 };
 
 /* The result of a forward pass. */

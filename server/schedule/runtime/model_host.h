@@ -84,9 +84,9 @@ struct model_host_options {
     int threads;                      /* forward threads per CPU lane; 0 = all available cores */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
-    size_t memory_limits[DEVICE_MAX]; /* by device, in bytes, for all models together; 0 = three
-                                         quarters of the memory that the process may use, minus its
-                                         own; nine tenths of a GPU's */
+    size_t memory_limits[DEVICE_MAX]; /* by device, in bytes, for all models together. 0 = the
+                                         default: on a GPU nine tenths of its memory, on a CPU three
+                                         quarters of what the process may use, minus its own use */
     size_t max_queue; /* admitted images without an answer, per model; 0 = 256, at most 2^20 */
     size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no limit */
     int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no limit */
@@ -395,7 +395,7 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
  * the newest), for a raw-tensor request. It accepts requests until model_host_release(), which must
  * follow soon in every case: a replacement waits for it. Errors as model_host_submit():
  * STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s (may be NULL). If `ret` is NULL, it
- * only checks whether the model can answer; a model that requests can load can. */
+ * only checks whether the model can answer, or a request can load it. */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
                                struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
@@ -490,12 +490,12 @@ struct lane_health {
 struct model_status {
     char name[128], version[16];
     enum model_state state;
-    double progress;   /* 0 … 1 while loading; never decreases */
-    const char *phase; /* while loading: "reading", "optimising", "compiling", "measuring" */
-    int seconds_left;  /* while loading: an estimate */
-    char failure[480]; /* the sentence, if it failed; with MODEL_READY: its replacement failed */
-    bool can_answer;   /* it is ready, or a request can load it */
-    enum unload_cause cause;                /* for MODEL_UNLOADING and MODEL_UNLOADED */
+    double progress;         /* 0 … 1 while loading; never decreases */
+    const char *phase;       /* while loading: "reading", "optimising", "compiling", "measuring" */
+    int seconds_left;        /* while loading: an estimate */
+    char failure[480];       /* why it failed; with MODEL_READY: why its replacement failed */
+    bool can_answer;         /* it is ready, or a request can load it */
+    enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     uint64_t loads, unloads[UNLOAD_CAUSES]; /* counts so far; unloads by cause */
     double load_seconds;                    /* of the last load */
     uint64_t parameter_bytes, file_bytes;

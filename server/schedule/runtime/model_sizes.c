@@ -475,7 +475,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
               LOG_INT("left", (int64_t)model_host_sizes_left(host)));
     enum status status = create_size(host, base, model, size, cancel, &deployment, &failure);
     pthread_mutex_lock(&host->lock);
-    /* Its deployment stays meanwhile, because only this thread replaces it. */
+    /* The model's deployment is still the same, because only this thread replaces it. */
     struct model_entry *entry =
         table_find_version_locked(host, base->model->name, base->model->version);
     if (status == STATUS_OK && host->draining)

@@ -16,18 +16,18 @@ struct scheduler {
     int buffer_count;
     void **buffers;
     struct device_id device; /* device of the memory */
-    uint8_t *marks;          /* by row of all buffers: it is bytes, not floats; NULL: no row is */
+    uint8_t *marks; /* by row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
 
     _Atomic bool cut;
-    _Atomic bool is_lost;         /* no lane works */
-    _Atomic bool has_large;       /* batcher_has_large(), for reading without the lock */
-    _Atomic bool has_deferred;    /* first_deferred is not NULL, likewise */
-    size_t workers;               /* immutable */
+    _Atomic bool is_lost;      /* no lane works */
+    _Atomic bool has_large;    /* batcher_has_large(), for reading without the lock */
+    _Atomic bool has_deferred; /* first_deferred is not NULL; also for reading without the lock */
+    size_t workers;            /* immutable */
     _Atomic int64_t shortest_run; /* batcher_shortest_run(), for reading without the lock */
 
     pthread_mutex_t lock;
     pthread_cond_t lane_ready;       /* a lane may find a batch, or must end */
-    pthread_cond_t quarantine_event; /* the same for quarantined lanes */
+    pthread_cond_t quarantine_event; /* wakes quarantined lanes for the same reasons */
     pthread_cond_t all_answered;
     struct batcher *batcher;
     struct admission admission;
