@@ -195,7 +195,7 @@ class Precision(unittest.TestCase):
         choice = model["precision_choice"]
         self.assertEqual(choice["calibration_images"], 19)
         if choice["trials"][0]["outcome"] == "passed":
-            self.assertEqual(choice["trials"][0]["images"], 19)
+            self.assertIn(choice["trials"][0]["images"], range(8, 20))  # as many as its time allows
             self.assertIn("calibration image left out", log)
 
     def test_photos_to_calibrate_with_make_an_8_bit_form(self):
