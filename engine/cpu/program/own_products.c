@@ -544,7 +544,8 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
         p->rows *= (size_t)p->axis[a].out;
     }
     packed->k = p->channels * p->taps;
-    p->parts = matrix || p->axis[0].out > 1 ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
+    const bool together = desc->src.rank == 4 && p->axis[0].out > 1; /* describe_axes() */
+    p->parts = matrix || together ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
         p->parts *= (size_t)desc->dst.dims[a];
     p->channel_step = desc->src.strides[matrix ? desc->src.rank - 1 : 1];

@@ -18,6 +18,7 @@ struct shape_case {
     const char *name;
     enum product_op op; /* a matrix product: batch x height rows x in, times in x out */
     int batch, groups, in, out, height, width, taps, stride, dilation, pad;
+    int depth; /* a convolution of volumes: images of the batch that are slices of one; 0: none */
 };
 
 static const struct shape_case shapes[] = {
@@ -43,6 +44,8 @@ static const struct shape_case shapes[] = {
     {"groups in place", PRODUCT_CONV, 2, 2, 32, 33, 6, 16, 1, 2, 1, 0},
     {"groups", PRODUCT_CONV, 1, 4, 8, 24, 9, 9, 3, 1, 1, 1},
     {"groups, odd", PRODUCT_CONV, 2, 3, 5, 7, 6, 5, 3, 1, 1, 1},
+    {"volumes", PRODUCT_CONV, 6, 1, 16, 20, 5, 7, 3, 1, 1, 1, .depth = 3},
+    {"volumes of groups", PRODUCT_CONV, 4, 2, 5, 9, 6, 5, 3, 2, 1, 1, .depth = 2},
     {"rows", PRODUCT_MATMUL, 1, 1, 192, 130, 197, 1, 1, 1, 1, 0},
     {"few rows", PRODUCT_MATMUL, 1, 1, 2050, 1000, 3, 1, 1, 1, 1, 0},
     {"batch of rows", PRODUCT_MATMUL, 3, 1, 29, 31, 33, 1, 1, 1, 1, 0},
@@ -231,12 +234,26 @@ static double result_of(const struct operands *o, double sum, size_t channel, si
     return q < low ? low : q > low + 255 ? low + 255 : q;
 }
 
+/* Makes volumes of `depth` images each: N, C, H, W becomes N / depth, C, depth, H, W. */
+static void stack(struct strided_layout *layout, int depth)
+{
+    layout->rank = 5;
+    layout->dims[4] = layout->dims[3];
+    layout->dims[3] = layout->dims[2];
+    layout->dims[2] = depth;
+    layout->dims[0] /= depth;
+}
+
+/* Channels last. */
 static void strides_of_image(struct strided_layout *layout)
 {
+    int64_t stride = layout->dims[1];
     layout->strides[1] = 1;
-    layout->strides[3] = layout->dims[1];
-    layout->strides[2] = layout->dims[1] * layout->dims[3];
-    layout->strides[0] = layout->strides[2] * layout->dims[2];
+    for (int a = layout->rank - 1; a > 1; a--) {
+        layout->strides[a] = stride;
+        stride *= layout->dims[a];
+    }
+    layout->strides[0] = stride;
 }
 
 static void row_major(struct strided_layout *layout)
@@ -284,14 +301,22 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
         const struct strided_layout plain = {
             d.weights.dtype, 4, {s->out, s->in, s->taps, s->taps}, {0}};
         d.weights = s->groups > 1 ? grouped : plain;
+        if (s->depth) {
+            const int at = d.weights.rank++ - 2;
+            memmove(&d.weights.dims[at + 1], &d.weights.dims[at], 2 * sizeof d.weights.dims[0]);
+            d.weights.dims[at] = 1;
+            stack(&d.src, s->depth);
+            stack(&d.dst, s->depth);
+        }
         strides_of_image(&d.src);
         strides_of_image(&d.dst);
     }
     row_major(&d.weights);
-    for (int a = 0; a < 2; a++) {
-        d.stride[a] = s->stride;
+    for (int a = 0; a < d.src.rank - 2; a++) {
+        const bool across = s->depth && a == 0; /* a window has one slice */
+        d.stride[a] = across ? 1 : s->stride;
         d.dilation[a] = s->dilation;
-        d.pad_begin[a] = d.pad_end[a] = s->pad;
+        d.pad_begin[a] = d.pad_end[a] = across ? 0 : s->pad;
     }
     return d;
 }
