@@ -27,8 +27,8 @@ static enum status infer_cast(struct node *node, struct error *err)
     if (to == DTYPE_NONE)
         return error_set(
             err, STATUS_UNSUPPORTED,
-            "a cast to ONNX data type %lld; lensd supports integers of 8 bits and more, "
-            "floats of 16 and more, and bool",
+            "a cast to ONNX data type %lld; `to` must be a float of 16 bits or more, an integer of "
+            "8 bits or more, or bool",
             (long long)node_int(node, "to", DTYPE_NONE));
     return infer_output(node, 0, to, &node->inputs[0]->shape, err);
 }
