@@ -5,7 +5,8 @@
 
 #include "engine/base/cpu.h"
 
-/* Loads VEC integers as floats, or stores floats that are integers in the type's range. */
+/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n stores n <= VEC floats
+ * that are integers in the type's range. */
 ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 {
 #if defined __AVX512F__
@@ -31,17 +32,20 @@ ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 #endif
 }
 
-ALWAYS_INLINE void store_8bit(void *p, vec v)
+ALWAYS_INLINE vec load_8bit_n(const uint8_t *p, size_t n, bool is_signed)
 {
-#if defined __AVX512F__
-    _mm_storeu_si128(p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
-#else
-    float lanes[VEC];
-    uint8_t *bytes = p;
-    vec_store(lanes, v);
-    for (size_t i = 0; i < VEC; i++)
-        bytes[i] = (uint8_t)(int32_t)lanes[i];
-#endif
+    uint8_t bytes[VEC] = {0};
+    if (n < VEC)
+        memcpy(bytes, p, n);
+    return load_8bit(n < VEC ? bytes : p, is_signed);
+}
+
+ALWAYS_INLINE void store_8bit_n(uint8_t *p, vec v, size_t n, bool is_signed)
+{
+    uint8_t bytes[VEC];
+    store_bytes(n < VEC ? bytes : p, ints_round(v), is_signed);
+    if (n < VEC)
+        memcpy(p, bytes, n);
 }
 
 /* Rounds half to even and clamps; NaN gives the lowest. */
@@ -58,27 +62,17 @@ void SIMD_NAMED(quantize)(const float *x, float scale, int zero, bool is_signed,
     uint8_t *to = y;
     FOR_REGISTERS(i, rest, n) {
         /* divides, as the operator requires: a reciprocal would change ties */
-        float real[VEC], whole[VEC];
-        vec_store(real, vec_load_n(x + i, rest));
-        for (size_t k = 0; k < VEC; k++)
-            whole[k] = real[k] / scale;
-        uint8_t bytes[VEC];
-        store_8bit(bytes, vec_add(rounded(vec_load(whole), low, high), offset));
-        memcpy(to + i, bytes, rest);
+        const vec whole = rounded(vec_div(vec_load_n(x + i, rest), vec_set(scale)), low, high);
+        store_8bit_n(to + i, vec_add(whole, offset), rest, is_signed);
     }
 }
 
 ALWAYS_INLINE void dequantize_row(const uint8_t *x, bool is_signed, vec scale, vec zero, float *y,
                                   size_t n)
 {
-    size_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        vec_store(y + i, vec_mul(vec_sub(load_8bit(x + i, is_signed), zero), scale));
-    if (i < n) {
-        uint8_t bytes[VEC] = {0};
-        memcpy(bytes, x + i, n - i);
-        vec_store_n(y + i, vec_mul(vec_sub(load_8bit(bytes, is_signed), zero), scale), n - i);
-    }
+    FOR_REGISTERS(i, rest, n)
+        vec_store_n(y + i, vec_mul(vec_sub(load_8bit_n(x + i, rest, is_signed), zero), scale),
+                    rest);
 }
 
 void SIMD_NAMED(dequantize)(const void *x, bool is_signed, float scale, int zero, float *y,
@@ -94,24 +88,14 @@ struct sum {
     vec a_ratio, b_ratio, fixed, low, high;
 };
 
-ALWAYS_INLINE vec add_some(const struct sum *s, const uint8_t *a, const uint8_t *b, bool is_signed)
-{
-    const vec second = vec_add(s->fixed, vec_mul(load_8bit(b, is_signed), s->b_ratio));
-    return rounded(vec_add(second, vec_mul(load_8bit(a, is_signed), s->a_ratio)), s->low, s->high);
-}
-
 ALWAYS_INLINE void add_row(const struct sum *s, const uint8_t *a, const uint8_t *b, bool is_signed,
                            uint8_t *y, size_t n)
 {
-    size_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        store_8bit(y + i, add_some(s, a + i, b + i, is_signed));
-    if (i < n) {
-        uint8_t p[VEC] = {0}, q[VEC] = {0}, bytes[VEC];
-        memcpy(p, a + i, n - i);
-        memcpy(q, b + i, n - i);
-        store_8bit(bytes, add_some(s, p, q, is_signed));
-        memcpy(y + i, bytes, n - i);
+    FOR_REGISTERS(i, rest, n) {
+        const vec first = vec_mul(load_8bit_n(a + i, rest, is_signed), s->a_ratio);
+        const vec second = vec_mul(load_8bit_n(b + i, rest, is_signed), s->b_ratio);
+        const vec sum = vec_add(vec_add(s->fixed, second), first);
+        store_8bit_n(y + i, rounded(sum, s->low, s->high), rest, is_signed);
     }
 }
 
@@ -132,11 +116,7 @@ ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype
 {
     if (dtype == DTYPE_F32)
         return vec_load_n((const float *)x + at, n);
-    const uint8_t *from = (const uint8_t *)x + at;
-    uint8_t bytes[VEC] = {0};
-    if (n < VEC)
-        memcpy(bytes, from, n);
-    return load_8bit(n < VEC ? bytes : from, dtype == DTYPE_I8);
+    return load_8bit_n((const uint8_t *)x + at, n, dtype == DTYPE_I8);
 }
 
 /* Processes one register of each row: n <= VEC numbers from i on. */
@@ -153,11 +133,7 @@ ALWAYS_INLINE void scale_column(const struct scale_rows *s, size_t i, size_t n, 
             continue;
         }
         /* NaN gives the lowest */
-        const ints stored = ints_round(vec_min(vec_max(v, least), most));
-        uint8_t bytes[VEC], *place = (uint8_t *)y + at;
-        store_bytes(n < VEC ? bytes : place, stored, to == DTYPE_I8);
-        if (n < VEC)
-            memcpy(place, bytes, n);
+        store_8bit_n((uint8_t *)y + at, vec_min(vec_max(v, least), most), n, to == DTYPE_I8);
     }
 }
 
@@ -223,26 +199,14 @@ struct factors {
 };
 
 /* Products of two differences of 8 bits are exact in float32. */
-ALWAYS_INLINE vec mul_some(const struct factors *f, const uint8_t *a, const uint8_t *b,
-                           bool is_signed)
-{
-    const vec product = vec_mul(vec_sub(load_8bit(a, is_signed), f->a_zero),
-                                vec_sub(load_8bit(b, is_signed), f->b_zero));
-    return rounded(vec_add(vec_mul(product, f->ratio), f->zero), f->low, f->high);
-}
-
 ALWAYS_INLINE void mul_row(const struct factors *f, const uint8_t *a, const uint8_t *b,
                            bool is_signed, uint8_t *y, size_t n)
 {
-    size_t i = 0;
-    for (; i + VEC <= n; i += VEC)
-        store_8bit(y + i, mul_some(f, a + i, b + i, is_signed));
-    if (i < n) {
-        uint8_t p[VEC] = {0}, q[VEC] = {0}, bytes[VEC];
-        memcpy(p, a + i, n - i);
-        memcpy(q, b + i, n - i);
-        store_8bit(bytes, mul_some(f, p, q, is_signed));
-        memcpy(y + i, bytes, n - i);
+    FOR_REGISTERS(i, rest, n) {
+        const vec first = vec_sub(load_8bit_n(a + i, rest, is_signed), f->a_zero);
+        const vec second = vec_sub(load_8bit_n(b + i, rest, is_signed), f->b_zero);
+        const vec scaled = vec_add(vec_mul(vec_mul(first, second), f->ratio), f->zero);
+        store_8bit_n(y + i, rounded(scaled, f->low, f->high), rest, is_signed);
     }
 }
 
@@ -352,15 +316,10 @@ ALWAYS_INLINE void mean_row(const uint8_t *const *taps, size_t count, vec factor
     const vec low = vec_set(is_signed ? -128 : 0), high = vec_add(low, vec_set(255));
     FOR_REGISTERS(i, rest, n) {
         vec sum = vec_zero();
-        for (size_t t = 0; t < count; t++) {
-            uint8_t bytes[VEC] = {0};
-            if (rest < VEC)
-                memcpy(bytes, taps[t] + i, rest);
-            sum = vec_add(sum, load_8bit(rest < VEC ? bytes : taps[t] + i, is_signed));
-        }
-        uint8_t bytes[VEC];
-        store_8bit(bytes, rounded(vec_add(vec_mul(sum, factor), fixed), low, high));
-        memcpy(y + i, bytes, rest);
+        for (size_t t = 0; t < count; t++)
+            sum = vec_add(sum, load_8bit_n(taps[t] + i, rest, is_signed));
+        const vec mean = vec_add(vec_mul(sum, factor), fixed);
+        store_8bit_n(y + i, rounded(mean, low, high), rest, is_signed);
     }
 }
 
