@@ -31,6 +31,22 @@ def prepared(data):
     return values.transpose(2, 0, 1)
 
 
+def prepared_whole(data, side):
+    """A photo's bytes to [3, side, side] float32 as a detector takes it: scaled to fit, grey around it, 0 to 1."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    scale = side / max(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.BILINEAR)
+    canvas = Image.new("RGB", (side, side), (114, 114, 114))
+    canvas.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return (numpy.asarray(canvas, numpy.float32) / 255).transpose(2, 0, 1)
+
+
+def boxes(rows, least=0.25):
+    """[rows, 6]: x0, y0, x1, y1, score, class."""
+    return {"predictions": [{"box": row[:4].tolist(), "score": float(row[4]), "index": int(row[5])}
+                            for row in rows if row[4] >= least]}
+
+
 def answer(scores, k=5):
     exponentials = numpy.exp(scores - scores.max())
     probabilities = exponentials / exponentials.sum()
