@@ -125,7 +125,7 @@ static enum status take_signals(struct serve *serve, struct error *err)
 
 static bool is_confined(const struct config *config)
 {
-    return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON && !config->check;
+    return CONFINE_IN_THIS_BUILD && config->confine == CONFIG_CONFINE_ON;
 }
 
 /* Landlock rules need folders that exist. */
@@ -674,7 +674,9 @@ static enum status serve_check(struct serve *serve, struct error *err)
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));
     if (warnings.certificate[0])
         log_event(LOG_WARN, "certificate", LOG_STR("text", warnings.certificate));
-    TRY(become_user(serve, err)); /* the user may lack permission to read the model */
+    TRY(become_user(serve, err));   /* the user may lack permission to read the model */
+    if (is_confined(serve->config)) /* the server may not open a model outside its folder */
+        confine_files(serve->config, &serve->confinement);
     if (serve->faces)
         TRY(faces_open(serve->faces, err));
     return loader_try(serve->loader, err);

@@ -14,7 +14,7 @@ import unittest
 
 import harness
 import small_onnx
-from harness import FolderCase, Server, read, seven
+from harness import FolderCase, Server, read, run_lensd, seven
 
 PROBE = os.environ.get("DECODE_PROBE", os.path.join(harness.ROOT, "build", "tests", "http", "libdecode_probe.so"))
 
@@ -158,6 +158,13 @@ class Files(ConfineCase):
         self.assertIn("Permission denied; it is a link, and lensd follows links within the folder of models only",
                       states["outside"]["error"])
         self.assert_ended(server)
+        single = self.path("single")
+        os.makedirs(single)
+        os.symlink(os.path.join(elsewhere, "model.onnx"), os.path.join(single, "model.onnx"))
+        checked = run_lensd("serve", "--check", single)
+        self.assertEqual(checked.returncode, 2, checked.stdout)
+        self.assertIn("Permission denied; it is a link", checked.stderr)
+        self.assertEqual(run_lensd("serve", "--check", "--confine", "off", single).returncode, 0)
         server = self.serve("--models", models, "--confine", "off")
         self.assertEqual({row["state"] for row in server.get("/health").json()["models"]}, {"ready"})
         self.assert_ended(server)
