@@ -46,6 +46,8 @@ class TextCase(ServedCase):
         os.rename(os.path.join(folder.name, "photos", "visual", "model.onnx"), os.path.join(folder.name, "photos", "model.onnx"))
         for name in ("visual", "textual"):
             shutil.rmtree(os.path.join(folder.name, "photos", name))
+        for name in ("visual", "textual"):
+            shutil.copytree(os.path.join(DATA, "clip", name), os.path.join(folder.name, "wordless", name))
 
     def post(self, path, body, status=200):
         answer = self.server.request("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -172,6 +174,8 @@ class Embeddings(TextCase):
         self.refuse(["a", URI], "two requests")
         self.refuse([URI, "a"], "two requests")
         self.refuse("a", "'photos' takes no texts", model="photos")
+        self.refuse("a", "'wordless.text' takes no texts; put its tokenizer (tokenizer.json", model="wordless")
+        self.server.wait_log("looks like token ids, but the folder has no tokenizer")
         self.refuse("a", "no model", model="nobody", status=404)
         self.refuse(["a"] * 65, "--max-images", status=413)
         broken = self.server.request("POST", "/v1/embeddings", b'{"model": "clip", "input": "\xff\xfe"}')

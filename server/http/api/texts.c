@@ -27,7 +27,10 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     const struct text_input *text = &deployment->model->text;
     size_t bytes = (1 + text->input_count) * text->length * sizeof(int64_t);
     if (!deployment_takes_texts(deployment->model))
-        return error_set(err, STATUS_INVALID, "model '%s' takes no texts", deployment->model->name);
+        return error_set(err, STATUS_INVALID,
+                         "model '%s' takes no texts; put its tokenizer (tokenizer.json, or "
+                         "vocab.json and merges.txt) into its folder",
+                         deployment->model->name);
     TRY(check_memory(size_mul(texts->count, bytes, &bytes), "for the texts of a request", err));
     TRY(upload_charge(&x->body, bytes, err));
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
