@@ -25,7 +25,8 @@ static enum status bad_character(const char *text, size_t at, struct error *err)
     unsigned char c = (unsigned char)text[at];
     if (c > 0x20 && c < 0x7F)
         return error_set(err, STATUS_INVALID,
-                         "base64: character '%c' at offset %zu is not part of base64", c, at);
+                         "base64: character '%c' at offset %zu is not part of base64%s", c, at,
+                         c == '.' ? "; send the file's bytes, not its name" : "");
     return error_set(err, STATUS_INVALID, "base64: byte 0x%02x at offset %zu is not part of base64",
                      c, at);
 }

@@ -431,6 +431,11 @@ static enum status folder_find(const char *path, const char *version, struct mod
         return error_set(err, STATUS_CONFIG,
                          "models are read from files, not from the network; download it first, and "
                          "name the file");
+    if (!is_there && !strncmp(path, "hf:", 3))
+        return error_set(err, STATUS_CONFIG,
+                         "models are read from files; download it first with lensd pull %.200s, "
+                         "which says where it is",
+                         path);
     if (!is_there)
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,
                          "%s%s",

@@ -169,7 +169,12 @@ static enum status check_arguments(const struct config_reading *reading, char *c
                          command_name(command));
     if (!(command & (COMMAND_PREDICT | COMMAND_EMBED)))
         return STATUS_OK;
-    if (command == COMMAND_PREDICT && config->model && photo_files_has_ending(config->model))
+    const bool is_photo = config->model && photo_files_has_ending(config->model);
+    if (command == COMMAND_PREDICT && is_photo && count > 0 && !photo_files_has_ending(words[0]))
+        return error_set(err, STATUS_CONFIG,
+                         "the model comes before the photos: lensd predict %.200s %.200s", words[0],
+                         config->model);
+    if (command == COMMAND_PREDICT && is_photo)
         return error_set(err, STATUS_CONFIG,
                          "no model given; for the built-in one: lensd predict digits %.200s",
                          config->model);

@@ -169,9 +169,11 @@ enum status faces_open(struct faces *faces, struct error *err)
     if (fd < 0 || make_private(fd) != 0)
         status = error_set(err, STATUS_CONFIG,
                            "cannot open the registry of faces '%.200s' (--faces) for its owner "
-                           "only: %m; lensd must own the file and be able to create others in its "
-                           "folder",
-                           faces->path);
+                           "only: %m; %s",
+                           faces->path,
+                           errno == ENOENT ? "make its folder first (mkdir -p)"
+                                           : "lensd must own the file and be able to create others "
+                                             "in its folder");
     if (fd >= 0)
         close(fd);
     if (status != STATUS_OK)

@@ -146,7 +146,21 @@ class Predict(Commands):
         self.assertEqual((ended.returncode, ended.stdout), (2, ""))
         self.assertEqual(ended.stderr, "lensd: nowhere.onnx: there is no such file or folder; check the path\n")
 
+    def test_a_model_of_a_hub(self):
+        ended = run_lensd("predict", "hf:owner/name", SEVEN)
+        self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+        self.assertIn("download it first with lensd pull hf:owner/name,", ended.stderr)
+
+    def test_an_unknown_variable(self):
+        ended = run_lensd("predict", "digits", SEVEN, environment={"LENSD_THREDS": "1", "LENSD_PORT": "1"})
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertEqual(ended.stderr, "lensd: the environment has variables that lensd does not know: "
+                                       "LENSD_THREDS (did you mean LENSD_THREADS?)\n")
+
     def test_an_image_in_the_place_of_the_model(self):
+        ended = run_lensd("predict", SEVEN, "digits")
+        self.assertEqual(ended.returncode, 2)
+        self.assertEqual(ended.stderr, f"lensd: the model comes before the photos: lensd predict digits {SEVEN}\n")
         ended = run_lensd("predict", SEVEN)
         self.assertEqual(ended.returncode, 2)
         self.assertEqual(ended.stderr, "lensd: no model given; for the built-in one: "

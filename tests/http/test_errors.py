@@ -60,7 +60,8 @@ class BadImages(ServedCase):
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def test_bad_base64(self):
-        for b64, word in (("!!!!", "base64"), ("abcde", "base64"), ("QUJD", "JPEG"), ("", "empty")):
+        for b64, word in (("!!!!", "base64"), ("abcde", "base64"), ("QUJD", "JPEG"), ("", "empty"),
+                          ("photo.jpg", "not its name")):
             answer = self.server.predict(json.dumps({"image": {"b64": b64}}))
             with self.subTest(b64=b64):
                 self.assertIn(answer.status, (400, 415))

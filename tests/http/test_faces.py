@@ -342,7 +342,7 @@ class Refusals(FaceCase):
         self.check("cannot open the registry of faces")
         os.remove(self.file)
         self.file = self.path("absent/faces.db")
-        self.check("cannot open the registry of faces")
+        self.check("cannot open the registry of faces", "No such file or directory; make its folder first")
 
     def test_others_may_not_read_it(self):
         """Neither a file that was made by hand nor one from a copy. Another program's stays as it is."""

@@ -69,6 +69,10 @@ class OneImage(ServedCase):
                           "'topk'", "top_k")
         self.assert_error(self.server.predict(seven(), "/predict?top_k=3&top_k=4"), 400,
                           "invalid_request", "twice")
+        for value, words in ((b"3", ("unknown parameter 'topk'", "did you mean 'top_k'?")), (b"", ("unknown parameter",)),
+                             (b"photo.jpg", ("is text, not a file", "-F topk=@photo.jpg"))):
+            content_type, body = multipart([("image", "a.png", seven()), ("topk", None, value)])
+            self.assert_error(self.server.predict(body, headers={"Content-Type": content_type}), 400, "invalid_request", *words)
 
     def test_multipart_with_any_field_name(self):
         for name in ("image", "data", "file", "x y", ""):

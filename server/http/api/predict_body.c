@@ -1,6 +1,7 @@
 /* Reads the parameters of a POST /predict, and the images or texts in its body. */
 #include "server/http/api/predict_body.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -219,7 +220,12 @@ static enum status predict_read_field(struct predict_work *work, const struct di
         return set_named(work, dialect, part->name, text, part->size, err);
     if (predict_has_parameter(part->name))
         return set_parameter(work, part->name, text, part->size, err);
-    bool short_text = part->size > 0 && part->size <= 80 && utf8_valid(text, part->size);
+    size_t digits = 0;
+    while (digits < part->size && (isdigit((unsigned char)text[digits]) || text[digits] == '.'))
+        digits++;
+    if (digits == part->size) /* no file's name */
+        return refuse_parameter(part->name, err);
+    bool short_text = part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
                      "field '%.60s' is text, not a file; write -F %.60s=@%.*s (text fields are "
                      "only top_k, model and the other parameters)",
