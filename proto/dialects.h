@@ -163,6 +163,10 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count);
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);
 
+/* Sets STATUS_INVALID for a request with track to another API: an answer without track_id would
+ * look as if nothing had been followed. */
+enum status error_no_tracks(const char *api, struct error *err);
+
 /* Adds the images of a member: a text, an object with one in "value", "b64" or "url", or a list of
  * these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
 enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,

@@ -31,6 +31,14 @@ const char *dialect_parameter(const struct dialect *dialect, const char *name, c
     return NULL;
 }
 
+enum status error_no_tracks(const char *api, struct error *err)
+{
+    return error_set(err, STATUS_INVALID,
+                     "answers of %s have no track_id; POST the photo to /predict to follow objects "
+                     "with track",
+                     api);
+}
+
 /* Writes a value as the text of a query parameter, with a backslash before each letter of
  * `escaped`. Returns false if it has another type or memory runs out. */
 static bool put_parameter(FILE *out, const cJSON *value, const char *escaped)
@@ -293,6 +301,8 @@ static enum status read_dialect(const struct dialect *dialect, cJSON *root, size
     cJSON *model, *nested = root, *member;
     if (!cJSON_IsObject(root))
         return error_set(err, STATUS_INVALID, "a JSON request must be an object");
+    if (cJSON_GetObjectItemCaseSensitive(root, "track"))
+        return error_no_tracks(dialect->name, err);
     TRY(read_pictures(dialect, root, max_images, request, err)); /* it may change the tree */
     model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
     if (model && !cJSON_IsString(model))
@@ -302,6 +312,8 @@ static enum status read_dialect(const struct dialect *dialect, cJSON *root, size
         nested = cJSON_GetObjectItemCaseSensitive(root, dialect->nested);
     if (nested && !cJSON_IsNull(nested) && !cJSON_IsObject(nested))
         return error_set(err, STATUS_INVALID, "\"%s\" must be an object", dialect->nested);
+    if (cJSON_GetObjectItemCaseSensitive(nested, "track"))
+        return error_no_tracks(dialect->name, err);
     cJSON_ArrayForEach(member, nested)
     {
         if (!cJSON_IsNull(member) && dialect_parameter(dialect, member->string, "", room, &value))

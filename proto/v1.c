@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "proto/dialects.h"
 #include "proto/json_extract.h"
 #include "proto/picture_text.h"
 #include "proto/strbuf.h"
@@ -117,6 +118,8 @@ static enum status parse_v1_instances(const char *text, size_t size,
     TRY(json_check(text, size, limits, err));
     request->tree = cJSON_ParseWithLength(text, size);
     TRY(check_memory(request->tree, "for a request", err));
+    if (cJSON_GetObjectItemCaseSensitive(request->tree, "track"))
+        return error_no_tracks("V1", err);
     return read_images(request, cJSON_GetObjectItemCaseSensitive(request->tree, "instances"),
                        max_images, are_texts, err);
 }

@@ -303,6 +303,8 @@ static enum status take_parameters(struct v2_unpacking *u)
             TRY(parameter_number(message->parameters[i], &u->request->priority, u->err));
         else if (!strcmp(message->parameters[i]->key, "timeout"))
             TRY(parameter_number(message->parameters[i], &u->request->timeout_us, u->err));
+        else if (!strcmp(message->parameters[i]->key, "track"))
+            return error_no_tracks("V2", u->err);
     }
     return STATUS_OK;
 }

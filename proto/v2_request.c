@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "proto/dialects.h"
 #include "proto/json_extract.h"
 #include "proto/v2.h"
 
@@ -231,6 +232,8 @@ static enum status read_parameters(struct v2_reading *r, const cJSON *parameters
         else if (!strcmp(item->string, "timeout"))
             TRY(read_size(item, "parameter", "timeout", INT64_C(1) << 53, &request->timeout_us,
                           r->err));
+        else if (!strcmp(item->string, "track"))
+            return error_no_tracks("V2", r->err);
     }
     return STATUS_OK;
 }

@@ -195,6 +195,7 @@ class Methods(GrpcCase):
                 (request("digits", tensor("other", "FP32", [1]), raw=[b"1234"]), INVALID, ("no input 'other'",)),
                 (request("digits", image, parameter(4, "priority", 2, 99), raw=[raw]), INVALID, ("priority",)),
                 (request("digits", image, parameter(4, "timeout", 1, 1), raw=[raw]), INVALID, ("'timeout'",)),
+                (request("digits", image, parameter(4, "track", 1, 1), raw=[raw]), INVALID, ("no track_id", "/predict")),
                 (request("digits", tensor("image", "FP32", [1, 3, 32, 32],
                                           parameters=parameter(4, "shared_memory_region", 2, 1))), INVALID, ("shared",)),
                 (request("digits", tensor("image", "BYTES", [2], blob(8, seven()))), INVALID, ("1 elements", "2")),

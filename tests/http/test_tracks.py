@@ -114,6 +114,27 @@ class Tracks(FolderCase):
                                          headers={"Content-Type": "application/json"})
             self.assertEqual((answer.status, answer.json()["error"]), (400, '"track" must be a string, a camera\'s name'))
 
+    def test_other_apis_refuse_it_in_their_json(self):
+        self.start()
+        picture = base64.b64encode(photo([box_at(12)])).decode()
+        tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [picture]}
+        for path, body in (("/v2/models/cars/infer", {"inputs": [tensor], "parameters": {"track": "yard"}}),
+                           ("/v1/models/cars:predict", {"instances": [{"b64": picture}], "track": "yard"}),
+                           ("/models/cars", {"inputs": picture, "parameters": {"track": "yard"}}),
+                           ("/models/cars", {"inputs": picture, "track": 7}),
+                           ("/infer/object_detection", {"model_id": "cars", "image": {"type": "base64", "value": picture}, "track": "yard"}),
+                           ("/v1/embeddings", {"model": "cars", "input": "data:image/png;base64," + picture, "track": "yard"}),
+                           ("/detect", {"detector_name": "cars", "data": picture, "detect": {"*": 1}, "track": "yard"}),
+                           ("/api/v1/vision/labels", {"model": "cars", "images": [picture], "track": ["yard"]})):
+            with self.subTest(path, body=body.keys()):
+                answer = self.server.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+                self.assertEqual(answer.status, 400, answer.body)
+                self.assertIn("have no track_id; POST the photo to /predict", str(answer.json()))
+                for members in (body, body.get("parameters", {})):
+                    members.pop("track", None)
+                answer = self.server.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+                self.assertNotIn("track_id", answer.body.decode())
+
     def test_photos_of_a_request_are_frames_in_their_order(self):
         self.start()
         kind, form = multipart([("a", "1.png", photo([box_at(10)])), ("b", "2.png", b"no photo"),

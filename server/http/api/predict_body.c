@@ -157,18 +157,14 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the path's API. Other parameters of that API are ignored, except
- * track, because an answer without track_id would look as if nothing had been followed. */
+/* Sets a parameter by its name in the path's API, which refuses track and ignores others. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
     char given[sizeof work->classes], room[32];
     const char *value;
     if (dialect && !strcmp(name, "track"))
-        return error_set(err, STATUS_INVALID,
-                         "answers of %s have no track_id; POST the photo to /predict to follow "
-                         "objects with track",
-                         dialect->name);
+        return error_no_tracks(dialect->name, err);
     if (!dialect || !dialect->parameters)
         return set_parameter(work, name, text, size, err);
     const char *own = dialect_parameter(dialect, name, "", room, &value);
