@@ -41,9 +41,9 @@ class Repository(unittest.TestCase):
         self.addCleanup(server.stop)
         return server
 
-    def serve_to_the_end(self, *arguments):
+    def serve_to_the_end(self, *arguments, **keywords):
         """For tests that stop it themselves."""
-        server = Server("--models", self.root, *arguments)
+        server = Server("--models", self.root, *arguments, **keywords)
         self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
         return server
 
@@ -106,6 +106,11 @@ class Repository(unittest.TestCase):
         answer = server.predict(seven(), path)
         return answer.json()["model"] if answer.status == 200 else (answer.status, answer.json()["error"])
 
+    @staticmethod
+    def readiness(server):
+        answer = server.get("/readyz")
+        return answer.status, answer.json()["status"]
+
     def test_no_default_among_several(self):
         """A folder that sorts earlier does not take the place of the only model."""
         self.put_digits("m")
@@ -133,6 +138,36 @@ class Repository(unittest.TestCase):
         first, second = server.output.splitlines()
         self.assertRegex(first, r"^lensd serves 2 models at \S+ on cpu with \d+ threads?; requests must name a model \(\?model=NAME\); try it:$")
         self.assertEqual(second, f"  curl --data-binary @photo.jpg 'http://127.0.0.1:{server.port}/predict?model=a'")
+
+    def test_a_broken_folder_is_no_second_model(self):
+        self.put_digits("m")
+        server = self.serve_to_the_end("--watch")
+        self.write("a/model.onnx", "no model")
+        server.wait_for(lambda: self.states(server).get(("a", "1"), ("", ""))[1], "its failure")
+        self.assertEqual(self.unnamed(server), "m")
+        self.assertEqual([m["name"] for m in server.get("/health").json()["models"] if m["default"]], ["m"])
+        os.remove(os.path.join(self.root, "a/model.onnx"))
+        self.put_digits("b")
+        server.wait_for(lambda: self.states(server).get(("b", "1"), ("", ""))[0] == "READY", "a second model")
+        server.wait_for(lambda: self.unnamed(server)[0] == 400, "the refusal")
+        server.stop()
+        # A start knows of no model that was ready before.
+        self.write("b/model.onnx", "no model")
+        self.assertEqual(self.unnamed(self.serve())[0], 400)
+
+    def test_a_model_that_is_removed_beside_a_failed_one(self):
+        self.put_digits("m")
+        self.write("a/model.onnx", "no model")
+        server = self.serve("--watch")
+        self.assertEqual(self.unnamed(server, "/predict?model=m"), "m")
+        shutil.rmtree(os.path.join(self.root, "m"))
+        server.wait_for(lambda: self.readiness(server) == (503, "failed"), "its end")
+        status, sentence = self.unnamed(server, "/predict?model=m")
+        self.assertEqual((status, sentence), (404, "there is no model 'm'; this server has: a (failed)"))
+        for path in ("/predict?model=a", "/predict"):
+            status, sentence = self.unnamed(server, path)
+            self.assertEqual(status, 503)
+            self.assertIn("model 'a' could not be loaded", sentence)
 
     def test_a_default_that_is_named(self):
         self.put_digits("a", "m")
@@ -194,12 +229,16 @@ class Repository(unittest.TestCase):
         self.assertIn("lensd: a: the precision int8 needs", ended.stderr)
 
     def test_an_empty_folder(self):
-        server = self.serve_to_the_end("--watch")
+        server = self.serve_to_the_end("--watch", wait_ready=False)
+        server.wait_log(" ready ")
+        self.assertEqual(self.readiness(server), (503, "unloaded"))
         answer = server.request("POST", "/predict", b"photo")
         self.assertEqual((answer.status, answer.json()["error"]),
                          (503, "this server has no model at present; GET /health lists those that come"))
+        self.assertEqual(self.unnamed(server, "/predict?model=m"), (404, "there is no model 'm'; this server has: none yet"))
         self.put("m", None, 2)
         server.wait_for(lambda: self.ask(server, "m") == 2, "the model")
+        self.assertEqual(self.readiness(server), (200, "ready"))
         server.stop()
         self.assertEqual(server.output,
                          f"lensd is at http://127.0.0.1:{server.port}, waiting for models in {self.root}\n")
@@ -372,7 +411,7 @@ class Repository(unittest.TestCase):
         self.assertIn("exclude each other", result.stderr)
 
     def test_watching(self):
-        server = self.serve("--watch")
+        server = self.serve("--watch", wait_ready=False)
         self.assertEqual(self.states(server), {})
         self.put("m", "1", 2)
         server.wait_for(lambda: self.ask(server, "m") == 2, "version 1")

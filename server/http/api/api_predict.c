@@ -66,7 +66,8 @@ static enum status check_state(struct exchange *x, struct error *err)
     switch (model_host_state(x->server->options.model_host)) {
     case MODEL_HOST_READY:
     case MODEL_HOST_STUCK:
-    case MODEL_HOST_UNLOADED: /* check_room()'s error names the model that was unloaded */
+    case MODEL_HOST_FAILED: /* check_room()'s error names the model and its state */
+    case MODEL_HOST_UNLOADED:
         return check_room(x, err);
     case MODEL_HOST_LOADING: /* the request's model may be ready */
         status = check_room(x, err);
@@ -77,9 +78,6 @@ static enum status check_state(struct exchange *x, struct error *err)
                          "models are still loading; GET /health shows how far they are");
     case MODEL_HOST_DRAINING:
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    case MODEL_HOST_FAILED:
-        return error_set(err, STATUS_NOT_READY,
-                         "the model could not be loaded; GET /health says why");
     }
     return error_set(err, STATUS_INTERNAL, "the model host is in an unknown state");
 }
@@ -152,6 +150,19 @@ static bool is_shortage(enum status status)
     return status == STATUS_NO_MEMORY || status_http(status) > 500;
 }
 
+/* The crop of a photo, or of one of its crops, for which time or memory ran out; NULL: none. A
+ * pipeline has at most three stages. */
+static const struct predict_image *find_short_crop(const struct predict_image *image)
+{
+    const size_t crops = image->crops ? image->answer.detections.count : 0;
+    const struct predict_image *found = NULL;
+    for (size_t i = 0; i < crops && !found; i++)
+        if (image->crops[i])
+            found = is_shortage(image->crops[i]->status) ? image->crops[i]
+                                                         : find_short_crop(image->crops[i]);
+    return found;
+}
+
 /* Returns the failed image that fails the request: the only one, or the first if the API has no
  * place for errors beside answers. A crop for which time or memory ran out fails it, too, because
  * an answer without its box would be taken for whole. A box whose points lie at one place, or whose
@@ -163,12 +174,10 @@ static const struct predict_image *failed_image(const struct predict_work *work,
     const size_t count = !work->as_list || dialect->fails_whole ? request->image_count : 0;
     for (size_t i = 0; i < count; i++) {
         const struct predict_image *image = &request->images[i];
-        const size_t crops = image->crops ? image->answer.detections.count : 0;
-        if (image->status != STATUS_OK)
-            return image;
-        for (size_t k = 0; k < crops; k++)
-            if (image->crops[k] && is_shortage(image->crops[k]->status))
-                return image->crops[k];
+        const struct predict_image *failed =
+            image->status != STATUS_OK ? image : find_short_crop(image);
+        if (failed)
+            return failed;
     }
     return NULL;
 }

@@ -46,7 +46,7 @@ enum model_host_state {
     MODEL_HOST_DRAINING,
     MODEL_HOST_FAILED,   /* a required model did not load */
     MODEL_HOST_STUCK,    /* model_host_is_stuck(); only model_host_readiness() returns it */
-    MODEL_HOST_UNLOADED, /* a required model was removed, and nothing is being loaded */
+    MODEL_HOST_UNLOADED, /* models were removed, or none has come; nothing is being loaded */
 };
 
 /* The states of a version of a model; model_table.c draws their transitions. */
@@ -422,7 +422,7 @@ void model_host_fail(struct model_host *host, const char *name, const char *vers
 void model_host_clear_failure(struct model_host *host, const char *name);
 
 /* Call it when every model that existed at start has been tried. From now on the model host is
- * ready when any model is, or when there is none, and failed models do not matter. */
+ * ready when any model is, and failed models do not matter. */
 void model_host_settle(struct model_host *host);
 
 enum model_host_state model_host_state(const struct model_host *host);

@@ -105,16 +105,19 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this one, or its second half. */
-static bool is_all_locked(const struct model_host *host, const struct model_entry *entry)
+/* True if every other name of the table is a stage of this one, or its second half; `besides` those
+ * that no request could reach so far. */
+static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
+                          bool besides)
 {
     const size_t stages = entry->stages ? entry->stages->stage_count : 0;
     for (size_t i = 0; i < host->entry_count; i++) {
         const char *name = host->entries[i]->name;
         const size_t length = strlen(entry->name);
-        bool is_in = !strncmp(name, entry->name, length) &&
-                     (!name[length] || !strcmp(name + length, MODEL_TEXT_ENDING) ||
-                      !strcmp(name + length, MODEL_DECODER_ENDING));
+        bool is_in = (besides && !host->entries[i]->was_ready) ||
+                     (!strncmp(name, entry->name, length) &&
+                      (!name[length] || !strcmp(name + length, MODEL_TEXT_ENDING) ||
+                       !strcmp(name + length, MODEL_DECODER_ENDING)));
         for (size_t s = 0; s < stages && !is_in; s++)
             is_in = !strcmp(name, entry->stages->stages[s].model);
         if (!is_in)
@@ -123,16 +126,20 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
     return true;
 }
 
-/* The stages of an unloaded pipeline are gone, but it stays the default. */
+/* The stages of an unloaded pipeline are gone, but it stays the default. So does a model that was
+ * ready while what came later never was: a broken folder is no second model. */
 static void choose_default_locked(struct model_host *host)
 {
+    for (size_t i = 0; i < host->entry_count; i++)
+        host->entries[i]->was_ready |= table_can_answer(host->entries[i]);
     const struct model_entry *before = find_best_locked(host, host->default_name);
-    if (before && (before->state == MODEL_UNLOADING || before->state == MODEL_UNLOADED) &&
-        before->cause == UNLOAD_ASKED)
+    const bool is_unloaded = before && before->cause == UNLOAD_ASKED &&
+                             (before->state == MODEL_UNLOADING || before->state == MODEL_UNLOADED);
+    if (is_unloaded || (before && before->was_ready && is_all_locked(host, before, true)))
         return;
     host->default_name[0] = '\0';
     for (size_t i = 0; i < host->entry_count; i++)
-        if (is_all_locked(host, host->entries[i]))
+        if (is_all_locked(host, host->entries[i], false))
             snprintf(host->default_name, sizeof host->default_name, "%s", host->entries[i]->name);
 }
 
@@ -227,10 +234,10 @@ static void count_names_locked(struct model_host *host, size_t *ret_ready, size_
     }
 }
 
-/* True if models were removed, and none is being loaded. */
+/* True if models were removed, or the folder had none, and none is being loaded. */
 static bool is_unloaded_locked(const struct model_host *host)
 {
-    bool removed = false;
+    bool removed = host->settled && host->entry_count == 0;
     for (size_t i = 0; i < host->entry_count; i++) {
         const enum model_state state = host->entries[i]->state;
         if (state == MODEL_LOADING)
@@ -247,7 +254,7 @@ void table_update_state_locked(struct model_host *host)
     count_names_locked(host, &ready, &failed);
     size_t required = host->required_total > 1 ? host->required_total : 1;
     if (host->settled)
-        required = failed > 0 ? 1 : 0;
+        required = 1;
     const enum model_host_state loaded = host->awaits_sizes ? MODEL_HOST_LOADING : MODEL_HOST_READY;
     enum model_host_state state = host->draining             ? MODEL_HOST_DRAINING
                                   : ready >= required        ? loaded

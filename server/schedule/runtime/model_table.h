@@ -49,6 +49,7 @@ struct model_entry {
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
     enum model_state state;
     bool is_required; /* with options.ready_strict its name must be served */
+    bool was_ready;   /* table_can_answer() has been true */
     double progress;
     const char *phase; /* static text: the current phase of the load */
     int64_t begun;     /* clock_now() at the start of the load */

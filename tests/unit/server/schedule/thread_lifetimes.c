@@ -298,7 +298,7 @@ static void test_versions_live_side_by_side(void)
     struct model_status status[2];
     CHECK(model_host_models(host, status, 2) == 0);
     model_host_settle(host);
-    CHECK(model_host_state(host) == MODEL_HOST_READY);
+    CHECK(model_host_state(host) == MODEL_HOST_UNLOADED);
     model_host_free(host);
 }
 
