@@ -208,7 +208,9 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
             !find_known(model, graph->inputs[i]) &&
             !find_named(constants, count, graph->inputs[i]->name))
             stranger = graph->inputs[i];
-    if (stranger && model->image_input != SIZE_MAX)
+    if (stranger && model->image_input != SIZE_MAX && model->lacks_tokenizer)
+        model_warn(model, MODEL_NO_TOKENIZER);
+    else if (stranger && model->image_input != SIZE_MAX)
         model_warn(
             model,
             "input '%.60s' is not a photo, and lensd does not know what belongs there: write "

@@ -53,6 +53,10 @@ struct mask_prompt {
 /* When the server loads a model, according to lensd.json. */
 enum model_load_when { MODEL_LOAD_DEFAULT, MODEL_LOAD_EAGER, MODEL_LOAD_LAZY };
 
+#define MODEL_NO_TOKENIZER                                                                         \
+    "the model takes tokens, but its folder has no tokenizer: put tokenizer.json, or vocab.json "  \
+    "and merges.txt, into it"
+
 struct model {
     char *name;          /* folder or file name without extension; "digits" for the default */
     char *source;        /* path, or "embedded" */
@@ -69,6 +73,7 @@ struct model {
     uint64_t file_bytes;
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
+    bool lacks_tokenizer; /* inputs take tokens; MODEL_NO_TOKENIZER says what to do */
     char warning[512]; /* a sentence for the log when something is suspicious but works (the numbers
                           of labels and classes differ, sizes were adapted …), or "" */
     char filled[160];  /* names of the additional inputs that lensd fills, with commas; or "" */
@@ -152,6 +157,15 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
                              struct error *err) MUST_USE;
 /* Removes a folder that holds files only. */
 void model_remove_files(const char *folder);
+
+/* After session_create(): advises a tokenizer where its lack may be the cause. Returns `status`. */
+static inline enum status model_advise(const struct model *model, enum status status,
+                                       struct error *err)
+{
+    return status == STATUS_UNSUPPORTED && model->lacks_tokenizer
+               ? error_advise(err, MODEL_NO_TOKENIZER)
+               : status;
+}
 
 void model_drop_graph(struct model *model);
 void model_free(struct model *model);

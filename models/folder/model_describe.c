@@ -61,13 +61,9 @@ static enum status find_image_input(struct model *model, struct described_image 
         model->image_input = SIZE_MAX;
         if (model->text.tokenizer || model->prompt.is_set)
             return STATUS_OK;
-        const struct value *first = graph->input_count > 0 ? graph->inputs[0] : NULL;
-        if (first && first->dtype == DTYPE_I64 && first->shape.rank == 2)
-            model_warn(model,
-                       "input '%s' looks like token ids, but the folder has no tokenizer: put "
-                       "tokenizer.json, or vocab.json and merges.txt, into it; until then only "
-                       "tensors can be sent to this model",
-                       first->name);
+        if (model->lacks_tokenizer)
+            model_warn(model, MODEL_NO_TOKENIZER "; until then only tensors can be sent to this "
+                                                 "model");
         else
             model_warn(model, "no input looks like an image ([N, C, H, W] or [N, H, W, C] with 1 "
                               "or 3 channels): photos cannot be sent to this model, tensors can");

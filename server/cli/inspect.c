@@ -119,7 +119,7 @@ static enum status inspect_compile(const struct model *model, char *note, size_t
     options.max_batch = 1;
     options.trial = options.no_kernel_tuning = true;
     struct session *session = NULL;
-    TRY(session_create(model->graph, &options, &session, err));
+    TRY(model_advise(model, session_create(model->graph, &options, &session, err), err));
     snprintf(note, size, "%s", session_info(session)->note);
     session_free(session);
     return STATUS_OK;

@@ -62,7 +62,8 @@ static enum status profile_open_session(const struct config *config, struct prof
         profile->session = NULL;
         options.precision = profile->choice.precision;
         options.max_batch = batch;
-        TRY(session_create(model->graph, &options, &profile->session, err));
+        TRY(model_advise(model, session_create(model->graph, &options, &profile->session, err),
+                         err));
     }
     model_drop_graph(profile->model);
     return STATUS_OK;

@@ -353,7 +353,7 @@ enum status precision_session(const struct model *model, const struct precision_
     }
     const enum status status = session_create(graph ? graph : model->graph, session, ret, err);
     graph_free(graph);
-    return status;
+    return model_advise(model, status, err);
 }
 
 /* Makes the choice before there is a session. CHOICE_PENDING: only trials can decide. */

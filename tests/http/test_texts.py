@@ -175,7 +175,7 @@ class Embeddings(TextCase):
         self.refuse([URI, "a"], "two requests")
         self.refuse("a", "'photos' takes no texts", model="photos")
         self.refuse("a", "'wordless.text' takes no texts; put its tokenizer (tokenizer.json", model="wordless")
-        self.server.wait_log("looks like token ids, but the folder has no tokenizer")
+        self.server.wait_log("takes tokens, but its folder has no tokenizer")
         self.refuse("a", "no model", model="nobody", status=404)
         self.refuse(["a"] * 65, "--max-images", status=413)
         broken = self.server.request("POST", "/v1/embeddings", b'{"model": "clip", "input": "\xff\xfe"}')
@@ -387,6 +387,14 @@ class Whole(TextCase):
         without = json.loads(run_lensd("inspect", path, "--json").stdout)
         self.assertEqual(len(without["inputs"]), 3)
         self.assertNotIn("text_half", without)
+        sentence = "its folder has no tokenizer: put tokenizer.json, or vocab.json and merges.txt, into it"
+        self.assertIn(sentence, without["problem"])
+        self.assertIn(sentence, without["warning"])
+        self.assertNotIn("lensd.json", without["warning"])
+        for arguments in (["serve", "--port", "0", path], ["predict", path, os.path.join(DATA, "words.png")]):
+            ended = run_lensd(*arguments)
+            self.assertEqual(ended.returncode, 2, ended.stderr)
+            self.assertIn(sentence, ended.stderr.splitlines()[-1])
 
 
 class Words(TextCase):

@@ -130,6 +130,9 @@ static void find_answer(struct deployment *deployment, const struct session *ses
             "its input '%.60s' is not an image, [N, C, H, W] or [N, H, W, C] with 1 or 3 channels",
             deployment->inputs[0].name);
     else if (!deployment->takes_images && model->image_input != SIZE_MAX &&
+             !model->task.is_tensors && model->lacks_tokenizer)
+        error_set(&why, STATUS_UNSUPPORTED, MODEL_NO_TOKENIZER);
+    else if (!deployment->takes_images && model->image_input != SIZE_MAX &&
              !model->task.is_tensors) {
         const char *other = deployment->inputs[model->image_input == 0].name;
         error_set(&why, STATUS_UNSUPPORTED,

@@ -690,7 +690,7 @@ Test(model, loads_graphs_without_an_image)
     cr_expect_eq(model->image_input, SIZE_MAX);
     cr_expect_null(model->input_name);
     cr_expect_eq(model->class_count, 0);
-    cr_expect(strstr(model->warning, "but the folder has no tokenizer"), "%s", model->warning);
+    cr_expect(strstr(model->warning, "but its folder has no tokenizer"), "%s", model->warning);
     model_free(model);
     free(bytes);
     make_done(&make);
