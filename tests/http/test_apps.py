@@ -83,6 +83,10 @@ class Pages(Apps):
             answer = json.loads(run.stdout)
             if "/v1/vision/" in command and "/api/" not in command or "/v1/status/" in command:
                 self.assertIs(answer["success"], True, (command, answer))
+            if "/api/v1/vision/" in command:  # PhotoPrism's
+                self.assertEqual((answer["code"], len(answer["result"])), (200, 1), (command, answer))
+            if "/plate-reader/" in command:
+                self.assertTrue(answer["results"], command)
             self.assertTrue(answer and not set(answer) & {"error", "detail"} if isinstance(answer, dict) else answer, (command, answer))
             curls += 1
         self.assertGreaterEqual(curls, 3, page)
