@@ -17,6 +17,7 @@ patient=('lint tidy' 'distros --first-answer')
 
 logs=$(mktemp -d) status=0
 trap 'rm -rf "$logs"' EXIT
+trap 'exit 130' INT # Ctrl-C; a shell in the background ignores it unless told otherwise
 
 # run STEP: its output is shown and kept.
 run() {
@@ -37,8 +38,8 @@ later() {
 
 # show STEP: what later() kept.
 show() {
-    local ended=1 took=0
-    read -r ended took <"$logs/$1.end" || true
+    local ended took=0
+    read -r ended took <"$logs/$1.end" || ended=1 # the file is missing or empty: its line was killed
     echo "dev: ==== $1 ====" >&2
     cat "$logs/$1"
     finish "$1" "$ended" "$took"
@@ -58,11 +59,11 @@ finish() {
 
 export DEV_CI_STEP=1
 for step in "${alone[@]}"; do run "$step"; done
-(for step in "${patient[@]}"; do later "$step" 10; done) &
+(trap 'exit 130' INT; for step in "${patient[@]}"; do later "$step" 10; done) &
 second=$!
 for step in "${steps[@]}"; do
     other=
-    if [ "$step" = "$beside" ]; then later "$background" 0 & other=$!; fi
+    if [ "$step" = "$beside" ]; then (trap 'exit 130' INT; later "$background" 0) & other=$!; fi
     run "$step"
     if [ "$other" ]; then
         wait "$other" || true

@@ -63,7 +63,7 @@ cp -r "$source"/tests/{report.py,packages.sh,bench,gpu,load} "$scratch/tree/test
 mkdir "$scratch/tree/models"
 cp "$source/models/needs.py" "$scratch/tree/models/"
 
-echo '1..19'
+echo '1..21'
 system debian 12 ''
 fresh
 run_dev
@@ -207,4 +207,46 @@ result "$([ $status -eq 1 ] && [ "$(head -2 "$scratch/steps" | paste -sd,)" = 'l
     [ "$(tail -1 "$scratch/output")" = '25 passed, 3 failed, 7 skipped' ]; echo $?)" \
     'CI: the quick steps first, all of them, and their totals'
 result "$(grep -qx '==== distros --first-answer ====' "$scratch/output"; echo $?)" 'CI: a failure of the second line of steps is told'
+# The second line is killed before it can say how its step ended.
+cat >"$scratch/ci/dev" <<'FAKE'
+#!/bin/sh
+echo '3 passed, 0 failed, 0 skipped'
+if [ "$1" = distros ]; then
+    for logs in "$TMPDIR"/*/; do : >"$logs/distros --first-answer.end"; done
+    kill -9 "$PPID"
+fi
+FAKE
+mkdir "$scratch/logs"
+status=0
+TMPDIR=$scratch/logs "$scratch/ci/tests/ci.sh" >"$scratch/output" 2>/dev/null || status=$?
+result "$([ $status -eq 1 ] && grep -qx '==== distros --first-answer ====' "$scratch/output"; echo $?)" 'CI: a step that left no status has failed'
+# Ctrl-C reaches every process of the terminal, also those of the second line.
+cat >"$scratch/ci/dev" <<FAKE
+#!/bin/bash
+echo "\$*" >>"$scratch/begun"
+case \$1 in asan) wait_for='lint tidy' ;; lint) [ "\$2" = tidy ] || exit 0 && wait_for=asan ;; *) exit 0 ;; esac
+until grep -qx "\$wait_for" "$scratch/begun"; do sleep 0.1; done
+echo "\$\$" >>"$scratch/ready"
+[ "\$1" = asan ] || exec sleep 60
+trap 'kill \$!; sleep 1; exit 130' INT # the last to end
+sleep 60 & wait
+FAKE
+touch "$scratch/begun" "$scratch/ready"
+cat >"$scratch/interrupt.py" <<'PYTHON'
+import os, signal, subprocess, sys, time
+scratch = sys.argv[1]
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+ci = subprocess.Popen([scratch + "/ci/tests/ci.sh"], start_new_session=True)
+def read(name):
+    with open(f"{scratch}/{name}", encoding="utf-8") as file:
+        return file.read().split("\n")[:-1]
+while len(read("ready")) < 2:
+    time.sleep(.1)
+os.killpg(ci.pid, signal.SIGINT)
+assert ci.wait() in (130, -signal.SIGINT)
+while any(os.path.exists(f"/proc/{pid}") for pid in read("ready")):
+    time.sleep(.1)
+assert sorted(read("begun")[-2:]) == ["asan", "lint tidy"], read("begun")
+PYTHON
+result "$(python3 "$scratch/interrupt.py" "$scratch" >/dev/null 2>&1; echo $?)" 'CI: Ctrl-C ends both lines of steps'
 [ "$failures" -eq 0 ]

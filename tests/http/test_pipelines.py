@@ -614,6 +614,20 @@ class Page(Pipelines):
                          self.page + "\n")
 
 
+    def test_a_crop_of_a_crop_that_memory_has_no_room_for(self):
+        """An answer without its text would be taken for whole."""
+        small_onnx.always(self.put("found"), detector([(0, 0, SIDE, SIDE, .1, .9)]))
+        self.pipeline("plates", [{"model": "found"}, {"model": "det"}, {"model": "rec"}])
+        plates = "/v1/vision/alpr"
+        server = self.start("--max-upload-memory", "4M", "--max-body", "1M")
+        kind, body = multipart([("upload", "a.png", flat_png(9, 128))])
+        self.assertEqual(server.predict(body, plates, {"Content-Type": kind}).status, 200)
+        kind, body = multipart([("upload", "a.png", flat_png(9, 2048))])
+        answer = server.predict(body, plates, {"Content-Type": kind})
+        self.assertEqual(answer.status, 503, answer.body)
+        self.assertIn("--max-upload-memory", answer.json()["error"])
+
+
 class Alone(Pipelines):
     """`lensd COMMAND FOLDER` of a pipeline takes the models that lie beside it."""
 
