@@ -622,9 +622,9 @@ class Page(Pipelines):
         server = self.start("--max-upload-memory", "4M", "--max-body", "1M")
         kind, body = multipart([("upload", "a.png", flat_png(9, 128))])
         self.assertEqual(server.predict(body, plates, {"Content-Type": kind}).status, 200)
-        kind, body = multipart([("upload", "a.png", flat_png(9, 2048))])
+        kind, body = multipart([("upload", "a.png", flat_png(9, 1100))])
         answer = server.predict(body, plates, {"Content-Type": kind})
-        self.assertEqual(answer.status, 503, answer.body)
+        self.assertEqual(answer.status, 413, answer.body)
         self.assertIn("--max-upload-memory", answer.json()["error"])
 
 

@@ -147,7 +147,7 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
 /* True for a lack of time, memory or room, not for what is wrong with an image or its answer. */
 static bool is_shortage(enum status status)
 {
-    return status == STATUS_NO_MEMORY || status_http(status) > 500;
+    return status == STATUS_NO_MEMORY || status == STATUS_TOO_LARGE || status_http(status) > 500;
 }
 
 /* The crop of a photo, or of one of its crops, for which time or memory ran out; NULL: none. A
