@@ -161,7 +161,8 @@ class Repository(unittest.TestCase):
         server = self.serve("--watch")
         self.assertEqual(self.unnamed(server, "/predict?model=m"), "m")
         shutil.rmtree(os.path.join(self.root, "m"))
-        server.wait_for(lambda: self.readiness(server) == (503, "failed"), "its end")
+        server.wait_for(lambda: ("m", "1") not in self.states(server), "its end")
+        self.assertEqual(self.readiness(server), (503, "failed"))
         status, sentence = self.unnamed(server, "/predict?model=m")
         self.assertEqual((status, sentence), (404, "there is no model 'm'; this server has: a (failed)"))
         for path in ("/predict?model=a", "/predict"):
