@@ -23,7 +23,7 @@
 #define MILLION  INT64_C(1000000)
 #define JOBS_MAX 64
 #define QUIET_MS 500
-#define LOOK_MS  5000 /* without a word from inotify */
+#define LOOK_MS  5000 /* used where inotify reports nothing */
 
 /* A version that was tried, and the signature of its files at that time. */
 struct tracked_version {
@@ -33,7 +33,7 @@ struct tracked_version {
     bool is_served;
     bool is_tried;
     bool is_seen;      /* in the last look */
-    bool is_unloaded;  /* by the API: not loaded again until the API asks for it */
+    bool is_unloaded;  /* unloaded by the API; loaded again only by the API */
     char *last_logged; /* the last log text about a pipeline's stages; NULL: none */
 };
 
@@ -58,13 +58,13 @@ struct loader {
     _Atomic int has_job;   /* stops compiling a size for a job or the end; it runs later */
     struct watch *watch;
 
-    /* the thread's own */
+    /* used only by the thread */
     struct tracked_version *tracked;
     size_t tracked_count;
     bool is_lost;                                              /* the last look failed */
-    char default_name[sizeof((struct model_status *)0)->name]; /* as last reported; "": none */
-    char served_text[400]; /* the models served, if some failed; "": all of them */
-    struct error outcome;  /* before loaded_fd is written */
+    char default_name[sizeof((struct model_status *)0)->name]; /* the last report; "": none */
+    char served_text[400]; /* the served models, if some failed; "": all are served */
+    struct error outcome;  /* set before loaded_fd is written */
 
     pthread_mutex_t lock;
     struct queued_job *jobs, **last_job;
@@ -260,7 +260,7 @@ static void log_failure(struct loader *loader, const char *name, const char *ver
                         const struct error *err)
 {
     if (!loader->options.models && !is_running(loader))
-        return; /* this ends the program, which reports it */
+        return; /* the error ends the program, and main() reports it */
     const struct tracked_version *tracked = find_tracked(loader, name, version);
     const bool is_stale = version[0] ? tracked && tracked->is_served : !has_failed(loader, name);
     const char *stale = is_stale ? "what was loaded before still answers (stale)" : NULL;
@@ -352,8 +352,8 @@ static enum status load_version(struct loader *loader, const struct repository_m
     return STATUS_OK;
 }
 
-/* Forgets the solved problem of a whole model. The files of its versions may be unchanged since
- * then, so nothing else would clear the log's state. Unserved versions are tried again. */
+/* Forgets the solved problem of a whole model. Its versions' files may be unchanged, so nothing
+ * else would clear the logged state. Unserved versions are tried again. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -391,8 +391,8 @@ static enum status follow_version(struct loader *loader, const struct repository
     return status;
 }
 
-/* Some versions that the policy does not want still serve, because the wanted ones failed. They
- * follow changes of their files, too. */
+/* Versions outside the policy still serve if the wanted ones failed. They follow changes of their
+ * files, too. */
 static void follow_spares(struct loader *loader, const struct repository_model *model,
                           struct error *first)
 {
@@ -686,8 +686,8 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
-/* Reads the current files of a version. *ret_version: the version in *ret, which the caller frees;
- * NULL: it is gone. */
+/* ret_version: the version in *ret, which the caller frees; NULL: it is gone. => *ret_version
+ * points into *ret, which the caller frees; NULL if the version is gone. */
 static enum status look_at_version(const struct tracked_version *tracked, struct repository *ret,
                                    const struct repository_version **ret_version, struct error *err)
 {
@@ -735,7 +735,7 @@ static bool load_wanted(struct loader *loader)
     enum status status = STATUS_OK;
     if (tracked)
         status = look_at_version(tracked, &repository, &found, &err);
-    /* The model host's table notes a load that fails. */
+    /* The model host's table records a failed load. */
     if (loader->is_embedded)
         (void)!load_version(loader, NULL, version, LOAD_ASKED, &err);
     else if (status == STATUS_OK && found)
@@ -856,7 +856,7 @@ static void rescan(struct loader *loader)
     if (scan_disk(loader, &repository, &err) != STATUS_OK) {
         if (!loader->is_lost)
             log_event(LOG_ERROR, "model folder not read", LOG_STR("text", err.message));
-        loader->is_lost = true; /* said once */
+        loader->is_lost = true; /* logged once */
         return;
     }
     loader->is_lost = false;
@@ -885,7 +885,7 @@ static void *loader_main(void *argument)
 {
     struct loader *loader = argument;
     bool watches = loader->options.watch && !loader->is_embedded;
-    /* Watches before the first look at the files, so that no change is missed. */
+    /* The watch starts before the files are first read, so that no change is missed. */
     if (watches)
         loader->watch =
             watch_create(loader->options.models ? loader->options.models : loader->options.model);
@@ -916,7 +916,7 @@ static void *loader_main(void *argument)
         has_work = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
-    run_jobs(loader); /* says that it is over */
+    run_jobs(loader); /* it logs the end */
     return NULL;
 }
 

@@ -11,7 +11,8 @@
 #define SHARE_DIVISOR 8 /* share of the queue reserved for clients with few images */
 
 /* The slower of the two stages that every image passes: the workers that prepare, then the lanes. A
- * lane becomes free, runs full batches (all lanes together at `rate`), then this one. */
+ * lane becomes free, runs the full batches ahead (all lanes together at `rate`), then the request's
+ * batch. */
 int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)
@@ -115,8 +116,8 @@ static enum status check_time(const struct admission *admission, const struct mo
                          "it may (--max-queue-ms); try again in %d s",
                          request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
                          seconds);
-    /* Without images inside, the prediction may depend on old numbers that only a pass can renew:
-     * then the shortest pass so far counts. */
+    /* Without images in the batcher no pass renews the measurements, and the prediction may be
+     * outdated. Then the shortest pass so far counts. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
     if (load->single_floor > request->time_left)
         return error_set(err, STATUS_OVERLOADED,

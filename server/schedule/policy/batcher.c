@@ -8,7 +8,9 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
+#define ARRIVALS_TAU_NS                                                                            \
+    INT64_C(20000000) /* period of the arrival rate; short, because bursts                         \
+                       * are */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define LATE_FRACTION   0.9 /* an image with less than this share of a pass left counts as late */
@@ -25,11 +27,11 @@ struct buffer_slot {
 struct buffer {
     enum buffer_state state;
     enum batch_close reason;
-    int writing, ready; /* slots in these states */
-    int micro_batches;  /* that lanes have taken */
-    bool is_taken;      /* a lane has had one */
+    int writing, ready; /* number of slots in each state */
+    int micro_batches;  /* slots that lanes have taken */
+    bool is_taken;      /* a lane has taken a slot */
     int64_t opened, closed;
-    int64_t order; /* the lowest closed one is taken first */
+    int64_t order; /* lanes take the closed buffer with the lowest number first */
     struct buffer_slot *slots;
 };
 
@@ -40,7 +42,7 @@ struct lane_batch {
 
 struct lane_state {
     bool works, idle;
-    struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest first */
+    struct lane_batch held[BATCHER_MAX_DEPTH]; /* the oldest batch first */
     int held_count;
     int64_t busy_until; /* predicted; 0 if it is idle */
     struct latency latency;
@@ -378,9 +380,9 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets the size of a full batch: from there on more images gain nothing on any lane, but it is
- * large enough that each worker can hold a ticket while all lanes run and one buffer waits. Shrinks
- * it only if all tickets keep their slots. */
+/* Sets the size of a full batch: more images would gain nothing on any lane. But each worker must
+ * be able to hold a ticket while all lanes run and one buffer waits. Shrinks the size only if all
+ * tickets keep their slots. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
@@ -455,7 +457,7 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
 }
 
 /* Reduces the images to those of one pass. Returns false if its padding would reach slots that
- * another lane runs, which must finish first. */
+ * another lane runs: that lane must finish first. */
 static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
 {
     int count = latency_first(latency, micro->count);
@@ -476,7 +478,7 @@ static bool cut_micro_batch(struct micro_batch *micro, const struct latency *lat
     }
 }
 
-/* Returns the oldest closed buffer without slots that are being written, and the part that the lane
+/* Returns the oldest closed buffer in which no slot is being written, and the part that the lane
  * would run. NULL if there is none. */
 static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
                                        struct micro_batch *ret)

@@ -9,7 +9,7 @@
 #include "engine/runtime/session.h"
 
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
-#define OUTLIER 4.0 /* a slower pass counts as this many times the expected time */
+#define OUTLIER 4.0 /* longer passes are clamped to this multiple of the expected time */
 #define OLD     16  /* after this many passes of other sizes, a size only follows their trend */
 /* Splitting must be faster by this factor: a noisy difference would only cost passes. */
 #define SPLIT_GAIN 0.95

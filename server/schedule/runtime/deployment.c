@@ -33,7 +33,7 @@ bool deployment_may_batch(const struct model *model)
     if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
         return false;
     if (deployment_image_input(model) != SIZE_MAX && model->words.form == WORDS_NONE)
-        return true; /* the session finds out */
+        return true; /* the session determines it */
     for (size_t i = 0; i < model->input_count; i++) {
         const struct shape *shape = &model->inputs[i].shape;
         if (shape->rank < 1 || shape->dims[0] != DIM_UNKNOWN)
@@ -109,7 +109,8 @@ static enum status check_scores(struct deployment *deployment, const struct sess
             shape_text(&deployment->model->outputs[output].shape, text));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &deployment->model->outputs[output].shape;
-    /* The file may declare a shape that the session knows only after a run: [1, 300, 6]. */
+    /* The file may declare a shape, such as [1, 300, 6], that the session knows only after a
+     * run. */
     if (scores.shape.rank == SHAPE_UNKNOWN && deployment->model->fixed_batch &&
         shape_is_known(declared))
         scores.shape = *declared;

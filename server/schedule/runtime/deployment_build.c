@@ -48,7 +48,7 @@ static int choose_max_batch(const struct model_host_options *options, const stru
     return wish < most ? wish : most;
 }
 
-/* Counts the lanes of options->devices[i …] on the same device as number i. */
+/* Counts the lanes of options->devices from index i on that use the same device as number i. */
 static int lanes_to_come(const struct model_host_options *options, size_t i)
 {
     int lanes = 0;
@@ -202,8 +202,8 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
     return STATUS_OK;
 }
 
-/* True if sessions with batches fit into memory in addition to these, which run single images.
- * While weights are packed they exist twice. */
+/* True if sessions with batches fit into memory beside the present ones, which run single images.
+ * Weights exist twice while they are being packed. */
 static bool leaves_room(const struct building *building)
 {
     const struct model_host_options *options = building->options->host;
@@ -320,7 +320,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
         status = create_scheduler(&building, err);
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
-        /* trials and packing have fragmented the heap */
+        /* because trials and packing have fragmented the heap */
         malloc_trim(0);
         deployment->load_ms = clock_ms(clock_thread()) - start_ms;
         *ret = deployment;
@@ -338,8 +338,9 @@ struct kernel_measuring {
     struct error err;
 };
 
-/* Linux gives a thread at nice 10 about a tenth of a core that one at nice 0 uses, too, and at nice
- * 19 a seventieth: on a busy server, batches would wait minutes for the kernels. */
+/* On a core shared with a thread at nice 0, Linux gives a thread at nice 10 about a tenth of the
+ * time, and at nice 19 a seventieth. At 19, batches on a busy server would wait minutes for the
+ * kernels. */
 enum { MEASURING_NICE = 10 };
 
 static void *measure_kernels(void *context)

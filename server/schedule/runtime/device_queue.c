@@ -1,7 +1,7 @@
 /* Start-time fair queueing with one server. `clock` is the device's virtual time: the used time of
  * the lane with the last turn. A lane that was idle continues from there.
  *
- * device_turn_end() passes the device directly to the next lane, so that no third one can take it
+ * device_turn_end() passes the device directly to the next lane, so that no third lane can take it
  * in between. */
 #include "server/schedule/runtime/device_queue.h"
 

@@ -109,8 +109,8 @@ size_t lane_bytes(const struct lane *lane)
 }
 
 /* Each thread that enters a parallel loop has its own team (engine/base/forkjoin.h), which starts
- * here. A session with several sizes has released its pages: a pass allocates those for one image,
- * so that no client's request has to. If it fails, the request returns the error. */
+ * here. A session with several sizes has released its pages. This pass allocates the pages for one
+ * image in advance. If it fails, the first request returns the error. */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)

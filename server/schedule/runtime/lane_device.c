@@ -19,8 +19,9 @@
 #define FIRST_PAUSE (SECOND / 2) /* before the first probe of a quarantined device */
 #define MOST_PAUSE  (30 * SECOND)
 
-/* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST; or if it
- * still runs STUCK_LATE after its last deadline, although it was stopped. In nanoseconds. */
+/* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST. It is
+ * also stuck if it ignores a stop and still runs STUCK_LATE after its last deadline. In
+ * nanoseconds. */
 #define STUCK_PASSES 100
 #define STUCK_LEAST  (60 * SECOND)
 #define STUCK_LATE   (10 * SECOND)
@@ -168,7 +169,7 @@ int lane_give_up_device(struct lane *lane, struct batch *batch, int answered)
         batch->slots[i - answered] = batch->slots[i];
     }
     batch->count -= answered;
-    if (!lane_is_quarantined(lane)) /* another batch in flight may have done so */
+    if (!lane_is_quarantined(lane)) /* another batch in flight may have quarantined it */
         quarantine(lane, lane->device_error.message);
     int left = fail_moved(lane, batch, &lane->device_error);
     scheduler_give_back(lane->scheduler, batch);

@@ -10,12 +10,12 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/image_answer.h"
 
-/* A split continues with a part that is a smaller compiled size, or below those half of at most 256
- * images, and leaves the rest. */
+/* A split first runs a part that is a smaller compiled size, and then the rest. Below the smallest
+ * size a part is half of at most 256 images. */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
-/* True if a pass failed because of its requests, not its model or device: operators may refuse
- * values of clients' tensors, or memory is short. */
+/* True if a pass failed because of its requests, not its model or device: an operator refused a
+ * value in a client's tensor, or memory is short. */
 static bool is_refusal(const struct lane *lane, enum status status)
 {
     if (status == STATUS_SHORT_OF_MEMORY)
@@ -172,7 +172,7 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
                            &image->outputs, &image->error);
 }
 
-/* Gives a copy of the outputs to a decode worker if making the answer is slow: masks of a large
+/* Gives a copy of the outputs to a decode worker if the answer takes long, such as masks of a large
  * photo. Returns false if the lane must make it. */
 static bool defer_answer(struct lane *lane, int batch, int row, struct predict_image *image,
                          int64_t ended)
@@ -209,8 +209,8 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
         if (image->status == STATUS_OK && image->answer.detections.count)
             metric_add(meters->detections, (double)image->answer.detections.count);
     } else if (is_good || outcome->status == STATUS_CANCELLED) {
-        /* No client waits for the image, or the run stopped because no client waits for any of its
-         * images. Each fails for its own reason, such as a deadline. */
+        /* Fails an image that no client waits for. If no client waits for any image of the run, the
+         * run stops. Each image fails for its own reason, such as a deadline. */
         image->status = scheduler_check_wanted(lane->scheduler, image, &image->error);
     } else {
         image->status = outcome->status;
@@ -279,7 +279,7 @@ static void place_inputs(struct lane *lane, const struct batch *batch, struct im
     }
 }
 
-/* True if a retry of that many images needs more padding than `retry_rows` has room for. */
+/* True if a retry of `count` images needs more padding than `retry_rows` has room for. */
 static bool is_awkward(const struct lane *lane, int count)
 {
     return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);

@@ -205,8 +205,8 @@ bool table_unload_oldest(struct model_host *host, const char *name)
     return oldest;
 }
 
-/* Estimated peak memory of a load on options.devices[i]: the bytes used before, plus the weights,
- * which are packed from the file's; for the first load three times the weights. */
+/* Estimated peak memory of a load on options.devices[i]: the bytes that its last load used, plus
+ * the weights, which are packed from the file's. For the first load, three times the weights. */
 static size_t likely_bytes(struct model_host *host, const struct model *model, size_t i)
 {
     LOCK(&host->lock);

@@ -49,7 +49,7 @@ static enum status check_options(const struct model_host_options *options, struc
     return STATUS_OK;
 }
 
-/* Several lanes on the CPU share its cores evenly; for a single lane the session chooses (0). */
+/* Several lanes on the CPU share its cores evenly; a single lane gets 0: its session chooses. */
 static int threads_per_lane(const struct model_host_options *options)
 {
     int lanes = 0;
@@ -74,7 +74,7 @@ static struct device_budgets *create_budget(const struct model_host_options *opt
 }
 
 /* Photos up to this size are decoded without asking the budget. All workers together use at most an
- * eighth of the memory for them, and each no more than for a phone's photo. */
+ * eighth of the memory for such photos; one worker uses at most a phone photo's share. */
 static size_t small_picture(int workers)
 {
     uint64_t total, available;
@@ -251,7 +251,7 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
         status = name ? explain_not_found_locked(host, name, version, err)
                       : explain_no_default_locked(host, ret_retry_after_s, err);
     } else if (!ret && table_can_answer(entry)) {
-        ; /* asked for no more */
+        ; /* the request asked only for that */
     } else if (host->draining && entry->state != MODEL_READY && table_can_answer(entry)) {
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
     } else if (entry->state != MODEL_READY) {
@@ -288,8 +288,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the request has a row for each input beside the photo, and that its words were
- * encoded for this model, which may have been reloaded since. */
+/* Checks that the request has a row for each input beside the photo. Checks also that its words
+ * were encoded for this model: it may have been reloaded since. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
@@ -392,7 +392,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
         model_host_release(host, deployment);
         return status;
     }
-    /* Not under the client's name for it, which may be any text. */
+    /* Uses the model's own name: the client's may be any text. */
     meters_refused_unknown(host->options.metrics, "", status, request->image_count);
     return status;
 }
@@ -405,7 +405,7 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
     pthread_mutex_lock(&host->lock);
     const bool must_wait = table_must_wait_locked(host, request);
     pthread_mutex_unlock(&host->lock);
-    if (must_wait) { /* it is loaded while the body arrives */
+    if (must_wait) { /* the model is loaded while the body arrives */
         if (host->source.wake)
             host->source.wake(host->source.context);
         return STATUS_OK;
@@ -485,10 +485,11 @@ bool model_host_has_choice(struct model_host *host)
 void model_host_cancel(struct model_host *host, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
-    /* The pin keeps the request and its `deployment` member, but not the deployment, which may have
-     * ended meanwhile after answering its requests. */
+    /* The pin keeps the request and its `deployment` member, but not the deployment. That may have
+     * answered its requests and ended meanwhile. */
     pthread_mutex_lock(&host->lock);
-    struct deployment *deployment = request->deployment; /* NULL: it waits for a load, or has */
+    struct deployment *deployment = request->deployment; /* NULL: the request waits for a load, or
+                                                          * has waited */
     const bool is_here = deployment && !deployment->has_left;
     const bool has_waited = !deployment && table_stop_waiting_locked(host, request);
     if (is_here)

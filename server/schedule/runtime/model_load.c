@@ -29,7 +29,7 @@ static void on_progress(void *context, const char *phase, double fraction)
         entry->progress = fraction > entry->progress ? fraction : entry->progress;
         entry->phase = phase;
     }
-    table_settle_and_unlock(host, NULL); /* the time of waiting requests may be over */
+    table_settle_and_unlock(host, NULL); /* waiting requests may have reached their deadlines */
 }
 
 static enum status table_begin(struct model_host *host, const char *name, const char *version,
@@ -85,7 +85,7 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
 }
 
 /* Switches the table to a deployment with its other sizes, or to the stages of a pipeline.
- * `leaving`: the previous ones. */
+ * `leaving` receives the previous ones. */
 static enum status publish(const struct loading *loading, struct deployment *deployment,
                            struct deployment *const *sizes, struct pipeline_config *stages,
                            struct leaving *leaving, struct error *err)
@@ -136,7 +136,7 @@ static bool recall_times(struct model_host *host, const struct model *model,
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    /* Other files have other times. */
+    /* the times of other files do not apply */
     const bool is_known = entry && entry->known[0].size > 0 &&
                           entry->brief.file_bytes == model->file_bytes &&
                           entry->brief.parameter_bytes == model->parameter_bytes;
@@ -158,7 +158,8 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
     return starts;
 }
 
-/* Refuses a faster precision if memory beside the served version allows only smaller batches. */
+/* Refuses a faster precision that fits into memory beside the served version only with smaller
+ * batches. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
@@ -202,7 +203,7 @@ static enum status create_with_room(struct model_host *host, struct deployment_o
     }
 }
 
-/* A load that lacks memory may succeed later, unless no other model is in memory. */
+/* True if a load that lacks memory may succeed later: another model is in memory. */
 static void note_failure(struct model_host *host, const char *name, const char *version,
                          struct error *failure)
 {
@@ -221,7 +222,7 @@ static void note_failure(struct model_host *host, const char *name, const char *
     table_settle_and_unlock(host, entry);
 }
 
-/* `choices`: as for deployment_create(); if given, those of the served model. */
+/* `choices`: as for deployment_create(); the served model's, or NULL. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -287,7 +288,7 @@ enum status model_host_list_model(struct model_host *host, struct model *model, 
     struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     if (status == STATUS_OK && entry->state == MODEL_LOADING) {
         table_describe_locked(entry, model, NULL);
-        memset(entry->known, 0, sizeof entry->known); /* of the files before */
+        memset(entry->known, 0, sizeof entry->known); /* of the previous files */
         if (entry->wanted_at == 0) {
             entry->state = MODEL_UNLOADED;
             entry->cause = entry->loads ? entry->cause : UNLOAD_NOT_YET;

@@ -25,8 +25,8 @@ static bool has_size(const struct deployment *deployment, struct deployment_size
     return is_same_size(size_of(deployment), size);
 }
 
-/* The deployment for a size; NULL if it is not compiled. The entry must have its own deployment,
- * also below. */
+/* The deployment for a size; NULL if it is not compiled. Here and below, the entry must have its
+ * own deployment. */
 static struct deployment *find_size_locked(struct model_entry *entry, struct deployment_size size)
 {
     if (has_size(entry->deployment, size))
@@ -91,8 +91,8 @@ static struct deployment **spare_place_locked(const struct model_host *host,
     return oldest;
 }
 
-/* The place for `size`. If pipelines name more sizes than there are places, a size replaces the
- * least recently used one. */
+/* The place for `size`. If pipelines name more sizes than there are places, `size` takes the least
+ * recently used place. */
 static struct deployment **choose_place_locked(const struct model_host *host,
                                                struct model_entry *entry,
                                                struct deployment_size size)
@@ -122,7 +122,8 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
     const char *name = entry->name;
     const struct deployment *base = entry->deployment;
     const struct preprocess *own = &base->model->preprocess;
-    /* The duration for the model's own size, scaled by the number of pixels if that is larger. */
+    /* The duration for the model's own size; for a larger size it is scaled by the number of
+     * pixels. */
     const double pixels = (double)size.height * size.width,
                  own_pixels = (double)own->height * own->width;
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
@@ -215,8 +216,8 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* True if the size has neither been compiled nor failed, and needs no place that another one keeps.
- * False if so many have failed that failures are forgotten, because it would be retried forever. */
+/* True if the size has neither been compiled nor failed, and a place is free for it. False if too
+ * many sizes have failed to remember all: a forgotten one would be retried forever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
 {
@@ -256,7 +257,8 @@ struct deployment *model_host_acquire_length(struct model_host *host,
 }
 
 /* The next size of a pipeline to compile before requests need it: at most DEPLOYMENT_SIZES per
- * model besides its own, which should be listed, too (STAGE_SIZES_MAX). NULL if there is none. */
+ * model and its own size, which a pipeline should list, too (STAGE_SIZES_MAX). NULL if there is
+ * none. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
                                                         struct deployment_size *ret)
@@ -434,8 +436,8 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
     table_settle_and_unlock(host, NULL);
 }
 
-/* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
- * even on failure. Errors: those of deployment_create(). */
+/* Compiles `model` for another size. `model` is the version of `base`, read again. Takes ownership
+ * of `model`, even on failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
                                struct model *model, struct deployment_size size,
                                const _Atomic int *cancel, struct deployment **ret,

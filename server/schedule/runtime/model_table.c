@@ -105,8 +105,8 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this one, or its second half; `besides` those
- * that no request could reach so far. */
+/* True if every other name of the table is a stage of this one, or its second half. `besides`:
+ * ignores names that no request could reach so far. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
                           bool besides)
 {
@@ -126,8 +126,9 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
     return true;
 }
 
-/* The stages of an unloaded pipeline are gone, but it stays the default. So does a model that was
- * ready while what came later never was: a broken folder is no second model. */
+/* The stages of an unloaded pipeline are gone, but it stays the default. A model that was ready
+ * also stays the default when a later folder was never ready: a broken folder does not count as a
+ * second model. */
 static void choose_default_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++)
@@ -271,7 +272,7 @@ void model_host_announce(struct model_host *host, const char *name, const char *
     struct model_entry *entry = version ? NULL : find_best_locked(host, name);
     if (!entry)
         entry = table_enter_locked(host, name, version ? version : "");
-    if (entry && !table_can_answer(entry) && entry->state != MODEL_LOADING) { /* tried again */
+    if (entry && !table_can_answer(entry) && entry->state != MODEL_LOADING) {
         entry->state = MODEL_LOADING;
         entry->progress = 0;
         entry->phase = PHASE_WAITING;
@@ -391,7 +392,7 @@ void table_settle_and_unlock(struct model_host *host, const struct model_entry *
     pthread_mutex_unlock(&host->lock);
     while (settled) {
         struct predict_request *request = settled;
-        settled = request->next_waiting; /* before it may go */
+        settled = request->next_waiting; /* before the request may be freed */
         predict_request_unpin(request);
     }
 }

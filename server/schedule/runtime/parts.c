@@ -1,4 +1,4 @@
-/* The requests of a request in parts. */
+/* Splits a request into subrequests. */
 #include "server/schedule/runtime/parts.h"
 
 #include <stdlib.h>

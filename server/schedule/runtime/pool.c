@@ -28,7 +28,8 @@ struct pool {
     struct pool_thread *threads; /* immutable once created */
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, spare_work;   /* separate: each signal reaches the right thread */
+    pthread_cond_t work, spare_work;   /* two conditions, so that each signal wakes the right
+                                        * thread */
     struct pool_source *first, **last; /* sources with tickets, in order of arrival */
     int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;
@@ -78,15 +79,15 @@ static struct pool_source *find_source_locked(const struct pool *pool)
     return found;
 }
 
-/* Takes a ticket of the source and charges it the recent cost of its work; otherwise many threads
- * would take its tickets before the first one is done. Returns the charge. */
+/* Takes a ticket of the source and charges the source the recent cost of its work. Otherwise many
+ * threads would take its tickets before the first task ends. Returns the charge. */
 static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
 {
     const int64_t charged = source->expected;
     pool->clock = source->used;
     source->used += charged;
     if (may_begin_long_locked(pool))
-        source->blocked = 0; /* each of them is tried again */
+        source->blocked = 0; /* each of the blocked tickets is tried again */
     unlink_locked(pool, source);
     if (--source->tickets > 0)
         pool_append_locked(pool, source);
@@ -250,7 +251,7 @@ void pool_end_long(struct pool *pool)
     pthread_mutex_lock(&pool->lock);
     pool->longs--;
     pthread_mutex_unlock(&pool->lock);
-    pthread_cond_signal(&pool->work); /* for a ticket that was blocked */
+    pthread_cond_signal(&pool->work); /* wakes a thread for a ticket that was blocked */
 }
 
 static bool is_at_work_locked(const struct pool *pool, const struct pool_source *source)
@@ -269,7 +270,7 @@ void pool_forget(struct pool *pool, struct pool_source *source)
         if (source->tickets > 0)
             unlink_locked(pool, source);
         source->tickets = source->blocked = 0;
-        if (!is_at_work_locked(pool, source)) /* it may still return its ticket */
+        if (!is_at_work_locked(pool, source)) /* the thread may still return its ticket */
             break;
         condition_wait(&pool->left, &pool->lock, INT64_MAX);
     }

@@ -23,8 +23,8 @@ static int depth_of(const struct scheduler_options *options)
     return options->depth > 0 ? options->depth : 1;
 }
 
-/* Number of buffers of max_batch images. In addition to the batcher's lanes * depth + 2, enough
- * that every worker can hold a ticket while all lanes run and one buffer waits, for any batch. */
+/* Number of buffers of max_batch images. It exceeds the batcher's lanes * depth + 2, so that every
+ * worker can hold a ticket while all lanes run and one buffer waits, for any batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
@@ -210,8 +210,8 @@ static void drop_hold(struct predict_request *request)
     /* acq_rel: on_done sees the writes of other threads to their images. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    /* A request without a deployment has only waited for a load. A photo that was only decoded is
-     * counted by the request that predicts from its pixels. */
+    /* A request without a deployment has only waited for a load. The request that predicts from a
+     * photo's pixels counts it, not the request that only decoded it. */
     if (request->deployment && (!request->decode_only || !request->images[0].photo))
         deployment_note_request(request->deployment, request);
     request->on_done(request);
@@ -281,7 +281,7 @@ enum status scheduler_would_admit(struct scheduler *scheduler,
     return check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
 }
 
-/* Admits all images that are not already known to be bad, or none. */
+/* Admits either all images that are not already known to be bad, or none of them. */
 static enum status admit(struct scheduler *scheduler, struct predict_request *request,
                          size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
 {
@@ -292,9 +292,9 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     if (status == STATUS_OK) {
         request->used_model = scheduler->deployment->model;
         request->write_seconds = scheduler->deployment->meters.phases[PHASE_WRITE];
-        /* One hold is for this function: it keeps the request alive until the images that were bad
-         * from the start are counted. Set only after admission, because a request with `pending`
-         * above 0 may be pinned. */
+        /* One hold belongs to this function: it keeps the request alive until images that were bad
+         * from the start are counted. `pending` is set only after admission, because a value above
+         * 0 lets others pin the request. */
         atomic_store(&request->pending, images + 1);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
@@ -383,7 +383,7 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
         if (image->preset.status != STATUS_OK)
             continue;
         pthread_mutex_lock(&scheduler->lock);
-        /* This thread now owns it: no other can claim it any more. */
+        /* This thread now owns the image: no other thread can claim it. */
         bool removed = batcher_remove(scheduler->batcher, &image->entry);
         if (removed)
             batcher_answered(scheduler->batcher, 1);
@@ -482,7 +482,7 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
     const bool may_be_large = atomic_load_explicit(&scheduler->has_large, memory_order_relaxed) &&
                               pool_begin_long(scheduler->pool);
     pthread_mutex_lock(&scheduler->lock);
-    /* Without a ticket of the batcher this one is for an answer that cannot start yet. */
+    /* If the batcher has no ticket, this ticket is for an answer that cannot start yet. */
     const bool has_ticket = batcher_counts(scheduler->batcher).granted > 0;
     if (has_ticket)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());

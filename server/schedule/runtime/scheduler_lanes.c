@@ -140,7 +140,7 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
                 break;
             }
         }
-        /* If a ready image cannot be taken, an image beside it is being written. */
+        /* A ready image cannot be taken while a neighbour in its batch is being written. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
         condition_wait(&scheduler->quarantine_event, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);

@@ -151,7 +151,7 @@ enum status stages_check(struct model_host *host, const char *name, const char *
     TRY(model_host_find_pipeline(host, name, version, found, &config, err));
     for (size_t i = 0; config && status == STATUS_OK && i < config->stage_count; i++) {
         struct deployment *deployment;
-        struct error absent; /* it may come */
+        struct error absent; /* the model may still be loaded */
         if (model_host_acquire(host, config->stages[i].model, NULL, &deployment, NULL, &absent) !=
             STATUS_OK)
             continue;
@@ -187,15 +187,15 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
     return STATUS_OK;
 }
 
-/* The answers of the first stage become the photos' answers; a model that was replaced meanwhile
- * may have made some of them. */
+/* The answers of the first stage become the photos' answers. Some may come from a model that was
+ * replaced meanwhile. */
 static void answer_photos(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[0]; i++) {
         struct stage_crop *crop = &staged->crops[0][i];
         struct predict_image *from = crop->result, *photo = crop->parent;
         struct predict_image answered = *from;
-        /* These stay the photo's. */
+        /* The photo keeps these fields. */
         answered.data = photo->data;
         answered.size = photo->size;
         answered.name = photo->name;
@@ -230,8 +230,8 @@ static void view_pixels(struct stage_crop *ret, uint32_t width, uint32_t height)
     ret->picture = parts_view(&all, 0, 0, width, height);
 }
 
-/* Converts the answers of bodies from pixels of their crops to pixels of the image that contains
- * their boxes. The next stage's crops are cut from that image, too. */
+/* Converts the answers of bodies from pixels of their crops to pixels of the surrounding image. The
+ * next stage cuts its crops from that image, too. */
 static void map_bodies(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[staged->stage]; i++) {
@@ -282,7 +282,8 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* Crops 1.25 times the box, as in the model's training: the box and its surroundings. */
+/* Crops 1.25 times the box, because the model was trained with crops that include the
+ * surroundings. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
@@ -365,7 +366,7 @@ static enum status check_client(const struct staged_request *staged, struct erro
                : STATUS_OK;
 }
 
-/* So does the end of the time limit. */
+/* The time limit ends the whole request, too. */
 static enum status check_last(const struct staged_request *staged, struct error *err)
 {
     const struct request_part *last = staged->parts.last;
@@ -552,14 +553,15 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
                : stage_failed(staged, staged->stage, ret_retry_after_s, err);
 }
 
-/* Checks that the queues of a later stage's model, one for each of its sizes, have room for a crop,
- * so that it is not refused after the detector has run. The crop's size is not known yet. */
+/* Checks that each size of a later stage's model has room in its queue for a crop. Otherwise crops
+ * would be refused after the detector has run. The crop's size is not known yet. */
 static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
                             struct error *err)
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
-                                   .size_choice = SIZE_NEAREST, /* it may not be compiled yet */
+                                   .size_choice = SIZE_NEAREST, /* the size may not be compiled
+                                                                 * yet */
                                    .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,

@@ -19,8 +19,8 @@ struct kept_text {
 struct text_cache {
     pthread_mutex_t lock;
     struct kept_text places[TEXT_CACHE_PLACES];
-    struct memory_budget *budget; /* of the vectors */
-    size_t bytes, most;           /* of them */
+    struct memory_budget *budget; /* charged for the vectors */
+    size_t bytes, most;           /* of the vectors, and their limit */
     uint64_t uses;
 };
 

@@ -99,7 +99,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     return clock_ms(spent);
 }
 
-/* Everything before the slot. */
+/* Prepares an image up to its slot. */
 static enum status worker_decode(struct worker *worker, struct scheduler *scheduler,
                                  struct predict_image *image, struct image *ret)
 {
@@ -130,7 +130,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     return scheduler_check_wanted(scheduler, image, err);
 }
 
-/* Copies the pixels, which must outlive the decoder's buffer. */
+/* Copies the pixels, because they must outlive the decoder's buffer. */
 static enum status worker_keep_photo(struct predict_image *image, const struct image *pixels)
 {
     const size_t row = (size_t)pixels->width * 3;
