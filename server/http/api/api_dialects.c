@@ -32,7 +32,7 @@ struct listed_models {
     struct dialect_model *rows;
     struct deployment **held; /* they own the labels; NULL entries: none */
     size_t count;
-    size_t bytes; /* of the labels in the answer */
+    size_t bytes; /* bytes of the labels in the answer */
 };
 
 /* If the model is loaded, adds the labels of its newest version, or the prompts that its mask
@@ -57,7 +57,7 @@ static void add_labels(struct exchange *x, struct listed_models *list)
 typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count);
 
 enum model_list {
-    LIST_NAMES,     /* names of detectors, and of pipelines that begin with one */
+    LIST_NAMES,     /* lists names of detectors, and of pipelines that begin with one */
     LIST_TASKS,     /* tasks that Roboflow has a name for */
     LIST_DETECTORS, /* each once with its labels, no pipelines */
     LIST_SHAPES,    /* models whose shapes CVAT has a name for, each once with its labels */
@@ -73,7 +73,7 @@ static bool is_listed(const struct model_status *model, enum model_list list, co
            (list <= LIST_TASKS || !model->stage_count) && (!*only || !strcmp(model->name, only));
 }
 
-/* `only`: the name of the only model to list; "": all. */
+/* `only`: the name of the only model to list; "" lists all. */
 static void respond_models(struct exchange *x, enum model_list list, const char *only,
                            write_models_fn write)
 {

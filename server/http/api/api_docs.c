@@ -1,5 +1,5 @@
-/* The files that lensd contains: those of the console, and the description of the API as YAML, as
- * JSON, and as a page, which proto/openapi.py makes from proto/openapi.yaml during the build. */
+/* Serves the files inside the binary: the console's, and the description of the API as YAML, JSON
+ * and a page. proto/openapi.py makes these from proto/openapi.yaml during the build. */
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,5 +1,5 @@
-/* Frigate's detector over ZeroMQ (--zmq-port). A model's name is answered with whether it is
- * loaded, a tensor with 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
+/* Frigate's detector over ZeroMQ (--zmq-port). The answer to a model's name tells whether the model
+ * is loaded; the answer to a tensor has 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ static enum status ask_model(struct exchange *x, const char *name, struct error 
         status = check_detects(deployment, err);
         model_host_release(model_host, deployment);
     } else if (status == STATUS_NOT_FOUND && model_host_state(model_host) == MODEL_HOST_LOADING) {
-        err->status = status = STATUS_NOT_READY; /* it may not be listed yet */
+        err->status = status = STATUS_NOT_READY; /* the model may not be listed yet */
     }
     predict_request_free_results(&request);
     return status;

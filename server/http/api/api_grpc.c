@@ -1,5 +1,5 @@
 /* The Open Inference Protocol over gRPC: reads the model's name in a message and calls the HTTP
- * handlers, which write messages for these routes (route->is_message). */
+ * handlers. For these routes (route->is_message) they write messages. */
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"

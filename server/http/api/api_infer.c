@@ -26,12 +26,12 @@
 struct infer_work {
     struct predict_request request; /* first: submission.h */
     struct v2_request *v2;          /* NULL: a raw body */
-    const void **tensors;           /* of the model's inputs; NULL: photos */
-    void **memory;                  /* memory of JSON tensors; by input of the model */
+    const void **tensors;           /* rows of the model's inputs; NULL: photos */
+    void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
     struct request_texts rows_of_texts;
-    bool *wanted, *as_binary; /* of the model's outputs; one allocation */
+    bool *wanted, *as_binary; /* rows of the model's outputs; one allocation */
     size_t rows;
 };
 
@@ -39,7 +39,7 @@ static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
     struct infer_work rest = *work;
-    submission_free(x); /* first, because its images lie in the rest */
+    submission_free(x); /* first, because the members below hold its images */
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
         free(rest.memory[i]);
@@ -360,7 +360,7 @@ static enum status infer_take_inputs(struct exchange *x, struct infer_work *work
 
 /* ---- outputs ---- */
 
-/* Allows all classes of a short row, but at most PREDICT_MAX_TOP_K of a long one. */
+/* Allows all classes of a short row, and at most PREDICT_MAX_TOP_K of a long one. */
 static enum status check_classes(const char *name, size_t wanted, size_t classes, struct error *err)
 {
     if (wanted <= PREDICT_MAX_TOP_K || classes <= PREDICT_MAX_TOP_K)
@@ -405,11 +405,12 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     return STATUS_OK;
 }
 
-/* Returns the most bytes for the texts of a row's `classes` best classes: each is made, then copied
- * into the answer. */
+/* Returns the most bytes that the texts of a row's `classes` best classes take: each is formatted,
+ * then copied into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
-    const size_t each = 64 + deployment->model->labels.longest; /* a label is at most a file long */
+    const size_t each = 64 + deployment->model->labels.longest; /* a label may be as long as its
+                                                                 * file */
     return (classes < PREDICT_MAX_TOP_K ? classes : PREDICT_MAX_TOP_K) * 2 * each;
 }
 
@@ -441,7 +442,7 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
 
 struct shaping {
     struct v2_answer_output *outputs;
-    const struct tensor **rows; /* of all outputs, one after another */
+    const struct tensor **rows; /* rows of all outputs, one after another */
     char **texts;               /* owned */
     size_t text_count, text_capacity;
     struct error *err;
@@ -540,7 +541,7 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
     return infer_classify(work, o, asked->classification, output, s);
 }
 
-/* Shapes the outputs in the order of the request, or of the model. */
+/* Sets the outputs' shapes, in the order of the request, or else of the model. */
 static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
 {
     const struct deployment *deployment = work->request.deployment;
@@ -620,8 +621,8 @@ static void infer_finish(struct exchange *x)
 
 /* ---- to the model host and back ---- */
 
-/* Number of JSON bytes in the body; *ret_raw: there are none. The header says so, or the body is a
- * photo and the model takes one. */
+/* Returns the number of JSON bytes in the body. *ret_raw: the body has no JSON, because the header
+ * says so, or because it is a photo and the model takes photos. */
 static enum status json_size(const struct exchange *x, const struct deployment *deployment,
                              size_t *ret, bool *ret_raw, struct error *err)
 {
@@ -643,8 +644,7 @@ static enum status json_size(const struct exchange *x, const struct deployment *
     return STATUS_OK;
 }
 
-/* The whole body should be JSON but is not: probably a header is missing, or the client meant
- * another path. */
+/* The whole body should be JSON but is not. Probably a header is missing, or the path is wrong. */
 static enum status check_is_json(const struct exchange *x, struct error *err)
 {
     const uint8_t *data = x->body.data;
@@ -704,7 +704,7 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
-        /* JSON data has been copied to separate memory. */
+        /* The JSON data has its own memory, so the body can be freed. */
         if (json == x->body.size)
             upload_release_bytes(&x->body);
     }

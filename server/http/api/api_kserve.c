@@ -27,7 +27,7 @@ static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
     struct kserve_work rest = *work;
-    submission_free(x); /* first, because its images lie in the rest */
+    submission_free(x); /* first, because the members below hold its images */
     texts_done(&rest.texts);
     v1_request_free(rest.v1);
     free(rest.numbers);
@@ -128,7 +128,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
         upload_release_bytes(&x->body); /* the numbers have their own charge */
     } else {
         TRY(take_photos(work, err));
-        upload_drop_bytes(&x->body); /* the tree stands for it */
+        upload_drop_bytes(&x->body); /* the parsed tree replaces the body */
     }
     /* A model without classes answers photos with its raw outputs. */
     if (!deployment_is_classifier(deployment))

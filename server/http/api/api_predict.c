@@ -1,6 +1,6 @@
-/* POST /predict: images in, labels, boxes or vectors out; and the paths of other servers' APIs with
- * the same purpose (proto/dialects.h), which differ in the names of parameters and the form of
- * answers. */
+/* POST /predict: images in, labels, boxes or vectors out. Also the paths of other servers' APIs
+ * with the same purpose (proto/dialects.h): their names of parameters and forms of answers
+ * differ. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static void predict_free_work(struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
 
-/* Multipart and JSON bodies, and those of other servers' APIs, may contain the model and size, and
+/* Multipart and JSON bodies, and those of other servers' APIs, may contain the model and size. They
  * have not been read yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
@@ -55,7 +55,7 @@ static enum status check_room(struct exchange *x, struct error *err)
                            (x->content_type && strstr(x->content_type, "json"));
     if (!request.model && names_it_inside && model_host_has_choice(x->server->options.model_host))
         return STATUS_OK;
-    /* A size that cannot be read is refused when the request is. */
+    /* A malformed size is refused later, when the request is parsed. */
     request.any_size = size ? !predict_read_size(size, &request) : names_it_inside;
     return request_limits_ask_room(x, &request, err);
 }
@@ -144,13 +144,13 @@ static void finish_picture(struct exchange *x, const struct predict_image *image
         respond_text(x, 200, forms[x->answer_form], (char *)bytes, size);
 }
 
-/* True for a lack of time, memory or room, not for what is wrong with an image or its answer. */
+/* True if time, memory or room ran out; false for an error in an image or its answer. */
 static bool is_shortage(enum status status)
 {
     return status == STATUS_NO_MEMORY || status == STATUS_TOO_LARGE || status_http(status) > 500;
 }
 
-/* The crop of a photo, or of one of its crops, for which time or memory ran out; NULL: none. A
+/* Returns the crop of a photo, or of one of its crops, for which time or memory ran out; or NULL. A
  * pipeline has at most three stages. */
 static const struct predict_image *find_short_crop(const struct predict_image *image)
 {
@@ -165,8 +165,8 @@ static const struct predict_image *find_short_crop(const struct predict_image *i
 
 /* Returns the failed image that fails the request: the only one, or the first if the API has no
  * place for errors beside answers. A crop for which time or memory ran out fails it, too, because
- * an answer without its box would be taken for whole. A box whose points lie at one place, or whose
- * vector is not finite, is left out, because it fails each time. NULL: none. */
+ * an answer without its box would look complete. A box whose points coincide, or whose vector is
+ * not finite, fails each time, so it is left out. NULL: none. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -389,7 +389,7 @@ static void predict_next_task(struct exchange *x)
     work->before = x->answer.text;
     x->answer.text = NULL;
     x->answer.status = 0;
-    exchange_wait(x, NULL, x->finish); /* ends the watch over the last part, which goes now */
+    exchange_wait(x, NULL, x->finish); /* ends the watch over the last part, which is freed now */
     work->pixels = parts_photo(image);
     if (image->photo)
         work->photo = image->photo;

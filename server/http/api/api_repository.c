@@ -1,5 +1,5 @@
 /* POST /v2/repository/models/M/load and /unload: for admins. The loader does the work; the
- * connection sleeps until it is done. */
+ * connection is suspended until then. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static void repository_loaded(void *context, enum status status, const struct er
     exchange_resume(work->exchange);
 }
 
-/* Own files and configurations are refused: a client names models, it does not send them. */
+/* Refuses files and configurations in requests: clients name models but do not send them. */
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;

@@ -28,7 +28,7 @@ static bool is_ready(const struct exchange *x)
            model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY;
 }
 
-/* Here, too, 503 means "ask again". */
+/* As elsewhere, 503 means "ask again". */
 static void respond_state(struct exchange *x, bool good, char *text)
 {
     x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);

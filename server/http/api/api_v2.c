@@ -10,7 +10,8 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* As in Triton: over HTTP 400 while it is not ready, 503 while it shuts down. */
+/* As in Triton, the status over HTTP is 400 while the server is not ready, and 503 while it shuts
+ * down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
@@ -59,7 +60,7 @@ void v2_model_ready_handle(struct exchange *x)
     }
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
-    if (retry_after_s > 0) /* of this model, not the slowest */
+    if (retry_after_s > 0) /* this model's load, not the slowest one */
         x->answer.retry_after_s = retry_after_s;
 }
 
@@ -81,7 +82,7 @@ static struct v2_tensor *describe_tensors(const struct deployment *deployment,
     return list;
 }
 
-#define LABEL_BYTES 80 /* per label, in addition to its text, while it is written */
+#define LABEL_BYTES 80 /* bytes per label, in addition to its text, while it is written */
 
 static char *describe_model(struct exchange *x, const struct deployment *deployment,
                             size_t *ret_size)
@@ -214,7 +215,8 @@ static struct v2_stats read_stats(const struct deployment *deployment,
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
 {
-    return model->state == MODEL_READY && !model->stage_count && /* counted under its models */
+    return model->state == MODEL_READY && !model->stage_count && /* a pipeline's requests count for
+                                                                  * its models */
            (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
            (!x->match.version[0] || !strcmp(x->match.version, model->version));
 }
@@ -235,7 +237,7 @@ void v2_stats_handle(struct exchange *x)
         status = model_host_acquire(model_host, models[i].name, models[i].version, &deployment,
                                     NULL, &err);
         if (status != STATUS_OK)
-            continue; /* it has left since */
+            continue; /* the version has been removed since */
         stats[filled] = read_stats(deployment, &models[i], batches[filled]);
         filled++;
         model_host_release(model_host, deployment);

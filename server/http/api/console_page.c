@@ -1,5 +1,5 @@
 /* GET /: the console, from server/console. The page shows the models and how to call them, even
- * without JavaScript; its script does the rest.
+ * without JavaScript. Its script adds the rest.
  *
  * The template is part of the binary; {{name}} is replaced by the output of `slots`. All text from
  * models, clients or the command line is escaped. */
@@ -126,7 +126,7 @@ static void put_size(FILE *out, size_t bytes)
         fprintf(out, "%zu bytes", bytes);
 }
 
-/* The URL of /predict, with the model's name if needed, and an option. */
+/* Writes the URL of /predict, with the model's name if needed, and an option. */
 static void put_predict(FILE *out, const struct exchange *x, const struct model_status *model,
                         const char *option)
 {
@@ -141,7 +141,7 @@ static void put_predict(FILE *out, const struct exchange *x, const struct model_
         fprintf(out, "%s%s", is_named ? "&amp;" : "?", option);
 }
 
-/* For a model that answers photos: the option for its task, and the contents of the answer. */
+/* Describes how a model answers photos: the option for its task, and the contents of the answer. */
 static void put_photo_calls(FILE *out, const struct exchange *x, const struct model_status *model)
 {
     const enum task_kind task = model ? model->task : TASK_CLASSIFICATION;

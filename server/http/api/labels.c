@@ -24,7 +24,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* Ends the label at `at` and removes its backslashes. Returns the next one; NULL: there is none. */
+/* Ends the label at `at` and removes its backslashes. Returns the next label, or NULL. */
 static char *cut_label(char *at)
 {
     char *to = at;
@@ -265,7 +265,7 @@ static void labels_are_ready(struct exchange *x)
     labels->run(x);
 }
 
-/* Writes the text of each label into one block; NULL: out of memory. */
+/* Writes the text of each label into one block. Returns NULL when out of memory. */
 static char *write_prompts(const struct request_labels *labels)
 {
     const char *hole = strstr(labels->prompt, "{}");
@@ -278,7 +278,7 @@ static char *write_prompts(const struct request_labels *labels)
     return text_close(out, &text);
 }
 
-/* Takes cached vectors; makes texts of labels->request from the other labels. */
+/* Takes cached vectors. Puts the texts of the other labels into labels->request. */
 static enum status find_vectors(struct exchange *x, const struct deployment *deployment,
                                 struct error *err)
 {
@@ -339,8 +339,8 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* Takes the cached vectors. The same deployment of the half for texts encodes the other labels,
- * because vectors of two deployments are not comparable. *ret_is_done: all were cached. */
+/* Takes the cached vectors. Vectors of two deployments are not comparable, so the same deployment
+ * of the half for texts encodes the other labels. *ret_is_done: all were cached. */
 static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
                                   bool *ret_is_done, struct error *err)
 {
@@ -359,7 +359,8 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before this function
+                                                              * ends */
     struct deployment *deployment;
     bool is_done = false;
     struct error err;

@@ -78,7 +78,7 @@ static enum status set_task_option(struct predict_work *work, const char *name, 
         work->options = TASK_OPTIONS_NONE;
     work->request.options = &work->options;
     const bool is_track = !strcmp(name, "track");
-    if (is_track || !strcmp(name, "classes")) /* set_parameter() has checked its length */
+    if (is_track || !strcmp(name, "classes")) /* set_parameter() has checked the length */
         text = memcpy(is_track ? work->track : work->classes, text, strlen(text) + 1);
     return task_option_set(&work->options, name, text, err);
 }
@@ -157,7 +157,8 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the path's API, which refuses track and ignores others. */
+/* Sets a parameter by its name in the path's API. For other servers' APIs, refuses track and
+ * ignores unknown names. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
@@ -170,7 +171,7 @@ static enum status set_named(struct predict_work *work, const struct dialect *di
     const char *own = dialect_parameter(dialect, name, "", room, &value);
     if (!own)
         return STATUS_OK;
-    if (!strcmp(own, "labels")) /* labels may be longer than `given` */
+    if (!strcmp(own, "labels")) /* labels may be longer than `given` can hold */
         return set_parameter(work, own, text, size, err);
     if (size >= sizeof given || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "%s has more than %zu characters, or a zero byte",
@@ -207,7 +208,7 @@ static bool predict_is_parameter(const struct multipart_part *part)
     return !part->has_filename && image_sniff(part->data, part->size) == IMAGE_UNKNOWN;
 }
 
-/* Reads a text field: a known parameter, or an error that suggests a forgotten @. */
+/* Reads a text field as a parameter. The error for an unknown one suggests a forgotten @. */
 static enum status predict_read_field(struct predict_work *work, const struct dialect *dialect,
                                       const struct multipart_part *part, struct error *err)
 {
@@ -219,7 +220,7 @@ static enum status predict_read_field(struct predict_work *work, const struct di
     size_t digits = 0;
     while (digits < part->size && (isdigit((unsigned char)text[digits]) || text[digits] == '.'))
         digits++;
-    if (digits == part->size) /* no file's name */
+    if (digits == part->size) /* the value is no file name */
         return refuse_parameter(part->name, err);
     bool short_text = part->size <= 80 && utf8_valid(text, part->size);
     return error_set(err, STATUS_INVALID,
@@ -248,7 +249,7 @@ static enum status take_text(struct predict_work *work, const uint8_t *text, siz
 }
 
 /* Takes a part as the only text, with single blanks between its words, as Immich's service does,
- * and perhaps with its language before it. */
+ * and with its language, if given, before it. */
 static enum status take_words(struct exchange *x, struct predict_work *work,
                               const struct multipart_part *part, struct error *err)
 {
@@ -270,14 +271,14 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     const char *language = work->immich.list[0].language;
     if (!used || !language)
         return take_text(work, text, used, err);
-    text -= IMMICH_LANGUAGE; /* over the part's head, which has the name `text` */
+    text -= IMMICH_LANGUAGE; /* overwrites the part's head, which has the name `text` */
     memcpy(text, language, IMMICH_LANGUAGE);
     return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
-/* True if these bytes, which are not an image, are a text for the path's model or its text half. If
- * the client has not declared a text (`is_declared`), they must also be UTF-8, and the path must
- * name the text model itself, because they might be a damaged image. */
+/* True if these bytes, which are not an image, are a text for the path's model or its text half.
+ * Undeclared bytes (`is_declared` is false) might be a damaged image. They must also be UTF-8, and
+ * the path must name the text model itself. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
     const struct dialect *dialect = exchange_dialect(x);
@@ -296,12 +297,12 @@ enum status predict_set_task(struct exchange *x, struct predict_work *work, stru
     char score[32];
     snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
     x->dialect = asked->dialect;
-    work->request.waits_for_sizes = true; /* after a 503 Immich considers a server dead */
+    work->request.waits_for_sizes = true; /* no 503: Immich would then consider the server dead */
     TRY(set_model(work, asked->model, err));
     return asked->least_box >= 0 ? set_task_option(work, "confidence", score, err) : STATUS_OK;
 }
 
-/* Reads a form of Immich's server; `entries` is its part of that name. */
+/* Reads a form of Immich's server; `entries` is the form's part of that name. */
 static enum status read_immich(struct exchange *x, struct predict_work *work,
                                const struct multipart_part *entries, struct error *err)
 {
@@ -328,7 +329,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* Replaces the base64 of a picture in a form's field by the picture. */
+/* Replaces base64 in a form's field by the image that it encodes. */
 static enum status read_field_picture(struct exchange *x, struct multipart_part *part,
                                       struct error *err)
 {
@@ -428,7 +429,7 @@ static enum status predict_read_json(struct exchange *x, struct predict_work *wo
         limits.json.max_values += TEXT_LENGTH_MAX * options->max_images;
     const char *text = (const char *)x->body.data;
     TRY(predict_json_parse(dialect, text, x->body.size, &limits, &work->json, err));
-    /* The tree holds copies, so the text can be freed before the model host is done. */
+    /* The tree holds copies, so the body can be freed before the model host is done. */
     upload_drop_bytes(&x->body);
     const struct predict_json *json = work->json;
     if (json->top_k) {
@@ -504,7 +505,7 @@ static enum status read_body(struct exchange *x, struct predict_work *work, stru
         return take_text(work, x->body.data, x->body.size, err);
     if (begins_json(x))
         return predict_read_json(x, work, err);
-    /* Before checking the type: inference-sdk declares its base64 as JSON. */
+    /* This precedes the check of the type, because inference-sdk declares its base64 as JSON. */
     if (dialect && dialect->is_base64 && looks_like_text(x))
         return read_base64(x, work, err);
     return x->content_type && strstr(x->content_type, "json") && x->body.size > 0
@@ -523,7 +524,7 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
         TRY(set_named(work, dialect, p->name, p->value, strlen(p->value), err));
     }
     TRY(read_body(x, work, err));
-    dialect = exchange_dialect(x); /* Immich's form chooses its own */
+    dialect = exchange_dialect(x); /* Immich's form chooses its own model */
     if (!dialect || !request_prompt_is_set(&work->prompt))
         return STATUS_OK;
     if (!dialect->takes_prompts)
@@ -534,7 +535,7 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
     return set_task_option(work, "max_detections", "1", err);
 }
 
-/* True if line ends were removed: a PNG without its first one, or a long JPEG without any. */
+/* True if line ends were removed: a PNG lacks its first one, or a long JPEG has none. */
 static bool lost_line_ends(const uint8_t *data, size_t size)
 {
     if (size > 5 && !memcmp(data, "\x89PNG", 4))
@@ -543,7 +544,7 @@ static bool lost_line_ends(const uint8_t *data, size_t size)
            !memchr(data, '\r', size);
 }
 
-/* curl --data @file drops line ends, and the image with them; --data-binary sends the same type. */
+/* curl --data @file drops line ends and so damages the image. --data-binary sends the same type. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image)
 {
     if ((image->status != STATUS_BAD_IMAGE && image->status != STATUS_UNSUPPORTED_MEDIA) ||

@@ -18,7 +18,7 @@
 /* Maximum number of points: a box needs two rows. */
 #define POINTS_MOST (PROMPT_POINTS_MAX - 2)
 
-/* Limit for the encoder's outputs: a float counts their numbers exactly. */
+/* Limit for the encoder's outputs: a float holds counts up to this exactly. */
 #define OUTPUT_BYTES_MOST ((size_t)64 << 20)
 
 /* ---- parameters ---- */
@@ -28,7 +28,7 @@ bool request_prompt_is(const char *name)
     return !strcmp(name, "points") || !strcmp(name, "box");
 }
 
-/* Reads at most `most` numbers, separated by commas or semicolons; 0 for any other text. */
+/* Reads at most `most` numbers, separated by commas or semicolons; returns 0 for any other text. */
 static size_t read_numbers(const char *text, float *ret, size_t most)
 {
     for (size_t count = 0; count < most; text++) {
@@ -139,8 +139,8 @@ static enum status write_points(struct request_prompt *prompt, const struct depl
     return STATUS_OK;
 }
 
-/* The numbers of the encoder's output that has the name and shape of the decoder's input; NULL:
- * there is none. Of outputs whose shape is not known before a run the count decides. */
+/* Returns the data of the encoder's output with the name and shape of the decoder's input, or NULL.
+ * If a shape is not known before a run, compares the number of elements. */
 static const float *output_for(const struct request_prompt *prompt,
                                const struct deployment *encoder, const struct served_tensor *input)
 {
@@ -186,7 +186,8 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     struct request_prompt *prompt = prompt_of(x);
     struct predict_request *request = x->work;
     struct predict_image *photo = &request->images[0];
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before this function
+                                                              * ends */
     struct deployment *decoder;
     photo->width = (uint32_t)prompt->embeddings[0];
     photo->height = (uint32_t)prompt->embeddings[1];
@@ -291,7 +292,8 @@ static void encode_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);
     const struct predict_request *request = x->work;
-    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before this function
+                                                              * ends */
     struct deployment *encoder;
     struct error err;
     enum status status = model_host_acquire(host, prompt->model, request->version, &encoder,

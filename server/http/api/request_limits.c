@@ -30,7 +30,7 @@ static enum status request_limits_read_number(const struct exchange *x, const ch
     return STATUS_OK;
 }
 
-/* As in Ollama: "0", "30s", "5m"; "-1": forever. */
+/* Reads a duration as Ollama does: "0", "30s", "5m"; "-1" means forever. */
 static enum status read_keep_alive(const struct exchange *x, struct predict_request *request,
                                    struct error *err)
 {
@@ -65,7 +65,7 @@ enum status request_limits_read(const struct exchange *x, struct predict_request
 
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds)
 {
-    /* Some centuries exceed the range of clock_now(). */
+    /* A time limit of centuries exceeds the range of clock_now(). */
     if (microseconds == 0 || microseconds > (uint64_t)(INT64_MAX - request->started) / 1000)
         return;
     int64_t deadline = request->started + (int64_t)microseconds * 1000;

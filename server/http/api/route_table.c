@@ -1,4 +1,5 @@
-/* Every path that lensd serves, with its handler. GET / and the OpenAPI test read it, too. */
+/* Every path that lensd serves, with its handler. GET / and the OpenAPI test also read the
+ * table. */
 #include "server/http/api/route_table.h"
 
 #include "engine/base/size.h"
@@ -193,7 +194,7 @@ static const struct route routes[] = {
     {"/console.json", READ, false, NULL, console_json_handle,
      "the models as the page shows them: photos, resize, labels", ROUTE_STATUS},
     {"/console.js", READ, false, NULL, asset_handle, "its script", ROUTE_OPEN},
-    /* Last, as its names are clients' own. */
+    /* Last, because clients choose the names in these paths. */
     {"/{model}/{number}", METHOD_POST, true, dialect_admit, predict_handle,
      "Roboflow: an image in, what the model finds out", ROUTE_KEY, NULL, &dialect_roboflow},
 };

@@ -45,8 +45,8 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* A connection alone needs as much memory: a refusal after a whole upload is not worthwhile.
-     * Many such pieces (masks, crops) are charged. */
+    /* Smaller answers are not charged: a connection alone needs this much memory, so a refusal
+     * after an upload would save little. Many such pieces (masks, crops) are charged. */
     if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;
@@ -84,8 +84,8 @@ static size_t submission_sum_with(size_t sum, size_t count, size_t each)
     return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
 }
 
-/* Size of the results from which an answer is written. *ret_unforeseen is the size of those
- * results, and of their text, whose size was unknown before the run. */
+/* ret_unforeseen is the size of those results, and of their text, whose size was unknown before the
+ * run. => *ret_unforeseen is the part whose size was unknown before the run, with its text. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct deployment *deployment = request->deployment;
@@ -144,11 +144,12 @@ static void submission_done(struct predict_request *request)
     struct error err;
     size_t bytes;
     if (expect_results(x, request, &bytes, &err) != STATUS_OK) {
-        predict_request_free_results(request); /* now: its outputs exceed the memory budget */
+        predict_request_free_results(request); /* now, because its outputs exceed the memory
+                                                * budget */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* converted to the units of a body: see the two limits */
+        /* converted to a body's units: see the two limits */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {
@@ -237,13 +238,13 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
-    /* Headers such as x-priority are checked here, because a hit skips admission. */
+    /* A hit skips admission, so headers such as x-priority are checked here. */
     struct predict_request asked = {0};
     if (request_limits_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);
         return false;
     }
-    /* An error belongs to the request and is reported as without the cache. */
+    /* After an error there is no hit, and the request fails as it would without the cache. */
     const struct cached_model *model = &kept->model;
     bool is_hit = model_host_acquire(model_host, model->name[0] ? model->name : NULL,
                                      model->version[0] ? model->version : NULL, &deployment, NULL,
@@ -292,7 +293,8 @@ enum status submission_images(struct predict_request *request, size_t count, str
 
 void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    /* Only the size decides: clients must not choose the thread for their megabytes. */
+    /* Only the size decides, so that clients cannot choose the thread that reads their
+     * megabytes. */
     if (x->body.size < SUBMISSION_LARGE_BODY) {
         start(x);
         return;
@@ -305,7 +307,7 @@ void submission_submit(struct exchange *x, struct predict_request *request)
 {
     struct error err;
     int retry_after_s = 0;
-    /* Wait first: the model host may resume the exchange before submit returns. */
+    /* Suspend first: the model host may resume the exchange before submit returns. */
     exchange_wait(x, request, x->finish);
     if (expect_predictions(x, request, &err) == STATUS_OK &&
         model_host_submit(x->server->options.model_host, request, &retry_after_s, &err) ==
@@ -382,7 +384,7 @@ void submission_await(struct exchange *x, struct predict_request *request,
         run(x);
         return;
     }
-    exchange_wait(x, request, x->finish); /* first: the load may end at once */
+    exchange_wait(x, request, x->finish); /* called first: the load may end at once */
     if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
@@ -464,7 +466,7 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
     const int h = model->input_channels_last ? 1 : 2;
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *sized;
-    struct error reported; /* not used: the later check of the shape reports it */
+    struct error reported; /* not used: the later check of the shape reports the error */
     if (!(*deployment)->takes_images || shape->rank != 4 || shape->dims[h] > MODEL_SIDE_MAX ||
         shape->dims[h + 1] > MODEL_SIDE_MAX ||
         model_check_size(model, (int)shape->dims[h], (int)shape->dims[h + 1], &reported) !=

@@ -61,8 +61,8 @@ void exchange_identify(struct exchange *x, const char *request_id, const char *t
     take_trace(x, traceparent);
 }
 
-/* Refuses ambiguous framing of the body (RFC 9112, section 6.3): a proxy and lensd that disagree on
- * where a request ends allow request smuggling. */
+/* Refuses ambiguous framing of the body (RFC 9112, section 6.3): if a proxy and lensd disagree on
+ * where a request ends, a client can smuggle requests. */
 static void check_framing(struct exchange *x, const struct request_head *head)
 {
     if (head->malformed || head->hosts > 1) {
@@ -302,7 +302,7 @@ static void check_port(struct exchange *x)
                         "%.100s is not served on --admin-port; use the other port", x->path);
 }
 
-/* While no connection is idle, the spare connections serve only probes. */
+/* The spare connections serve only probes while no other connection is idle. */
 static void check_room(struct exchange *x)
 {
     if (!x->connection || !connection_is_spare(x->connection))
@@ -448,7 +448,7 @@ enum head_verdict exchange_admit(struct exchange *x, const struct request_head *
         return ADMIT_READ;
     x->discard_body = true;
     if (!x->chunked && x->expected == 0)
-        return ADMIT_READ; /* nothing to read: the answer keeps the connection */
+        return ADMIT_READ; /* there is no body: the answer keeps the connection open */
     if (head->expect)
         return ADMIT_ANSWER_NOW; /* the client waits for "100 Continue" before it sends */
     return x->chunked || x->expected > EXCHANGE_DISCARD_MAX ? ADMIT_REFUSE : ADMIT_READ;

@@ -145,7 +145,7 @@ char *coding_compress(enum coding coding, const char *text, size_t size, size_t 
     unsigned char *out = malloc(size);
     stream.next_out = out;
     stream.avail_out = (unsigned)size;
-    /* Deflating fails if the result would not be shorter. */
+    /* Deflating fails unless the result is shorter. */
     bool done = out && deflate(&stream, Z_FINISH) == Z_STREAM_END;
     deflateEnd(&stream);
     if (!done) {

@@ -32,7 +32,8 @@ struct late_clients {
 
 /* ---- hang-ups ---- */
 
-/* Returns the request to cancel, pinned; NULL if there is none or it sees `cancelled` itself. */
+/* Returns the request to cancel, pinned; NULL if there is none, or if the request sees `cancelled`
+ * itself. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -46,10 +47,10 @@ static struct predict_request *client_gone_locked(struct connections *connection
     return predict_request_pin(request) ? request : NULL;
 }
 
-/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives together with the
- * last bytes: it would hold half a request until the idle timeout. Shutting down our reading side
- * causes another edge and loses nothing: received bytes can still be read. The watcher gets that
- * edge too, so this is repeated at every tick, not at every event. */
+/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives with the last
+ * bytes. It would hold half a request until the idle timeout. Shutting down our reading side causes
+ * another edge, and received bytes can still be read. The watcher gets that edge, too, so it
+ * repeats this at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->ended && connection->phase != CONNECTION_WORKING &&
@@ -58,8 +59,8 @@ static void show_end_locked(struct connection *connection)
 }
 
 /* A client that has ended its sending side may still read, or may have disconnected. Over TCP only
- * sending something shows which. If the client has disconnected, its system answers an interim
- * answer (RFC 9110, section 15.2) with a reset, which handle_event() sees. Others ignore it. */
+ * sending something shows which. The system of a disconnected client answers an interim answer (RFC
+ * 9110, section 15.2) with a reset: handle_event() sees it. Other clients ignore the answer. */
 static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -107,7 +108,7 @@ static void refuse_late_locked(struct connections *connections, struct connectio
 }
 
 /* libmicrohttpd closes idle connections itself (--idle-timeout). The time limit of a header starts
- * with its first byte, which only the socket's byte count shows. */
+ * with its first byte: only the socket's byte count shows it. */
 static void check_header_locked(struct connections *connections, struct connection *connection,
                                 int64_t now, struct late_clients *late)
 {
@@ -116,7 +117,8 @@ static void check_header_locked(struct connections *connections, struct connecti
     if (limit == 0)
         return;
     if (connection->is_unix) {
-        /* The kernel counts no bytes here: allow the header the time since the last request. */
+        /* The kernel counts no bytes here: the header's time then starts at the end of the last
+         * request. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
     } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
@@ -130,7 +132,7 @@ static void check_header_locked(struct connections *connections, struct connecti
         connection->bytes_before = handshake;
     }
     if (connection->header_since) {
-        ; /* the time limit of this header runs already */
+        ; /* this header's time limit has already started */
     } else if (!connection->bytes_known) {
         connection->bytes_known = true;
         connection->bytes_before = bytes;
@@ -152,7 +154,7 @@ static void check_header_locked(struct connections *connections, struct connecti
 
 /* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
  * stops reading, and its event loop spins: bytes that waited in the socket at the last tick still
- * wait although the loop has run many times. */
+ * wait after many iterations. */
 static bool is_stuck_locked(struct connection *connection)
 {
     uint64_t received, acked;
@@ -185,7 +187,7 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* True if a client that has been reading since `since` is too slow. If not, its period starts
+/* True if a client that has been reading since `since` is too slow. If it is not, its period starts
  * again. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
@@ -195,7 +197,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     if (connection->bytes_known && spent_ms < limit_ms)
         return false;
     if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here. Allow the time of the whole answer. */
+        /* The kernel does not count bytes here. Allow the client the time for the whole answer. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
@@ -275,7 +277,8 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Releases the penalties of connections that this client has closed and libmicrohttpd has not. */
+/* Releases the penalties of connections that the client has closed but libmicrohttpd still
+ * holds. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)
@@ -284,7 +287,7 @@ static void release_penalties_locked(struct connections *connections, uint64_t c
         if (c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
             continue;
         penalty_leave(&connections->penalties, client, &c->penalty, now);
-        penalty_served(&c->penalty); /* so that it is not left a second time */
+        penalty_served(&c->penalty); /* so that the penalty is left only once */
     }
 }
 
@@ -326,7 +329,7 @@ void connection_note_penalty(struct connections *connections, struct connection 
     }
     if (last && !forwarded_for) {
         penalty_leave(&connections->penalties, client, penalty, now);
-        penalty_served(penalty); /* so that it is not left a second time */
+        penalty_served(penalty); /* so that the penalty is left only once */
     }
 }
 
@@ -434,7 +437,7 @@ static void *connections_thread(void *context)
         const int64_t now = clock_now();
         resume_delayed(connections, now);
         if (now < next) {
-            ticks = true; /* not the last one */
+            ticks = true; /* except the last one */
             continue;
         }
         check_times(connections, now);

@@ -95,9 +95,9 @@ void connection_leave_locked(struct connections *connections, struct connection 
     connections->counts[connection->is_admin].leaving++;
 }
 
-/* Refuses from the watcher thread. Under TLS that thread must not write: it leaves the answer to
- * the connection's own thread, which sends it when the next bytes arrive (before_session_read) or
- * when check_times() ends the wait for them. */
+/* Refuses from the watcher thread. Under TLS that thread must not write, so the connection's own
+ * thread sends the answer: when the next bytes arrive (before_session_read), or when check_times()
+ * ends the wait for them. */
 static void refuse_from_watcher_locked(struct connections *connections,
                                        struct connection *connection, char *answer, size_t size)
 {
@@ -364,7 +364,7 @@ static struct connection *connection_create(struct connections *connections,
         return NULL;
     connection->fd = socket->fd;
     connection->since = connection->opened = clock_now();
-    connection->bytes_known = true; /* none: the socket is new */
+    connection->bytes_known = true; /* no bytes: the socket is new */
     connection->tls = socket->tls;
     connection->runs = socket->runs;
     connection->is_admin = socket->is_admin;

@@ -104,7 +104,7 @@ static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
     struct request_head *head;
-    const char *at, *end; /* bytes not yet matched to a header; NULL: the library checks itself */
+    const char *at, *end; /* bytes not yet matched to a header; NULL: the library makes the check */
 };
 
 /* libmicrohttpd replaces CR LF by two NULs, and a bare LF by one. */
@@ -157,9 +157,9 @@ static bool mhd_parses_leniently(void)
 
 /* Marks a head as malformed that libmicrohttpd (0.9.75) parses too leniently. It cuts lines and
  * values at NUL, joins folded lines, and takes a line that begins with NUL or ":" for the end of
- * the head, so that the rest would be a second request. Method, target, version and headers lie in
- * its buffer in their order, with separators replaced by NUL; each byte must belong to one of them.
- * NUL LF is accepted, because it looks like CR LF here. `method` NULL: the head is incomplete. */
+ * the head, so that the rest would be a second request. Its buffer holds method, target, version
+ * and headers in this order, with NULs for separators; each byte must belong to one of them. NUL LF
+ * is accepted, because it looks like CR LF here. `method` NULL: the head is incomplete. */
 static void check_head(const struct exchange *x, const char *method, const char *version,
                        struct request_head *head)
 {
@@ -428,8 +428,8 @@ static enum MHD_Result begin_exchange(struct exchange *x, const char *method, co
     return MHD_NO;
 }
 
-/* Overwrites body_at[2] after its byte was collected, so that has_clear_end() does not mistake a
- * NUL of the body for the end of the head. */
+/* Overwrites body_at[2] after its byte was collected. Otherwise has_clear_end() could mistake a NUL
+ * of the body for the end of the head. */
 static void overwrite_byte_after_head(const struct exchange *x, const char *bytes, size_t size)
 {
     const size_t at = (uintptr_t)x->body_at + 2 - (uintptr_t)bytes;
@@ -463,7 +463,7 @@ static void take_body(struct exchange *x, const char *bytes, size_t size)
         refuse_now(x);
 }
 
-/* Runs on an offload thread: a body that arrives in a millisecond may take a second to inflate. */
+/* Runs on an offload thread: inflating a body that arrived in a millisecond may take a second. */
 static void inflate_body(struct exchange *x)
 {
     struct error err;
@@ -506,8 +506,8 @@ static enum MHD_Result handle(struct exchange *x)
     return x->state == EXCHANGE_SUSPENDED ? MHD_YES : send_answer(x);
 }
 
-/* True if a chunked body ends without trailers, which libmicrohttpd parses as leniently as headers.
- * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer: without trailers
+/* True if a chunked body ends without trailers: libmicrohttpd parses them as leniently as headers.
+ * Version 0.9.75 moves the bytes after the last chunk to the start of its buffer; without trailers
  * they are CR LF. */
 static bool has_clear_end(const struct exchange *x)
 {
@@ -561,11 +561,11 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     struct http_server *server = context;
     struct exchange *x = *exchange;
     *exchange = NULL;
-    note_socket(handle); /* the next request on it may have been read already */
+    note_socket(handle); /* the connection's next request may have been read already */
     if (!x)
         return;
     connection_set_exchange(x->connection, NULL);
-    /* libmicrohttpd has already answered what it rejected before calling us. */
+    /* libmicrohttpd has rejected and answered the request before it called us. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)
@@ -573,7 +573,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     connection_watch(server->connections, x->connection, NULL);
     const bool refused =
         !connection_enter(server->connections, x->connection, CONNECTION_AWAITS_REQUEST);
-    /* Without an answer: either the watcher refused a late body, or the client left. */
+    /* There is no answer: the watcher refused a late body, or the client left. */
     if (!x->answer.status && x->state != EXCHANGE_NEW) {
         if (!refused && x->state == EXCHANGE_BODY)
             connections_count_gone(server->connections);
@@ -653,7 +653,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
                             items, MHD_OPTION_END);
 }
 
-/* On failure daemon_stop() frees the loop, if it was counted. */
+/* On failure daemon_stop() frees the loop if it has been counted. */
 static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
 {
     struct http_daemon *daemon = server->daemon;

@@ -55,7 +55,7 @@ static void add_connection(void *context, int fd, const struct sockaddr_storage 
                            socklen_t size)
 {
     struct event_loop *loop = context;
-    /* It closes the socket if it fails. */
+    /* MHD_add_connection() closes the socket if it fails. */
     if (MHD_add_connection(loop->mhd, fd, (const struct sockaddr *)address, size) == MHD_YES)
         loop->added++;
 }
@@ -143,7 +143,7 @@ void event_loop_accept(struct event_loop *loop, bool accepts)
     loop->accepts = accepts;
     wake_locked(loop);
     pthread_mutex_unlock(&loop->lock);
-    /* A run that has begun before may accept; the wake-up causes another one. */
+    /* A run that has already begun may still accept; the wake-up starts another run. */
     while (!accepts && atomic_load_explicit(&loop->runs, memory_order_acquire) == before)
         nanosleep(&pause, NULL);
 }

@@ -1,5 +1,5 @@
 /* Operations of a handler on its exchange besides answering: read a header, wait, use an offload
- * thread. And what every carrier does with an exchange. */
+ * thread. Also has the functions that every carrier calls for its exchanges. */
 #include "server/http/transport/exchange.h"
 
 #include <stdio.h>
@@ -77,7 +77,7 @@ void exchange_free(struct exchange *x)
     free(x);
 }
 
-/* A client's share of the budget. Clients with the same hash have one share together. */
+/* A client's share of the budget. Clients with the same hash use one share. */
 static struct http_budget *share_of(struct http_server *server, const char *client)
 {
     return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];

@@ -50,8 +50,8 @@ static void grpc_accept(struct grpc_server *grpc)
     while (left > 0 && grpc_has_room(grpc) &&
            proxy_pending_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
         left--;
-    /* Registered edge-triggered: while no more connections fit, a level-triggered socket would keep
-     * waking the thread. */
+    /* Edge-triggered: a level-triggered socket would keep waking the thread while no more
+     * connections fit. */
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
 

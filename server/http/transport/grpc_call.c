@@ -8,7 +8,7 @@
  *                 in a stream an error_message
  *
  * A streaming call handles one message at a time. Later messages are held up to the call's window
- * (GRPC_CALL_WINDOW), and the window stays closed: this is the backpressure.
+ * (GRPC_CALL_WINDOW). The window stays closed, which is the backpressure.
  *
  * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
 #include <stdio.h>
@@ -31,9 +31,9 @@
 #include "server/http/transport/respond.h"
 
 #define MILLION       INT64_C(1000000)
-#define HEADER_BESIDE 32                  /* that RFC 9113 counts for each header */
-#define PLAIN_MESSAGE ((size_t)128 << 10) /* the longest without tensors */
-#define OPEN_MESSAGE  ((size_t)4 << 10)   /* the longest that needs no key */
+#define HEADER_BESIDE 32                  /* bytes that RFC 9113 adds for each header */
+#define PLAIN_MESSAGE ((size_t)128 << 10) /* bytes of the longest message without tensors */
+#define OPEN_MESSAGE  ((size_t)4 << 10)   /* bytes of the longest message that needs no key */
 #define DAY_MS        UINT64_C(86400000)  /* the longest time limit */
 
 /* Bytes of headers over --max-header; beyond this the connection is closed. */
@@ -101,7 +101,7 @@ static void call_cancel(struct grpc_call *call)
     pthread_mutex_lock(&grpc->lock);
     call->is_gone = true;
     if (call->watched) {
-        /* First: a request that cannot be pinned yet reads it once it can be. */
+        /* Set first: a request that cannot be pinned yet reads the flag later. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }
@@ -422,7 +422,7 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     const size_t more = name_size + value_size + 2;
     call->headers_given += name_size + value_size + HEADER_BESIDE;
     if (c->header_room > GRPC_HEADERS + most && call->headers_given <= most)
-        call->headers_given = most + 1; /* refused as if its own were too many */
+        call->headers_given = most + 1; /* refused as if the call itself had too many */
     /* Answered with 431 once all headers have arrived. */
     if (call->headers_given > most)
         return call->headers_given <= most + HEADERS_EXCESS;
@@ -678,7 +678,7 @@ size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size)
     size_t taken = 0;
     if (call->state == CALL_READING && !call->held.size)
         taken = call_parse(call, bytes, size);
-    /* More than one message where one is due is dropped. */
+    /* A unary call has one message; further ones are dropped. */
     const bool is_read = call->state == CALL_WORKING || call->state == CALL_ANSWERING;
     if (call->state == CALL_ENDED || (is_read && !call->is_stream) || taken == size)
         return size;
@@ -778,7 +778,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         }
         break;
     case CALL_ANSWERING:
-    case CALL_ENDED: /* its trailers wait for the window that the client keeps shut */
+    case CALL_ENDED: /* its trailers wait for the window that the client keeps closed */
         if (call->state == CALL_ENDED ? !call_is_late(call, options->answer_timeout_ms, now)
                                       : !is_slow(call, options->answer_timeout_ms, now))
             break;

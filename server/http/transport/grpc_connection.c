@@ -1,9 +1,9 @@
 /* A connection of --grpc-port: moves bytes between the socket and nghttp2, and limits what a client
  * may do.
  *
- * nghttp2 reads and writes frames, headers and flow control. It refuses what breaks HTTP/2, calls
- * beyond GRPC_CALLS, bytes beyond a window, too many CONTINUATION frames, and more unread answers
- * to PING and SETTINGS than OUT_ACKS. A credit stops floods that HTTP/2 allows. Frames without a
+ * nghttp2 reads and writes frames, headers and flow control. It refuses violations of HTTP/2, calls
+ * beyond GRPC_CALLS, bytes beyond a window, too many CONTINUATION frames, and more than OUT_ACKS
+ * unread answers to PING and SETTINGS. A credit stops floods that HTTP/2 allows. Frames without a
  * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
  * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
  * before the call runs and little afterwards; GRPC_CALLS bounds the cancelled calls that still run.
@@ -30,13 +30,15 @@
 #define FEEDS_PER_RUN 4
 #define FRAME_MOST    (20 * 1024) /* nghttp2's largest write: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
-#define LINGER_MS     2000         /* how long a client may send after GOAWAY */
-#define CREDIT_SECOND 100          /* credit for each second */
-#define CREDIT_DATA   4            /* credit for each DATA frame sent: a WINDOW_UPDATE follows */
-#define CREDIT_CALL   20           /* credit for each answered call */
-#define COST_RESET    10           /* of RST_STREAM before the call runs, or in the same read */
-#define COST_CANCEL   0.5          /* of RST_STREAM afterwards; other frames cost 1 */
-#define COST_BYTE     (1.0 / 4096) /* of each byte read; DATA restores its own cost */
+#define LINGER_MS     2000 /* how long a client may send after GOAWAY */
+#define CREDIT_SECOND 100  /* credit for each second */
+#define CREDIT_DATA   4    /* credit for each DATA frame sent: a WINDOW_UPDATE follows */
+#define CREDIT_CALL   20   /* credit for each answered call */
+#define COST_RESET                                                                                 \
+    10                           /* cost of RST_STREAM before the call runs, or in the same        \
+                                  * read */
+#define COST_CANCEL 0.5          /* cost of RST_STREAM afterwards; other frames cost 1 */
+#define COST_BYTE   (1.0 / 4096) /* cost of each byte read; DATA restores its own cost */
 
 /* Returns the bytes read; 0: end of stream; -1: none available; -2: error. */
 static ssize_t read_some(struct grpc_connection *c, uint8_t *bytes, size_t size)
@@ -235,7 +237,7 @@ static int on_sent(nghttp2_session *session, const nghttp2_frame *frame, void *c
     if (frame->hd.type == NGHTTP2_RST_STREAM &&
         frame->rst_stream.error_code == NGHTTP2_PROTOCOL_ERROR)
         (void)pay(context, COST_RESET);
-    /* The call is answered: the client need not send the rest. */
+    /* The call is answered, so the client need not send the rest. */
     if (call && !call->has_ended && frame->hd.type == NGHTTP2_HEADERS &&
         frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
         (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id,
@@ -340,7 +342,8 @@ void grpc_connection_sweep(struct grpc_connection *c)
         connection_done(c);
 }
 
-/* Returns false if the connection is over, after an alert with the reason (`h2` is missing …). */
+/* Returns false if the connection is over. Then an alert has told the reason (`h2` is missing
+ * …). */
 static bool shake_hands(struct grpc_connection *c)
 {
     const int result = gnutls_handshake(c->tls);
@@ -396,7 +399,7 @@ static bool read_all(struct grpc_connection *c)
             continue; /* dropped, so that a reset does not discard our GOAWAY */
         if (!c->has_begun && is_http1(bytes, (size_t)got)) {
             refuse_http1(c);
-            return true; /* answered before the end of its half is read */
+            return true; /* answered before the client's end of stream is read */
         }
         c->has_begun = true;
         (void)pay(c, (double)got * COST_BYTE);

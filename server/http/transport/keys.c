@@ -39,7 +39,7 @@ struct lines {
 struct keyring {
     struct keyring_options options;
     pthread_mutex_t lock;
-    struct lines lines; /* guarded by lock: of both files, an admin's last */
+    struct lines lines; /* guarded by lock: the keys of both files, admin keys last */
     size_t admin_count;
 };
 
@@ -256,7 +256,7 @@ void keyring_free(struct keyring *keyring)
     free(keyring);
 }
 
-/* Keeps the remaining tokens of each name: otherwise a reload would reset its rate limit. */
+/* Keeps the remaining tokens of each name, because a reload must not reset its rate limit. */
 static void keep_tokens(const struct lines *from, struct lines *to)
 {
     for (size_t i = 0; i < to->count; i++)

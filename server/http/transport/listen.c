@@ -181,8 +181,8 @@ enum status listen_clear_path(const char *path, const char *option, struct error
 
 static bool bind_path(int fd, const struct sockaddr_un *address, unsigned mode)
 {
-    /* fchmod() before bind() limits the mode of the file, so that it is never wider than asked for;
-     * chmod() after it restores the bits that umask removed. */
+    /* fchmod() before bind() limits the mode of the file: it is never wider than requested. chmod()
+     * afterwards restores the bits that umask removed. */
     return fchmod(fd, mode) == 0 && bind(fd, (const void *)address, sizeof *address) == 0 &&
            chmod(address->sun_path, mode) == 0 && listen(fd, BACKLOG) == 0;
 }
@@ -224,7 +224,7 @@ void listen_remove(struct listener *listener)
 
 /* ---- a socket from a supervisor ---- */
 
-#define PASSED_FD 3 /* the first of LISTEN_FDS */
+#define PASSED_FD 3 /* the first descriptor of LISTEN_FDS */
 
 /* How many sockets were passed to this process; the variables may be meant for its parent. */
 static long count_passed(void)
@@ -360,9 +360,9 @@ bool listen_stop(struct listener *listener)
     }
     if (setsockopt(listener->fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0)
         return true;
-    /* Some kernels refuse filters to a process without privileges. Then drop packets
-     * with a hop limit below 255, which systems do not use by default. An IPv6 socket needs both
-     * limits, for it may take IPv4, too. */
+    /* Some kernels refuse filters to a process without privileges. Then drop packets with a hop
+     * limit below 255, which systems do not use by default. An IPv6 socket needs both limits
+     * because it may accept IPv4, too. */
     const int hops = 255;
     const bool is_ipv6 =
         setsockopt(listener->fd, IPPROTO_IPV6, IPV6_MINHOPCOUNT, &hops, sizeof hops) == 0;

@@ -94,9 +94,9 @@ static bool delimiter_ends(const uint8_t *body, size_t size, size_t at, struct d
     return true;
 }
 
-/* Finds the next delimiter at or after `at`, in linear time for any body: in `mark`, CRLF
- * "--BOUNDARY", only the first byte is a CR, so candidates never overlap, nor do the blanks after
- * them. At the start of the body a delimiter has no CRLF before it. */
+/* Finds the next delimiter at or after `at`, in linear time for any body: only the first byte of
+ * `mark`, CRLF "--BOUNDARY", is a CR, so neither candidates nor the blanks after them overlap. At
+ * the start of the body a delimiter has no CRLF before it. */
 static bool find_delimiter(const uint8_t *body, size_t size, size_t at, const char *mark,
                            size_t mark_size, struct delimiter *ret)
 {

@@ -74,7 +74,7 @@ double negotiate_token(const char *list, const char *token)
     return strcmp(token, "identity") ? 0 : 0.001;
 }
 
-/* How specifically a range matches a type: 0: not, 1: all types, 2: all of its family, 3:
+/* How specifically a range matches a type: 0: it does not, 1: all types, 2: all of its family, 3:
  * exactly. */
 static int closeness(const struct list_entry *range, const char *type)
 {

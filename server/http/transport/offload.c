@@ -22,7 +22,7 @@ struct offload {
     int thread_count;           /* the owner's */
 
     pthread_mutex_t lock;
-    pthread_cond_t wake_first, wake; /* the first thread; the others */
+    pthread_cond_t wake_first, wake; /* wakes the first thread; wakes the others */
     bool first_is_idle;
     struct offload_queue short_jobs, long_jobs;
     bool stop; /* accept no more jobs */

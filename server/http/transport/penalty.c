@@ -72,7 +72,8 @@ struct penalty *penalty_add(struct penalty_table *table, uint64_t client)
     return &penalty_claim(table, client)->penalty;
 }
 
-/* True if a penalty has ended: the client was answered since, or its refusal is a second old. */
+/* True if a penalty has ended: the client has been answered since, or its refusal is a second
+ * old. */
 static bool is_over(const struct penalty *penalty, int64_t now)
 {
     return !penalty->refused || now - penalty->refused >= SECOND;
@@ -85,7 +86,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
         return;
     struct penalty_client *place = penalty_claim(table, client);
     if (is_over(&place->penalty, now))
-        place->fled = 0; /* connections that closed earlier have waited long enough */
+        place->fled = 0; /* waits of connections that closed earlier are over */
     place->penalty = *penalty;
     place->fled++;
 }

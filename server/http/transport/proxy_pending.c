@@ -18,7 +18,7 @@ struct proxy_pending {
     const struct trusted_proxies *proxies;
     int epoll_fd;
     struct metric *invalid_total;
-    bool has_more; /* some whose header may have arrived did not fit */
+    bool has_more; /* some sockets did not fit whose header may have arrived */
     size_t count;
     struct proxied_socket {
         int fd;
@@ -122,7 +122,7 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
     return true;
 }
 
-/* Reads the header if it is complete, and no byte after it: those are libmicrohttpd's. */
+/* Reads a complete header, but no byte after it: libmicrohttpd reads those. */
 static enum proxy_header_state proxy_pending_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];
@@ -172,7 +172,7 @@ void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending
             break;
         }
     }
-    /* Only now: this thread may be late, and not the header. */
+    /* Check time limits only now, because this thread may be late although the header was not. */
     while (proxied->count && clock_now() >= proxied_deadline(proxied))
         proxy_pending_refuse(proxied, 0, "no PROXY header within 3 s");
 }

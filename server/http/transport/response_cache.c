@@ -13,7 +13,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 
-/* Size of a typical answer; the table has one bucket for each such answer that fits. */
+/* Size of a typical answer; the table has as many buckets as such answers fit. */
 #define TYPICAL_BYTES 1024
 
 /* Parts of a form besides images. */
@@ -111,8 +111,8 @@ static bool hash_body(gnutls_hash_hd_t hash, const struct exchange *x, bool read
     const struct upload *body = &x->body;
     struct multipart form;
     struct error err;
-    /* A body with bytes before its first boundary is hashed whole: /predict could read those bytes
-     * as a photo. */
+    /* A body with bytes before its first boundary is hashed whole, because /predict could read
+     * those bytes as a photo. */
     if (reads_forms && multipart_is(x->content_type) && body->size > 2 &&
         !memcmp(body->data, "--", 2) &&
         multipart_parse(x->content_type, body->data, body->size,

@@ -22,9 +22,8 @@
 
 #define QUIET_MS 200 /* time without a request before a drain ends */
 
-/* The same without connections: a client whose handshake had begun when SYN was refused may not
- * have been accepted yet. A distant client needs longer, but the end of a server should not wait
- * for it. */
+/* The same without connections. A client whose handshake had begun before SYN was refused may still
+ * have to be accepted. A distant client may need longer, but the server does not wait for it. */
 #define HANDSHAKE_MS 20
 
 /* Raises the limit of open files to fit every connection; returns how many fit. */
@@ -345,8 +344,8 @@ static bool someone_waits(const struct http_server *server)
 
 bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
 {
-    /* No event announces that a client will send nothing more. Silence is the only sign, hence a
-     * clock and not a condition variable. */
+    /* No event announces that a client will send nothing more. Silence is the only sign, so this
+     * polls a clock and does not use a condition variable. */
     const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
     int64_t quiet_since = clock_now();
     for (;;) {
@@ -357,7 +356,7 @@ bool http_server_wait_quiet(struct http_server *server, int64_t deadline)
             quiet_since = now;
         else if (clock_ms(now - quiet_since) >=
                  (open + daemon_unread(server) > 0 ? QUIET_MS : HANDSHAKE_MS)) {
-            /* On a busy machine a loop may not have read a request yet that arrived long ago. */
+            /* On a busy machine a loop may still have to read a request that arrived long ago. */
             if (!connections_have_unread(server->connections))
                 return true;
             quiet_since = now;
@@ -377,7 +376,7 @@ void http_server_free(struct http_server *server)
     offload_stop(server->offload); /* no request may wait for it when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
-        connections_stop(server->connections); /* its thread may be about to resume a connection */
+        connections_stop(server->connections); /* the thread may be about to resume a connection */
     }
     if (daemon) {
         grpc_stop(daemon->grpc_server);

@@ -89,7 +89,7 @@ static enum status read_chain(const char *path, const gnutls_datum_t *text, stru
     pair->count = CHAIN_MAX;
     int failure =
         gnutls_pcert_import_x509_list(pair->chain, list, &count, GNUTLS_X509_CRT_LIST_SORT);
-    /* If the certificates form no chain, show them in the order of the file. */
+    /* If the certificates form no chain, keep the file's order. */
     if (failure < 0)
         failure = gnutls_pcert_import_x509_list(pair->chain, list, &count, 0);
     pair->count = failure < 0 ? 0 : count;

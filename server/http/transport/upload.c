@@ -14,7 +14,7 @@ void upload_init(struct upload *upload, struct http_budget *budget, size_t limit
     *upload = (struct upload){.budget = budget, .limit = limit, .expected = expected};
 }
 
-/* The bytes that the request has charged besides the capacity. */
+/* Bytes that the request has charged in addition to the capacity. */
 static size_t others(const struct upload *upload)
 {
     return upload->beside + upload->compressed;

@@ -28,12 +28,12 @@
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
 #define PEERS          256 /* the server remembers the models of the clients that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
-#define QUESTIONS      128 /* at most so many without a tensor: they wait for a model to load */
+#define QUESTIONS      128 /* of these, messages without a tensor, which wait for a model to load */
 #define READS_PER_RUN  64
 #define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
 #define AGAIN_MS       250   /* interval of new tries while the model is being loaded */
 #define FAILURE_LOG_MS 60000
-#define LINGER_MS      200 /* how long the end of the server waits for answers that are being sent */
+#define LINGER_MS      200 /* time for pending answers when the server ends */
 
 struct zmq_message { /* zmq_msg_t */
     alignas(void *) unsigned char bytes[64];
@@ -85,7 +85,7 @@ struct zmq_call {
     struct zmq_message frames[FRAMES];
     size_t frame_count; /* may exceed FRAMES: the rest was dropped */
     struct zmq_frames seen;
-    struct exchange *exchange; /* NULL: it is to be tried again */
+    struct exchange *exchange; /* NULL: the call will be tried again */
     int64_t started, deadline, again;
     char timeout[24]; /* in milliseconds, as text */
     bool is_late;     /* its failure has been sent, but the exchange still runs */
@@ -113,13 +113,13 @@ struct zmq_server {
     uint64_t clock; /* counts uses of peers */
     struct zmq_call *calls, *spare;
     _Atomic size_t call_count;
-    size_t question_count; /* of calls without a tensor */
+    size_t question_count; /* number of calls without a tensor */
     struct metric *dropped;
     int64_t next_failure_log; /* when the next line about failures may be written */
-    uint64_t failures;        /* since the last such line */
+    uint64_t failures;        /* failures since the last such line */
 
     pthread_mutex_t lock;
-    bool stop, is_ending;     /* guarded by lock, as the next */
+    bool stop, is_ending;     /* guarded by lock, as the next member */
     struct zmq_call *resumed; /* a list by next_resumed */
 };
 
@@ -179,7 +179,7 @@ static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
 
 /* ---- clients ---- */
 
-/* The entry of the client's id; NULL: there is none. */
+/* The entry of the client's id; NULL if there is none. */
 static struct zmq_peer *find_peer(struct zmq_server *server, struct zmq_message *id)
 {
     for (size_t i = 0; i < PEERS; i++) {
@@ -387,7 +387,7 @@ static void call_begin(struct zmq_server *server, struct zmq_call *call)
     call_work(call);
 }
 
-/* Takes one message from the socket. False: there is none. */
+/* Takes one message from the socket. Returns false if there is none. */
 static bool read_message(struct zmq_server *server)
 {
     struct zmq_message rest;
@@ -441,7 +441,7 @@ static long check_call_times(struct zmq_server *server)
     return (long)((next - now + MILLION - 1) / MILLION);
 }
 
-/* Returns false when the thread must end after it has answered *ret_resumed. */
+/* Returns false if the thread must end, but only after it has answered *ret_resumed. */
 static bool zmq_begin_run(struct zmq_server *server, struct zmq_call **ret_resumed,
                           bool *ret_is_ending)
 {
@@ -553,7 +553,7 @@ static enum status zmq_bind_socket(struct zmq_server *server, char endpoint[stat
     const int linger = LINGER_MS, waiting = 2, is_ipv6 = strchr(endpoint, '[') != NULL;
     const int64_t most = (int64_t)server->http->options.max_body;
     size_t size = 320;
-    if (!strncmp(endpoint, "ipc://", 6)) /* libzmq would remove whatever is there */
+    if (!strncmp(endpoint, "ipc://", 6)) /* libzmq would remove any file there */
         TRY(listen_clear_path(endpoint + 6, "--zmq-port", err));
     server->context = zmq.context();
     server->socket = server->context ? zmq.socket(server->context, ZMQ_ROUTER) : NULL;
@@ -634,7 +634,7 @@ void zmq_stop(struct zmq_server *server)
     if (server->has_thread)
         pthread_join(server->thread, NULL);
     for (struct zmq_call *call = server->calls, *next; call; call = next) {
-        next = call->next; /* it waits to be tried again */
+        next = call->next; /* the call waits for its next try */
         call_close(call);
     }
     free(server->spare);
