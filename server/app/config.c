@@ -74,12 +74,12 @@ static const char *command_name(enum command command)
 
 /* ---- flags ---- */
 
-/* The state of reading: the options that a stronger source has set. */
+/* The state of reading, with the options that a stronger source has set. */
 struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
-    const char *empty_model; /* the variable that names no model, as "$M" unset does; or NULL */
-    bool is_place_known;     /* a port or a socket's name: settle() */
+    const char *empty_model; /* name of a variable that is set but empty; or NULL */
+    bool is_place_known;     /* a source has set a port or a socket: settle() */
 };
 
 static bool *mark_of(struct config_reading *reading, const struct option *option)
@@ -313,7 +313,7 @@ static const char *immich_value(const char *option, const char *text, char room[
     return room;
 }
 
-/* Sets --preload from the variables, each a list of models such as "a,b". */
+/* Sets --preload from the variables. Each is a list of models such as "a,b". */
 static enum status preload_immich(struct config_reading *reading, struct error *err)
 {
     static const char *const variables[][2] = {{"CLIP__VISUAL", ""},
@@ -343,8 +343,8 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     return config_set(reading->config, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
 }
 
-/* With --immich, fills options that no other source has set from the variables of Immich, or with
- * the defaults of its service. */
+/* With --immich, sets the options that no other source has set: from Immich's variables, or to its
+ * service's defaults. */
 static enum status read_immich(struct config_reading *reading, struct error *err)
 {
     static const struct {
@@ -445,7 +445,7 @@ static enum status read_defaults(struct config_reading *reading, struct error *e
         if (reading->set[i] || !option->fallback)
             continue;
         TRY(config_set(config, option, option->name, option->fallback, err));
-        if (!strcmp(option->name, "max-upload-memory")) /* after max-body in the table */
+        if (!strcmp(option->name, "max-upload-memory")) /* max-body precedes it in the table */
             fit_upload_memory(config);
     }
     return STATUS_OK;
@@ -522,8 +522,8 @@ static enum status read_memory(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* True for an Origin header as browsers send it: a scheme and a host, nothing after them (RFC 6454,
- * section 6.2), or "null" from a file or a sandbox. */
+/* True for an Origin header as browsers send it: a scheme and a host only (RFC 6454, section 6.2),
+ * or "null" from a file or a sandbox. */
 static bool is_origin(const char *text, size_t length)
 {
     char origin[256];
@@ -564,7 +564,7 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED) ? lanes : 1;
 }
 
-/* More threads than cores are accepted with a note, because they wait for each other. A few extra
+/* Accepts more threads than cores, but with a note, because they wait for each other. A few extra
  * workers and HTTP threads do no harm. */
 static void note_threads(struct config *config)
 {
@@ -686,10 +686,10 @@ static enum status check_together(struct config *config, struct error *err)
     return STATUS_OK;
 }
 
-/* Call this after each source. MODEL, --models and --immich exclude each other; a stronger source
- * that sets one of them overrides the others: an image whose environment names a folder can still
- * be given one model. A port and a Unix socket also exclude each other: the strongest source that
- * sets one decides, and must not set both. */
+/* Call this after each source. MODEL, --models and --immich exclude each other. A stronger source
+ * that sets one of them overrides the others, so one model can be given to an image whose
+ * environment names a folder. A port and a Unix socket also exclude each other. The strongest
+ * source that sets one decides, and must not set both. */
 static enum status settle(struct config_reading *reading, struct error *err)
 {
     bool *model = mark_named(reading, "model"), *models = mark_named(reading, "models"),

@@ -1,5 +1,5 @@
-/* Prints --help from the table of options. docs/reference.md and docs/lensd.1 are made from it
- * (tests/test_reference.py). */
+/* Prints --help from the table of options. tests/test_reference.py makes docs/reference.md and
+ * docs/lensd.1 from its output. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -74,7 +74,7 @@ static const struct command_help commands[] = {
      "  lensd key alice --rate 10 --burst 50 >> keys\n"},
 };
 
-/* Counts the columns of a UTF-8 text: continuation bytes have none. */
+/* Counts the columns of a UTF-8 text. Continuation bytes take none. */
 static size_t width_of(const char *text, size_t size)
 {
     size_t width = 0;

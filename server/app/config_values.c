@@ -151,7 +151,7 @@ enum status config_set(struct config *config, const struct option *option, const
     case OPTION_SWITCH:
         return set_switch(origin, text, field, err);
     }
-    /* Unsigned fields have the same bytes: no value is negative. */
+    /* No value is negative, so unsigned fields have the same bytes. */
     if (option->size == sizeof(int64_t))
         *(int64_t *)field = value;
     else if (option->size == sizeof(int32_t))

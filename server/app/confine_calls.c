@@ -104,14 +104,14 @@ static const struct call_rule server_calls[] = {
     CALL(getcwd), CALL(getdents64), CALL(fcntl), CALL(flock), CALL(fsync), CALL(mkdirat),
     CALL(unlinkat), CALL(renameat), CALL(renameat2), CALL(inotify_init1), CALL(inotify_add_watch),
     CALL(inotify_rm_watch),
-    /* the process; code is written by oneDNN, and mapped from libraries */
+    /* the process; oneDNN writes code, and libraries are mapped */
     CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* only its own limits */
     CALL_IF(setpriority, 1, SAME, 0),                           /* only its own priority */
     CALL(getrusage), CALL(sysinfo), CALL(uname), CALL(getuid), CALL(geteuid), CALL(getgid),
     CALL(getegid), CALL(set_tid_address), CALL(rt_sigtimedwait),
     CALL(seccomp), /* another filter can only restrict further */
 #ifdef __x86_64__
-    /* The older forms that libc uses here, and permission to use AMX tiles. */
+    /* The older calls that libc uses on this architecture, and permission to use AMX tiles. */
     CALL(access), CALL(epoll_wait), CALL(lstat), CALL(mkdir), CALL(open), CALL(poll),
     CALL(readlink), CALL(rename), CALL(rmdir), CALL(select), CALL(stat), CALL(unlink),
     CALL(arch_prctl)
@@ -133,17 +133,17 @@ static const struct call_rule schedule_calls[] = {
     CALL(sched_getparam), CALL(sched_getscheduler),
     CALL_IF(sched_setscheduler, 1, SAME, SCHED_OTHER)};
 
-/* Calls that are refused even if most calls are allowed. */
+/* Refused even where most calls are allowed. */
 static const struct call_rule forbidden_calls[] = {
-    /* programs and other processes */
+    /* start programs, or affect other processes */
     CALL(execve), CALL(execveat), CALL(ptrace), CALL(process_vm_readv), CALL(process_vm_writev),
     CALL(kcmp), CALL(pidfd_getfd), CALL(kill), CALL(tkill),
-    /* the file system's shape, other files' handles */
+    /* change mounts, or open files by handle */
     CALL(mount), CALL(umount2), CALL(mount_setattr), CALL(move_mount), CALL(open_tree),
     CALL(fsopen), CALL(fspick), CALL(fsconfig), CALL(fsmount), CALL(pivot_root), CALL(chroot),
     CALL(setns), CALL(unshare), CALL(swapon), CALL(swapoff), CALL(quotactl), CALL(acct),
     CALL(name_to_handle_at), CALL(open_by_handle_at),
-    /* the kernel */
+    /* affect the kernel */
     CALL(bpf), CALL(perf_event_open), CALL(userfaultfd), CALL(io_uring_setup), CALL(io_uring_enter),
     CALL(io_uring_register), CALL(kexec_load), CALL(kexec_file_load), CALL(init_module),
     CALL(finit_module), CALL(delete_module), CALL(add_key), CALL(request_key), CALL(keyctl),
@@ -169,7 +169,7 @@ struct call_filter {
 #define REFUSE (SECCOMP_RET_ERRNO | EPERM)
 #define ABSENT (SECCOMP_RET_ERRNO | ENOSYS)
 
-/* `jump…`: the number of instructions to skip. */
+/* `jump…` are numbers of instructions to skip. */
 static void filter_put(struct call_filter *filter, unsigned code, uint32_t k, unsigned jump_true,
                        unsigned jump_false)
 {
@@ -238,12 +238,12 @@ static bool filter_install(struct call_filter *filter, uint32_t otherwise, unsig
 {
     filter_answer(filter, otherwise);
     struct sock_fprog program = {filter->length, filter->code};
-    errno = EBUSY; /* with TSYNC a positive result is a thread that cannot use the filter */
+    errno = EBUSY; /* with TSYNC a positive result names a thread that cannot use the filter */
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags | SECCOMP_FILTER_FLAG_SPEC_ALLOW,
                    &program) == 0;
 }
 
-/* Answers clone3 without a line in the audit log for each new thread. */
+/* Refuses clone3 without a line in the audit log for each new thread. */
 static bool hide_clone3(struct call_filter *filter)
 {
     static const struct call_rule hidden[] = {CALL(clone3)};

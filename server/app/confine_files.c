@@ -14,16 +14,16 @@
  *                    systemd's NOTIFY_SOCKET is one
  *
  * Rules apply to folders, not to single files, because keys, certificates and models are replaced
- * by renaming a new file over the old one. If a name is a link, the folder of its target is added:
- * a certificate of Let's Encrypt is replaced there. The root folder is never allowed (a file in it
+ * by renaming a new file over the old one. If a name is a link, the folder of its target is added,
+ * because Let's Encrypt replaces certificates there. The root folder is never allowed (a file in it
  * gets its own rule), except for files that are written there. Everything that SIGHUP, --watch and
  * admins read later must lie within: a link in a folder of models that leads elsewhere is refused.
  *
  * Open descriptors are not affected: standard error, the listening socket. /proc is allowed as a
  * whole, because rules for files in it are lost with the kernel's cache of them. Landlock itself
- * forbids tracing, and so access to the memory of other processes. Their environment is open to
- * root's capabilities all the same (CAP_PERFMON, Linux 6.13), so root gives up those that the start
- * does not need.
+ * forbids tracing, and so access to the memory of other processes. Root's capabilities
+ * (CAP_PERFMON, Linux 6.13) can still read their environment, so root gives up all capabilities
+ * that the start does not need.
  *
  * With the CUDA module loaded, these are added: NVIDIA's device files, /dev/shm, /sys, the folders
  * of LD_LIBRARY_PATH, and the cache of compiled kernels, if it exists. Threads that the driver
@@ -55,7 +55,7 @@
 
 #define BIT(n) (UINT64_C(1) << (n))
 
-/* Source: linux/landlock.h of Linux 6.12. Of handled_access_fs: */
+/* Source: linux/landlock.h of Linux 6.12. Bits of handled_access_fs: */
 #define READ_FILE   BIT(2)
 #define READ_DIR    BIT(3)
 #define WRITE_FILE  BIT(1)
@@ -72,7 +72,7 @@
 #define MAKE      (CHANGE | MAKE_REG | REMOVE_FILE)
 #define OF_A_FILE (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV)
 
-/* Of handled_access_net and of a rule for ports; of scoped. */
+/* Bits of handled_access_net and of rules for ports; then bits of scoped. */
 #define BIND_TCP        BIT(0)
 #define CONNECT_TCP     BIT(1)
 #define ABSTRACT_SOCKET BIT(0)
@@ -88,7 +88,7 @@ struct port_rule {
 };
 
 struct file_rules {
-    int fd; /* of the ruleset */
+    int fd; /* descriptor of the ruleset */
     uint64_t handled;
     int cause; /* errno of the first rule that the kernel refused; 0: none */
 };
@@ -122,7 +122,7 @@ static void folder_of(const char *path, char folder[static PATH_MAX])
         snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* Allows the folder of a file that is read, for the files that replace it. NULL: nothing. */
+/* Allows the folder of a file that is read, because other files may replace it. NULL is ignored. */
 static void allow_beside(struct file_rules *rules, const char *path)
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -145,8 +145,8 @@ static void allow_folder(struct file_rules *rules, const char *path)
         allow_beside(rules, real);
 }
 
-/* Allows the files that links in MODEL/snapshots/REVISION of Hugging Face's cache lead to; `folder`
- * is that, or MODEL/snapshots. */
+/* Allows the targets of the links in MODEL/snapshots/REVISION of Hugging Face's cache. `folder` is
+ * that folder or MODEL/snapshots. */
 static void allow_blobs(struct file_rules *rules, const char *folder)
 {
     char path[PATH_MAX], blobs[PATH_MAX + 8];
@@ -198,7 +198,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
     allow_blobs(rules, folder);
 }
 
-/* Allows the folder of a file that is created and, at the end, removed. NULL: nothing. */
+/* Allows the folder of a file that is created now and removed at the end. NULL is ignored. */
 static void allow_made(struct file_rules *rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
@@ -208,8 +208,8 @@ static void allow_made(struct file_rules *rules, const char *path, uint64_t acce
     allow(rules, folder, access);
 }
 
-/* The kernel writes a core dump with the rights of the process, over an older one. A program that
- * it starts for that has rights of its own. */
+/* The kernel writes a core dump with the rights of the process, and overwrites an older one. A
+ * program that handles core dumps has its own rights. */
 static void allow_core_dumps(struct file_rules *rules)
 {
     char pattern[PATH_MAX] = "|", folder[PATH_MAX], real[PATH_MAX];
@@ -297,8 +297,8 @@ static void allow_gpus(struct file_rules *rules)
 
 #define RIGHT(name) (UINT64_C(1) << CAP_##name)
 
-/* Other people's files, --user with the owner of its files, ports below 1024, CUDA's locked
- * memory. */
+/* Rights for files of other users, --user and the owner of its files, ports below 1024, and CUDA's
+ * locked memory. */
 static const uint64_t kept_rights = RIGHT(DAC_OVERRIDE) | RIGHT(DAC_READ_SEARCH) | RIGHT(FOWNER) |
                                     RIGHT(CHOWN) | RIGHT(SETUID) | RIGHT(SETGID) |
                                     RIGHT(NET_BIND_SERVICE) | RIGHT(IPC_LOCK);
@@ -329,7 +329,7 @@ static struct handled_access access_of(int abi)
     const char *notify = getenv("NOTIFY_SOCKET");
     struct handled_access handled = {.files = BIT(13) - 1};
     if (abi >= 2)
-        handled.files |= BIT(13); /* moving files to other folders */
+        handled.files |= BIT(13); /* moves files to other folders */
     if (abi >= 3)
         handled.files |= TRUNCATE;
     if (abi >= 4)
@@ -357,7 +357,7 @@ static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
         rules->cause = errno;
 }
 
-/* The exporter itself refuses a malformed address later. */
+/* The exporter refuses a malformed address later. */
 static void allow_collector(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     int port;
@@ -368,7 +368,7 @@ static void allow_collector(struct file_rules *rules, const char *endpoint, bool
         allow_port(rules, CONNECT_TCP, port);
 }
 
-/* ZeroMQ itself refuses a malformed endpoint later. */
+/* ZeroMQ refuses a malformed endpoint later. */
 static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     const char *colon = strrchr(endpoint, ':');

@@ -67,7 +67,7 @@ enum status process_check_number_file(const char *option, const char *path, bool
     char text[64] = "";
     long number;
     if (lstat(path, &info) != 0)
-        return STATUS_OK; /* it does not exist; writing it reports other errors */
+        return STATUS_OK; /* the file does not exist; writing it reports other errors */
     if (!S_ISREG(info.st_mode))
         return error_set(err, STATUS_CONFIG,
                          "%s '%.200s' is there already and is %s, not a file; name one that may be "
@@ -136,7 +136,7 @@ void process_remove_number(const char *path, long number)
         return;
     if (unlink(path) == 0)
         return;
-    /* If the file cannot be emptied either, it stays; it names no living process. */
+    /* If the file cannot be emptied either, it stays, but it names no living process. */
     int fd = open(path, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd >= 0)
         close(fd);
@@ -225,7 +225,7 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
         return error_set(
             err, STATUS_INTERNAL,
             "the process could regain root's rights; run lensd as the user from the start");
-    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user resets it */
+    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user resets this */
     return STATUS_OK;
 }
 

@@ -1,12 +1,12 @@
 /* lensd serve: wiring and lifecycle.
  *
  *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT ─▶ drain ─▶ exit 0
- *     /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
+ * /livez 200 /readyz 503, with progress 200 503, and after --drain-delay no
  *                                                             new connections; what was accepted
  *                                                             is answered, up to --grace
  *
  * SIGHUP rereads API keys and the certificate. If the kernel sends it because the terminal was
- * closed, the server ends as on SIGTERM; started by nohup(1), it goes on.
+ * closed, the server ends as on SIGTERM, unless nohup(1) started it.
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
@@ -45,13 +45,13 @@
 /* Extra time after --grace in which cancelled requests still get their answers. */
 #define LAST_WORDS_MS 1000
 
-/* Work that lasts this long after --grace is stuck; the process then ends without it. */
+/* Work that lasts this long after --grace is stuck; the process then ends anyway. */
 #define STUCK_MS   10000
 #define STUCK_EXIT 3
-#define ENDING     (-1) /* serve.end_by: the process is being ended */
+#define ENDING     (-1) /* value of serve.end_by while the process is being ended */
 #define LOOK_MS    500
 
-/* The same signal within this time counts as one signal sent twice. */
+/* Two equal signals within this time count as one. */
 #define SAME_SIGNAL_MS 1000
 
 /* A longer load is reported: first after this time, then whenever systemd is notified. */
@@ -81,7 +81,7 @@ struct serve {
     int signal_fd;
     int first_signal; /* 0: none; the model could not be loaded */
     int64_t first_signal_time;
-    _Atomic int64_t end_by; /* of clock_now(): when the drain must have ended; 0: no drain */
+    _Atomic int64_t end_by; /* clock_now() at which the drain must have ended; 0: no drain */
     pthread_t watcher;      /* waits for the second signal, or for `end_by` */
     bool has_watcher;
 };
@@ -334,7 +334,7 @@ static void tear_down(struct serve *serve)
 
 /* ---- serving ---- */
 
-/* The number of lanes on the device of lane i; 0 if an earlier lane is on it. */
+/* The number of lanes on lane i's device; 0 if an earlier lane uses the same device. */
 static int lanes_there(const struct model_status *status, size_t i)
 {
     int count = 0;
@@ -365,7 +365,7 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
     }
 }
 
-/* Returns the default model, or else the first one that serves. NULL: none is ready. */
+/* Returns the default model, or else the first one that serves. Returns NULL if none is ready. */
 static const struct model_status *find_shown(const struct model_status *models, size_t count)
 {
     const struct model_status *first = NULL;
@@ -477,7 +477,7 @@ static bool is_end(const struct signalfd_siginfo *info)
     }
 }
 
-/* Ends the process although the main thread waits for something that is stuck. */
+/* Ends the process although the main thread waits for stuck work. */
 static void end_stuck(const struct serve *serve)
 {
     char models[256];
@@ -526,8 +526,8 @@ static void serve_sleep_ms(int64_t milliseconds)
         ;
 }
 
-/* Sets when watch_signals() ends the process; 0: never. Does not return if watch_signals() has
- * already begun to, because the rest of the server must not change then. */
+/* Sets when watch_signals() ends the process; 0: never. If watch_signals() is already ending it,
+ * does not return, because the rest of the server must not change then. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
     if (atomic_exchange(&serve->end_by, end_by) == ENDING)
@@ -569,7 +569,7 @@ static void change_level(int step)
     int before = (int)log_lowest(), after = before + step;
     if (after < LOG_DEBUG || after > LOG_ERROR)
         return;
-    /* Log while the more verbose of the two levels holds, so that the line is shown. */
+    /* Log at the more verbose of the two levels, so that the line is written. */
     enum log_level seen = (enum log_level)(after > before ? after : before);
     log_set_lowest((enum log_level)(after < before ? after : before));
     log_event(seen, "log", LOG_STR("level", log_level_name((enum log_level)after)));
@@ -588,7 +588,7 @@ static void reload(struct serve *serve)
         log_event(LOG_WARN, "config", LOG_STR("file", serve->config->config_file),
                   LOG_STR("text", "SIGHUP rereads only API keys and the certificate; restart lensd "
                                   "for changes in --config"));
-    if (serve->is_loaded) /* READY would be too early while models load */
+    if (serve->is_loaded) /* while models load, READY would be too early */
         supervisor_say(serve->supervisor, "READY=1");
 }
 

@@ -17,7 +17,7 @@
 #include "engine/base/thread.h"
 #include "server/observe/log.h"
 
-/* The number of images that a model had answered when it last changed. */
+/* The number of images that a model has answered, when it last changed. */
 struct pulse {
     char name[128], version[16];
     uint64_t answered;
@@ -131,7 +131,7 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
 void supervisor_reloading(struct supervisor *supervisor)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload needs the time */
+    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload requires the time */
     supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld",
                    (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
 }
@@ -178,7 +178,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
                   LOG_STR("text", "a pass does not end; the watchdog gets no more signals"));
-    /* The whole process may have been stopped meanwhile; no model is to blame then. */
+    /* If the whole process was stopped meanwhile, no model is to blame. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;
     supervisor->looked = now;

@@ -22,15 +22,15 @@
 enum {
     BATCHES_MAX = 16,
     BATCH_MAX = 1024,
-    RUNS_MAX = 20000, /* of one batch size */
+    RUNS_MAX = 20000, /* per batch size */
     ROUNDS_MIN = 3,
-    TURN = 3, /* measured runs of a turn; one run before them is not measured */
+    TURN = 3, /* measured runs in a row; an unmeasured one precedes them */
 };
 
 struct bench_batch {
     int size;
     double milliseconds, best_milliseconds; /* median and best of `runs` forward passes */
-    double images_per_second;               /* by the median */
+    double images_per_second;               /* computed from the median */
     double speed_up;                        /* compared with the first measured device */
     size_t runs;
 };
@@ -69,7 +69,7 @@ static void on_load_progress(void *context, const char *phase, double fraction)
     progress_show(what, fraction, false);
 }
 
-/* ---- what is asked ---- */
+/* ---- options ---- */
 
 static enum status bench_parse_batches(struct device_bench *bench, struct error *err)
 {
@@ -135,7 +135,7 @@ static void add_named(struct device_bench *bench)
     free(list);
 }
 
-/* ---- preparing ---- */
+/* ---- preparation ---- */
 
 static void bench_fill_noise(void *data, enum dtype dtype, size_t bytes)
 {
@@ -223,7 +223,7 @@ static void target_done(struct bench_target *target)
     session_free(target->session);
 }
 
-/* ---- measuring ---- */
+/* ---- measurement ---- */
 
 /* A batch is split into the same passes as in the server. */
 static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
@@ -316,7 +316,7 @@ static void summarise(struct device_bench *bench)
     }
 }
 
-/* ---- what is printed ---- */
+/* ---- output ---- */
 
 static void print_target(const struct device_bench *bench, const struct bench_target *target)
 {

@@ -1,5 +1,5 @@
-/* lensd health: asks a running daemon whether it is ready, for HEALTHCHECK lines and scripts in
- * images without shell or curl. It sends one request over one connection, with a time limit. */
+/* lensd health: asks a running daemon whether it is ready. Images without shell or curl use it in
+ * HEALTHCHECK lines and scripts. It sends one request over one connection, with a time limit. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static int connect_one(int family, const struct sockaddr *address, socklen_t siz
     return -1;
 }
 
-/* Returns a connected socket; -1: failed, with a sentence in `err`. */
+/* Returns a connected socket; or -1 and the reason in `err`. */
 static int health_connect(const char *host, int port, struct error *err)
 {
     char service[8];
@@ -113,7 +113,7 @@ static enum status health_read_key(const char *path, char key[static KEY_MAX + 3
     return STATUS_OK;
 }
 
-/* Gets the beginning of the answer to GET /readyz, as much as `text` holds. Returns its length. */
+/* Gets as much of the answer to GET /readyz as `text` holds. Returns the length. */
 static size_t health_ask(int fd, struct tls_client *tls, const char *key, char *text, size_t size)
 {
     char request[KEY_MAX + 160];

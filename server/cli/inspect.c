@@ -22,7 +22,7 @@ struct inspection {
     struct model *model; /* NULL: not loaded */
     char *file, *name;
     bool compiles;
-    char note[200];       /* of the session: why images run one by one */
+    char note[200];       /* the session's reason why images run one by one */
     struct error problem; /* why the model could not be loaded or compiled */
     struct onnx_op_use *uses;
     size_t use_count;
@@ -110,8 +110,8 @@ static void describe_shape(const struct value *value, char text[static SHAPE_TEX
 
 /* ---- the whole ---- */
 
-/* Compiles the model as `lensd serve` does first, because some errors show only when shapes are
- * known. Does not run it: its loops may be endless. */
+/* Compiles the model as `lensd serve` does first, because some errors appear only when shapes are
+ * known. Does not run the model: its loops may be endless. */
 static enum status inspect_compile(const struct model *model, char *note, size_t size,
                                    struct error *err)
 {
@@ -247,7 +247,7 @@ static void print_formats(const struct inspection *in)
             printf("%-12s(%s needs %s)\n", "", image_format_name((enum image_format)i), need);
 }
 
-/* A text from the model file, with control characters escaped for a terminal. */
+/* Prints a text from the model file, with control characters escaped for a terminal. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
 static void print_tensors(const char *title, struct value *const *values, size_t count)
@@ -425,7 +425,8 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w));
 }
 
-/* Shows the pipeline in the folder; *ret: the command's result. False: no pipeline. */
+/* ret: the command's result. False: no pipeline. => *ret is the command's result. Returns false if
+ * there is no pipeline. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

@@ -85,7 +85,8 @@ static int run_command(size_t which, int argc, char **argv)
         config_help(commands[which].command, stdout);
         result = 0;
     } else {
-        if (config.warning[0] && commands[which].command != COMMAND_SERVE) /* which logs it */
+        if (config.warning[0] && commands[which].command != COMMAND_SERVE) /* main() logs the
+                                                                            * error */
             fprintf(stderr, "lensd: %s\n", config.warning);
         image_use_old_libheif(config.old_libheif);
         result = commands[which].run(&config);
@@ -94,11 +95,11 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* Output may still be in the buffer; a full disk is noticed here at the latest. */
+/* Output may still be in the buffer. A full disk shows here at the latest. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
-    errno = 0; /* after an earlier error, writing the rest fails again and sets it */
+    errno = 0; /* after an earlier error, writing the rest fails again and sets errno */
     failed |= fflush(stdout) != 0;
     if (!failed)
         failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: was closed, nothing written */
@@ -112,7 +113,7 @@ static int finish_output(int result)
 }
 
 /* Each thread that allocates gets its own arena, for which glibc reserves 64 MB of address space.
- * If address space is limited (ulimit -v), threads share one arena, so that it suffices. */
+ * If address space is limited (ulimit -v), threads share one arena to save it. */
 static void save_address_space(void)
 {
     struct rlimit limit;
@@ -120,8 +121,9 @@ static void save_address_space(void)
         mallopt(M_ARENA_MAX, 1);
 }
 
-/* A file or socket would get the number of a closed descriptor, and the log or an answer would be
- * written into it. Writes to these, and reads of 0, still fail as on a closed descriptor. */
+/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket would get such a
+ * number, and the log or an answer would be written into it. Writes, and reads of 0, still fail as
+ * on a closed descriptor. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -35,7 +35,7 @@
  * decode workers, but few enough to take little memory. */
 #define PHOTOS_AT_ONCE 32
 
-/* A stage's queue length: the most crops (`max` of pipeline.json) of all these photos. */
+/* A stage's queue holds the most crops (`max` of pipeline.json) that all these photos can have. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
 /* Posted by callbacks and by the signal handler; the main thread waits for it. */
@@ -47,7 +47,7 @@ struct photo {
     struct staged_request *staged; /* NULL: the model is not a pipeline */
     uint8_t *file;
     _Atomic bool is_answered; /* set by the callback: the request, or its last part, is done */
-    bool is_done;             /* all parts are */
+    bool is_done;             /* all parts are done */
 };
 
 struct prediction_run {
@@ -55,14 +55,14 @@ struct prediction_run {
     struct model_host *host;
     char **paths;
     size_t count;
-    /* There are `places` of each; photo i uses place i % places. */
+    /* Both arrays have `places` elements; photo i uses number i % places. */
     struct photo *photos;
     struct predict_image *images;
     size_t places;
     size_t begun, ended; /* photos */
     int64_t started;
     int result;       /* exit status */
-    struct error err; /* STATUS_OK, or the reason why no more photos begin */
+    struct error err; /* STATUS_OK, or the reason why no more photos are started */
 };
 
 static void on_interrupt(int number)
@@ -167,7 +167,7 @@ static enum status add_pattern(struct prediction_run *run, const char *pattern, 
 }
 
 /* Adds a file, the photos of a folder, or the matches of a pattern such as 'photos/2026*.jpg'. A
- * name without a match stays, and its photo fails with the reason. */
+ * name without a match stays in the list, and its photo fails with the reason. */
 static enum status add_argument(struct prediction_run *run, const char *argument, struct error *err)
 {
     struct stat info;
@@ -202,7 +202,7 @@ static bool is_picture_name(const char *out)
            (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
 }
 
-/* Makes the folder OUT of --annotate unless it, or a file of its name, exists. */
+/* Makes the folder OUT of --annotate unless a folder or file of that name exists. */
 static enum status prepare_annotate(const struct config *config, size_t count, struct error *err)
 {
     const char *out = config->annotate;
@@ -248,7 +248,8 @@ static enum status annotated_path(const char *out, const char *path, enum annota
 static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
                                struct error *err)
 {
-    /* Never overwrites a file: it may be a photo, or the result of one of the same name. */
+    /* Never overwrites a file, because it may be a photo, or the result for another photo of the
+     * same name. */
     FILE *file = fopen(path, "wbx");
     if (!file && errno == EEXIST)
         return error_set(err, STATUS_IO, "there is such a file; remove it, or name another");
@@ -335,7 +336,7 @@ static enum status predict_open_pipeline(const struct config *config,
     *ret_is_pipeline = false;
     if (model_is_embedded(config->model) ||
         repository_scan_model(config->model, NULL, &repository, err) != STATUS_OK)
-        return STATUS_OK; /* model_open() says why */
+        return STATUS_OK; /* model_open() reports the error */
     *ret_is_pipeline = repository.models[0].stages != NULL;
     struct model_host *model_host = NULL;
     enum status status = STATUS_OK;
@@ -470,7 +471,7 @@ static void end_photo(struct prediction_run *run)
     else
         print_image(path, image);
     if (fflush(stdout) != 0)
-        putchar('\n'); /* stays in the buffer: main() fails to write it, and reports why */
+        putchar('\n'); /* the text stays in the buffer; main() fails to write it, and reports why */
     photo_done(photo);
     run->images[place] = (struct predict_image){0};
     show_progress(run);
@@ -494,7 +495,7 @@ static bool begin_photo(struct prediction_run *run)
     image->name = run->paths[run->begun];
     if (predict_read_file(image->name, &photo->file, &image->size, &image->preset) == STATUS_OK)
         image->data = photo->file;
-    if (is_interrupted) { /* perhaps while standard input was read */
+    if (is_interrupted) { /* a signal may have come while standard input was read */
         photo_done(photo);
         return false;
     }
@@ -530,7 +531,7 @@ static void continue_photo(const struct prediction_run *run, struct photo *photo
     photo->is_done = status != STATUS_OK || !part;
 }
 
-/* Returns true if a photo continued. */
+/* Handles the parts that were answered. Returns true if there were any. */
 static bool continue_answered(const struct prediction_run *run)
 {
     bool has_changed = false;
@@ -556,7 +557,7 @@ static void predict_photos(struct prediction_run *run)
         if (run->ended == run->begun)
             break;
         const bool has_changed = continue_answered(run);
-        pthread_sigmask(SIG_BLOCK, &interrupt, NULL); /* or a write may end early, and be lost */
+        pthread_sigmask(SIG_BLOCK, &interrupt, NULL); /* otherwise a signal may cut a write short */
         while (run->ended < run->begun && run->photos[run->ended % run->places].is_done)
             end_photo(run);
         pthread_sigmask(SIG_UNBLOCK, &interrupt, NULL);
@@ -564,7 +565,7 @@ static void predict_photos(struct prediction_run *run)
             while (sem_wait(&events) != 0 && errno == EINTR)
                 ;
     }
-    /* All callbacks must have returned, because they refer to the photos. */
+    /* All callbacks must have returned, because they use the photos. */
     (void)model_host_drain(run->host, 0);
     progress_clear();
 }
@@ -574,7 +575,7 @@ static enum status prepare_run(struct prediction_run *run, struct error *err)
     for (size_t i = 0; i < run->config->argument_count; i++)
         TRY(add_argument(run, run->config->arguments[i], err));
     TRY(prepare_annotate(run->config, run->count, err));
-    /* With --json all answers are kept, because one document has them all. */
+    /* With --json all answers are kept, because one document contains them. */
     run->places = run->config->json || run->count < PHOTOS_AT_ONCE ? run->count : PHOTOS_AT_ONCE;
     run->photos = alloc_array(run->places, sizeof *run->photos);
     run->images = alloc_array(run->places, sizeof *run->images);

@@ -73,7 +73,7 @@ static int answer_text(struct model_host *host, const struct config *config)
     while (status == STATUS_OK && sem_wait(&done) != 0 && errno == EINTR)
         ;
     result = status == STATUS_OK ? print_vector(&request) : process_failed(&err);
-    (void)model_host_drain(host, 0); /* the callback refers to the semaphore */
+    (void)model_host_drain(host, 0); /* the callback uses the semaphore */
     predict_request_free_results(&request);
     text_rows_done(&rows);
     return result;

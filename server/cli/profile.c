@@ -1,4 +1,4 @@
-/* lensd inspect --profile: shows the time of each layer of a forward pass, and how near each comes
+/* lensd inspect --profile: shows the time of each layer of a forward pass, and how close each comes
  * to the machine's peak. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +15,12 @@
 
 #define PROFILE_RUNS 5
 
-/* Passes that differ by more get a note. */
+/* Times that differ by a larger factor get a note. */
 #define DISTURBED 1.2
 
 struct profile_layer {
     const char *name, *kernel;   /* NULL for the total … */
-    const char *precision;       /* also if the peak is unknown */
+    const char *precision;       /* NULL also if the peak is unknown */
     double milliseconds, share;  /* of the whole, 0 … 1 */
     double gflop, gflops;        /* 1e9 operations; the same per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
@@ -36,7 +36,7 @@ struct profile {
     struct profile_layer *layers;
     size_t count;
     struct profile_layer total;
-    struct peak peaks[PRECISION_COUNT]; /* of the layers' precisions */
+    struct peak peaks[PRECISION_COUNT]; /* peaks for the layers' precisions */
     int batch;
     double batch_ms; /* L(b); 0: not measured */
 };
@@ -52,7 +52,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     options.max_batch = (int)config->profile_batch;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
-    /* Servers reuse the choice, so it is made with their batch sizes. */
+    /* Servers reuse the choice, so this uses their batch sizes. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
@@ -101,7 +101,7 @@ static double profile_sum(const struct session_step *steps, size_t count)
     return ms;
 }
 
-/* Keeps the quickest whole pass, so that its layers add up to the time of a real pass. The quickest
+/* Keeps the fastest whole pass, so that its layers add up to the time of a real pass. The fastest
  * times of each layer from several passes would add up to less. */
 static enum status run_passes(struct profile *profile, struct error *err)
 {
@@ -125,7 +125,7 @@ static enum status profile_measure(struct profile *profile, struct error *err)
     profile->layers = alloc_array(profile->count, sizeof *profile->layers);
     TRY(check_memory(profile->layers, NULL, err));
     profile->total.milliseconds = profile_sum(profile->steps, profile->count);
-    double bytes = 0, least_ms = 0; /* least_ms: if each layer ran at its peak */
+    double bytes = 0, least_ms = 0; /* least_ms: the time if each layer ran at its peak */
     for (size_t i = 0; i < profile->count; i++) {
         struct peak *peak = &profile->peaks[profile->steps[i].precision];
         if (profile->steps[i].gflop > 0 && !peak->instructions)
@@ -186,7 +186,7 @@ static const char *note_of(const struct profile *profile)
     return NULL;
 }
 
-/* Prints both times of two passes; where they differ, a note explains it. */
+/* Prints the times of two passes. If they differ, a note explains it. */
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;

@@ -1,10 +1,10 @@
 /* lensd pull: makes a folder that lensd serves from a model of Hugging Face's hub. Nothing else in
  * lensd downloads anything.
  *
- * It downloads into a hidden folder beside the new one, so that the next pull continues where this
- * one stopped. All files are of one commit, and each must have the hash in the hub's headers:
- * SHA-256, or for small files git's SHA-1. This file follows redirects, not libcurl, so that the
- * token goes to the hub's own address only. */
+ * It downloads into a hidden folder beside the new one, so that the next pull can continue an
+ * interrupted one. All files come from one commit. Each must have the hash in the hub's headers:
+ * SHA-256, or for small files git's SHA-1. This file follows redirects itself, because libcurl
+ * might send the token to other addresses than the hub's. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -39,8 +39,8 @@ struct pull {
     const struct config *config;
     void *handle; /* CURL */
     struct curl_list *authorization;
-    char endpoint[256]; /* without a last slash */
-    size_t origin;      /* length of its scheme, host and port */
+    char endpoint[256]; /* without a trailing slash */
+    size_t origin;      /* length of the endpoint's scheme, host and port */
     const char *wanted; /* the .onnx file; "": not named */
     char repo[200], revision[100];
     struct hub_list files;
@@ -144,7 +144,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
     curl.setopt(p->handle, OPT_HEADERDATA, to);
     curl.setopt(p->handle, OPT_RANGE, to->have ? range : NULL);
     for (int hop = 0; hop < HOPS && next; hop++) {
-        if (strlen(next) >= sizeof url || /* without TLS only if HF_ENDPOINT has none */
+        if (strlen(next) >= sizeof url || /* unencrypted only if HF_ENDPOINT is */
             (strncmp(next, "https://", 8) != 0 &&
              (strncmp(next, "http://", 7) != 0 || strncmp(p->endpoint, "http://", 7) != 0)))
             return error_set(err, STATUS_CONFIG, "the hub leads to '%.200s', not to https://",
@@ -173,7 +173,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
                : no_success(status, p, to, err);
 }
 
-/* Appends a part of a path to a URL; `kept`: further characters that are not escaped. */
+/* Appends a part of a path to a URL; `kept` has further characters that stay as they are. */
 static void add_escaped(char url[static URL_MAX], const char *text, const char *kept)
 {
     size_t at = strlen(url);
@@ -365,7 +365,7 @@ static void remove_other_partials(const struct pull *p)
             asprintf(&path, "%s%s", parent, entry->d_name) < 0)
             continue;
         const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (folder >= 0 && flock(folder, LOCK_EX | LOCK_NB) == 0) /* nobody writes it */
+        if (folder >= 0 && flock(folder, LOCK_EX | LOCK_NB) == 0) /* no other process writes it */
             model_remove_files(path);
         if (folder >= 0)
             close(folder);

@@ -34,7 +34,7 @@ struct quantizing {
     struct model *model;
     struct graph *graph;
     struct quantize_report report;
-    char *out;    /* the folder asked for */
+    char *out;    /* the requested folder */
     char *folder; /* its temporary path; NULL: renamed, or removed */
 };
 

@@ -15,7 +15,7 @@ struct bmp_head {
     uint32_t width, height;
     unsigned bits, compression;
     bool is_top_down;
-    uint32_t masks[3];         /* of red, green and blue in a pixel of 16 or 32 bits */
+    uint32_t masks[3];         /* masks of red, green and blue in pixels of 16 or 32 bits */
     uint8_t palette[256][3];   /* RGB; black where the file has none */
     const uint8_t *data, *end; /* the pixels as they are in the file */
 };
@@ -55,7 +55,7 @@ static bool bmp_is_known(const struct bmp_head *head)
     }
 }
 
-/* `at`: the end of the header. Older headers have three bytes per colour. */
+/* `at` is the end of the header. Older headers have three bytes per colour. */
 static void bmp_read_palette(const uint8_t *data, size_t size, size_t at, uint32_t count,
                              size_t unit, struct bmp_head *head)
 {
@@ -140,7 +140,7 @@ static void bmp_read_row(const struct bmp_head *head, const uint8_t *row, uint8_
         if (bits <= 8) {
             const size_t at = (size_t)x * bits;
             const unsigned index =
-                row[at / 8] >> (8 - bits - at % 8) & ((1u << bits) - 1); /* the high bits first */
+                row[at / 8] >> (8 - bits - at % 8) & ((1u << bits) - 1); /* high bits first */
             memcpy(rgb, head->palette[index], 3);
         } else if (bits == 24) {
             for (int c = 0; c < 3; c++)
@@ -156,7 +156,8 @@ static void bmp_read_row(const struct bmp_head *head, const uint8_t *row, uint8_
 
 static enum status bmp_read_rows(const struct bmp_head *head, uint8_t *pixels, struct error *err)
 {
-    /* Sides are below 2^31 and a pixel has at most 32 bits: no product of two overflows 64 bits. */
+    /* Sides are below 2^31 and a pixel has at most 32 bits, so a product of two does not overflow
+     * 64 bits. */
     const uint64_t row_bits = (uint64_t)head->width * head->bits;
     const uint64_t stride = (row_bits + 31) / 32 * 4, last = (row_bits + 7) / 8;
     size_t before;

@@ -44,8 +44,8 @@ static uint32_t first_pixel(float at, uint32_t side)
 
 /* A line from (x, y) along (dx, dy). */
 struct stroke {
-    float x, y, dx, dy, square; /* of its length */
-    float reach;                /* half its thickness */
+    float x, y, dx, dy, square; /* of the line's length */
+    float reach;                /* half the line's thickness */
 };
 
 static float distance_to(const struct stroke *stroke, float x, float y)

@@ -3,12 +3,11 @@
  * Only one number is needed, so there is no EXIF library and no copy of the metadata: two walkers
  * find the EXIF block (JPEG APP1, PNG eXIf), and one reader searches the first image directory
  * (IFD0) of the TIFF structure inside (TIFF 6.0 section 2, EXIF 2.32 section 4.6). All input is
- * hostile: offsets are checked against the length before use, no loop follows an offset more than
- * once, and malformed data means orientation 1, because a bad tag must not make a good picture
- * unusable.
+ * hostile: offsets are checked against the length before use, and no loop follows an offset twice.
+ * Malformed data means orientation 1, because a bad tag must not make a good picture unusable.
  *
  * The rules are those of ImageOps.exif_transpose in Pillow 13: the first EXIF segment of a JPEG
- * counts, and in it the first entry of a known type whose values lie inside; of a list the first
+ * counts, and in it the first entry of a known type whose values lie inside; in a list, the first
  * value counts. Numbers of all types are valid; bytes and texts are not. Without such an entry the
  * last XMP packet of a JPEG counts. Orientation in a PNG's text chunks (XMP, ImageMagick's "Raw
  * profile type exif") is ignored. */

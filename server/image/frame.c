@@ -70,7 +70,7 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
 /* The offset of a canvas of `have` pixels in the `want` pixels that a centred crop keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
-    if (want >= have) /* `floors` also rounds this offset down: -13.5 to -14 */
+    if (want >= have) /* `floors` rounds this offset down, too: -13.5 to -14 */
         return (want - have + floors) / 2;
     const int rest = have - want, half = rest / 2;
     /* round(rest / 2.0): a half goes to the even neighbour. */

@@ -9,12 +9,12 @@
 #include "server/image/decode.h"
 
 struct gif_head {
-    uint32_t width, height;                      /* of the screen */
-    uint32_t left, top, part_width, part_height; /* of the picture in it */
+    uint32_t width, height;                      /* size of the screen */
+    uint32_t left, top, part_width, part_height; /* the picture's place in it */
     bool is_interlaced;
     unsigned fill;             /* colour of pixels that the picture does not cover */
     uint8_t palette[256][3];   /* grey if the file has none, black beyond its end */
-    const uint8_t *data, *end; /* the code size and the blocks after it */
+    const uint8_t *data, *end; /* the code size, then the blocks */
 };
 
 static unsigned gif_u16(const uint8_t *p)
@@ -29,7 +29,7 @@ static enum status gif_cut(struct error *err)
                      "send the whole file");
 }
 
-/* Skips the blocks at *at; false if the data ends in them. */
+/* Skips the blocks at *at. Returns false if the data ends in them. */
 static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
 {
     while (*at<end &&* * at> 0) {
@@ -40,7 +40,7 @@ static bool gif_skip_blocks(const uint8_t **at, const uint8_t *end)
     return *at < end && (*at)++;
 }
 
-/* Reads the colour table if the flags announce one; false if the data ends in it. */
+/* Reads the colour table if the flags announce one. Returns false if the data ends in it. */
 static bool gif_read_palette(const uint8_t **at, const uint8_t *end, unsigned flags,
                              struct gif_head *head)
 {
@@ -171,7 +171,7 @@ struct gif_table {
 static size_t gif_string(struct gif_table *table, unsigned code, unsigned clear)
 {
     size_t length = 0;
-    for (; code > clear; code = table->prefix[code]) /* a prefix is less than its code */
+    for (; code > clear; code = table->prefix[code]) /* a code's prefix is a smaller number */
         table->string[GIF_CODES - length++] = table->last[code];
     table->string[GIF_CODES - length++] = (uint8_t)code;
     return length;

@@ -6,11 +6,10 @@
  * samples; since then it interpolates, as libavif does.
  *
  * Hostile files: libheif limits boxes, references and tiles; the declared size is checked before
- * decoding. Libheif before 1.23 compares it with the coded picture's only after it has decoded that
- * (strukturag/libheif issue 1220): a small file that lies takes memory for up to 65536 x 65536
- * pixels, beyond max_pixels and the budget. So such a version is used only if
- * image_use_old_libheif() allows it. The decoders start threads of their own, which inherit the
- * confinement of the decode worker.
+ * decoding. Libheif before 1.23 compares it with the coded picture's size only after decoding
+ * (strukturag/libheif issue 1220). A small file with a false size can take memory for 65536 x 65536
+ * pixels, beyond max_pixels and the budget. So image_use_old_libheif() must allow such a version.
+ * The decoders start threads of their own, which inherit the confinement of the decode worker.
  *
  * Source: libheif/heif.h 1.15. */
 #include <errno.h>
@@ -34,14 +33,14 @@ struct heif_error {
     const char *message;
 };
 
-struct heif_options { /* struct heif_decoding_options, its first members */
+struct heif_options { /* the first members of struct heif_decoding_options */
     uint8_t version, ignores_transformations;
     void (*callbacks[3])(void);
     void *context;
     uint8_t to_8_bits;
 };
 
-struct heif_limits { /* struct heif_security_limits, its first members */
+struct heif_limits { /* the first members of struct heif_security_limits */
     uint8_t version;
     uint64_t max_pixels;
 };
@@ -84,7 +83,8 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* Also exit statuses of a child process, distinct from those of libraries that end it. */
+/* These are also exit statuses of a child process, and differ from those of libraries that end
+ * it. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;
@@ -137,8 +137,8 @@ static enum heif_state heif_load(void)
     return heif.init(NULL).code == 0 ? HEIF_USABLE : HEIF_FAILED;
 }
 
-/* libheif ends the process if memory runs out while it loads. So a child process loads it first:
- * its end is only an error, and an unusable libheif costs this process no memory. */
+/* libheif ends the process if memory runs out while it loads. So a child process loads it first. If
+ * the child dies, that is only an error, and an unusable libheif costs this process no memory. */
 static enum heif_state heif_load_in_child(void)
 {
     int status = 0;
@@ -146,7 +146,7 @@ static enum heif_state heif_load_in_child(void)
     const pid_t child = fork();
     if (child == 0) {
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0});
-        (void)close(STDERR_FILENO); /* "terminate called after …" is not for lensd's log */
+        (void)close(STDERR_FILENO); /* keeps "terminate called after …" out of lensd's log */
         _exit((int)heif_load());
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)

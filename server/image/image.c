@@ -190,7 +190,7 @@ static enum status image_decode_with(struct image_decoder *decoder,
                        &stored, err));
     uint8_t *pixels = decoder->stored.data;
     if (orientation != 1) {
-        /* The decode has computed the same product, so it does not overflow. */
+        /* The decoder has computed the same product, so it does not overflow. */
         TRY(pixel_buffer_reserve(&decoder->upright, (size_t)stored.width * stored.height * 3, 0,
                                  err));
         pixels_orient(pixels, stored.width, stored.height, orientation, decoder->upright.data);
@@ -225,7 +225,8 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
-/* Returns the largest of 8, 4, 2 that leaves both sides at least as large as the resize. */
+/* Returns the largest of 8, 4 and 2 by which both sides can shrink and remain at least as large as
+ * the resize. */
 static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
 {
     unsigned reduction = 8;

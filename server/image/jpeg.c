@@ -33,7 +33,7 @@ struct jpeg_reader {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     const struct image_limits *limits;
-    JDIMENSION width;   /* of the picture, columns that are not decoded included */
+    JDIMENSION width;   /* width of the picture, including columns that are not decoded */
     enum status status; /* the reason for jumping to `failed` */
     struct error *err;
 };
@@ -163,7 +163,8 @@ static void jpeg_on_progress(j_common_ptr common)
                   reader->limits->max_scans));
 }
 
-/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes after that. */
+/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes after
+ * setjmp. */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {
@@ -265,8 +266,8 @@ static bool can_crop(struct jpeg_decompress_struct *cinfo)
 
 /* Skips the inverse transform, upsampling and colour conversion of unused columns. The whole file
  * is still read, so damage is found. Returns the first decoded column. Upsampling needs the
- * neighbouring sample, so one more block is decoded on each side. Does nothing if it would save
- * less than an eighth, because cropping has a cost. */
+ * neighbouring sample, so this decodes one more block on each side. Does nothing if cropping would
+ * save less than an eighth, because it has a cost. */
 static JDIMENSION crop_columns(struct jpeg_decompress_struct *cinfo, const struct decode_part *part)
 {
     /* Pixels. libjpeg-turbo's fancy upsampling needs one neighbour; it decodes whole blocks. */

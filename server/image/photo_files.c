@@ -36,8 +36,8 @@ void photo_files_free(char **names, size_t count)
     free(names);
 }
 
-/* Skips names that begin with a dot, with all files in folders of such names. Does not follow links
- * to folders. */
+/* Skips names that begin with a dot, and all files in folders with such names. Does not follow
+ * links to folders. */
 static enum status list_images(FTS *tree, char ***names, size_t *count, struct error *err)
 {
     size_t capacity = 0;
@@ -56,7 +56,7 @@ static enum status list_images(FTS *tree, char ***names, size_t *count, struct e
     return STATUS_OK;
 }
 
-/* Keeps `most` names, spread evenly, because folders of classes follow each other. */
+/* Keeps `most` names, spread evenly, because the names are sorted by folder and so by class. */
 static size_t thin_out(char **names, size_t count, size_t most)
 {
     if (count <= most)

@@ -2,9 +2,9 @@
  *
  * The result equals Pillow's convert("RGB"): palettes looked up, grey of 1, 2 and 4 bits scaled to
  * 0 … 255, alpha and tRNS dropped (not blended), 16 bit reduced to the high byte. One case differs:
- * 16-bit grey without alpha is Pillow's mode "I", whose conversion clips everything above 255 to
- * white (9.4 and 13.0) and would turn such a picture white; here the high byte is used as for all
- * other 16-bit files. A palette index beyond the palette is black.
+ * 16-bit grey without alpha is Pillow's mode "I". Pillow (9.4 and 13.0) clips everything above 255,
+ * which would turn such a picture white. Here the high byte is used, as for all other 16-bit files.
+ * A palette index beyond the palette is black.
  *
  * Hostile files: the size is checked on the raw header before libpng sees the file. Chunks that do
  * not affect pixels are skipped unread (decompression bombs hide in text and profiles); the others
@@ -20,7 +20,7 @@
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
-#define EXCESS_BYTES (64 * 1024) /* besides the last row, whose pixels have at most 8 bytes */
+#define EXCESS_BYTES (64 * 1024) /* after the last row, whose pixels have at most 8 bytes */
 
 struct png_reader {
     png_structp png;

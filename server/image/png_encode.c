@@ -51,7 +51,7 @@ static void png_writer_flush(png_structp png)
 
 static const struct {
     int colour, depth;
-    size_t bytes; /* of a pixel */
+    size_t bytes; /* bytes per pixel */
 } png_kinds[] = {
     [PNG_KIND_RGB8] = {PNG_COLOR_TYPE_RGB, 8, 3},
     [PNG_KIND_GREY1] = {PNG_COLOR_TYPE_GRAY, 1, 1},

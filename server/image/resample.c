@@ -82,7 +82,7 @@ void resample_axis_done(struct resample_axis *axis)
     *axis = (struct resample_axis){0};
 }
 
-/* Reserves memory for the axis' outputs with windows of `length`. */
+/* Reserves memory for the axis' outputs, whose windows have `length` inputs. */
 static enum status reserve_tables(struct resample_axis *axis, int length, struct error *err)
 {
     const size_t count = (size_t)axis->count;
@@ -161,7 +161,7 @@ static void window_of(const struct resample_axis *axis, int i, double scale, dou
     *ret_high = high > axis->in ? axis->in : high;
 }
 
-/* Does the rest of precompute_coeffs, and normalize_coeffs_8bpc. */
+/* Does what the rest of precompute_coeffs and normalize_coeffs_8bpc do. */
 static void fill_output(struct resample_axis *axis, const struct filter *filter, int i,
                         double scale, double *scratch)
 {
@@ -208,8 +208,9 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Weights of output `i`: those of its two neighbours (torch's interpolate(), whose positions end at
- * the edges), each blurred over `radius` samples to both sides, mirrored at the edges. */
+/* Computes the weights of output `i`: the two neighbours' weights, each blurred over `radius`
+ * samples to both sides and mirrored at the edges. Positions end at the edges, as in torch's
+ * interpolate(). */
 static void fill_blurred_output(struct resample_axis *axis, int i, const double *blur, int radius,
                                 double *sums)
 {
@@ -290,7 +291,7 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
     *ret_end = high > in ? in : (int)high;
 }
 
-/* Kernels by what the processor can do, the best last. */
+/* The kernels for each instruction set, the best last. */
 const struct resample_kernels *resample_kernels_at(int i)
 {
     const struct resample_kernels *usable[3] = {&resample_kernels_plain};

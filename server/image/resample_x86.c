@@ -3,7 +3,7 @@
  * of it is on integers, so that every set gives equal bytes.
  *
  * Horizontal: four rows advance together, because their windows and weights are the same. 16
- * numbers hold one pixel (4 bytes, of which the last is the next pixel's and ignored) of each:
+ * numbers hold one pixel of each: 4 bytes, the last of them ignored, since it is the next pixel's:
  *
  *     row 0        row 1        row 2        row 3
  *     R  G  B  .   R  G  B  .   R  G  B  .   R  G  B  .

@@ -2,9 +2,9 @@
  * bits, in strips or tiles. Alpha is dropped; colours that were multiplied with it are divided
  * again, as in Pillow. 16 bits are reduced to 8.
  *
- * Hostile files: only the compressions listed below are read, because others reach further decoders
+ * Hostile files: only the compressions listed below are read, because others use further decoders
  * (libtiff's JBIG, LERC, ZSTD …). Sides, tiles and strips are checked before libtiff allocates
- * them, and it may not allocate more than ALLOCATION at once. Its messages go to the error of this
+ * them. It may not allocate more than ALLOCATION at once. Its messages go to the error of this
  * decode, not to stderr.
  *
  * Source: tiffio.h of libtiff 4.5, the first with options per file. */
@@ -70,7 +70,7 @@ bool tiff_load(void)
     return library_load("libtiff.so.6", functions, COUNT_OF(functions));
 }
 
-/* Tags, and values of theirs. */
+/* Tags and their values. */
 enum {
     TIFF_WIDTH = 256,
     TIFF_HEIGHT = 257,
@@ -83,7 +83,7 @@ enum {
     ALPHA_MULTIPLIED = 1,
     ALPHA_SEPARATE = 2,
     COLOURS_LAB = 8,
-    COLOURS_ITU_LAB = 10, /* 9: ICC's */
+    COLOURS_ITU_LAB = 10, /* 9 is ICC's */
 };
 
 /* A picture in memory, and libtiff's messages about it. */
@@ -113,7 +113,7 @@ static tiff_offset tiff_on_seek(void *context, tiff_offset offset, int from)
 {
     struct tiff_file *file = context;
     const size_t base = from == SEEK_CUR ? file->at : from == SEEK_END ? file->size : 0;
-    file->at = base + (size_t)offset; /* wraps for a step back; reads check it */
+    file->at = base + (size_t)offset; /* a step back wraps around; reads check the position */
     return file->at;
 }
 
@@ -260,7 +260,7 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
     tiff.limit(options, ALLOCATION);
     tiff.on_error(options, tiff_on_error, file);
     tiff.on_warning(options, tiff_on_warning, file);
-    /* m: no mapping */
+    /* "m" means no mapping */
     *ret = tiff.open("TIFF", "rm", file, tiff_on_read, tiff_on_write, tiff_on_seek, tiff_on_close,
                      tiff_on_size, NULL, NULL, options);
     tiff.options_free(options);

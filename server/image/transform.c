@@ -42,9 +42,9 @@ union number_table {
 struct sink {
     uint8_t *dst;
     bool is_normalised;
-    size_t size; /* of a number: 4, 2 or 1 */
+    size_t size; /* bytes of a number: 4, 2 or 1 */
     enum channel_order channels;
-    union number_table table; /* by channel of the model, and byte */
+    union number_table table; /* indexed by channel of the model, and byte */
 };
 
 /* A resize in progress. */
@@ -241,7 +241,8 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
-    /* A window, and the rest of its last group; the kernel reads one more sample of each row. */
+    /* Holds a window and the rest of its last group. The kernel reads one more sample of each
+     * row. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);
@@ -287,7 +288,7 @@ static uint32_t larger_side(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* Does RESIZE_BODY. `shrink`: the factor by which the decoder has shrunk the picture. */
+/* Implements RESIZE_BODY. `shrink` is the factor by which the decoder has shrunk the picture. */
 static enum status warp_body(struct transform *transform, const struct image *image,
                              const struct preprocess *p, struct sink *sink, struct error *err)
 {
@@ -311,7 +312,7 @@ static enum status warp_body(struct transform *transform, const struct image *im
 static enum status resize_run(struct transform *transform, const struct image *whole,
                               const struct preprocess *p, struct sink *sink, struct error *err)
 {
-    enum { SOURCE_MAX = 1 << 24 }; /* the tables' numbers end here; libjpeg ends at 65500 */
+    enum { SOURCE_MAX = 1 << 24 }; /* limit of the tables' numbers; libjpeg's is 65500 */
     if (whole->width > SOURCE_MAX || whole->height > SOURCE_MAX)
         return error_set(
             err, STATUS_TOO_LARGE,
@@ -326,7 +327,7 @@ static enum status resize_run(struct transform *transform, const struct image *w
     image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    /* Pixels that were decoded smaller still end at the same place as those of the whole photo. */
+    /* A picture that was decoded smaller still ends at the same place as the whole photo. */
     const struct source_frame full = frame_source(p, larger_side(whole->info.width, whole->width),
                                                   larger_side(whole->info.height, whole->height));
     TRY(frame_of(p, full.width, full.height, &job.frame, err));

@@ -335,8 +335,8 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct im
     ret->ended = lane->ended;
 }
 
-/* Runs one sub-batch, unless `ran` is its result, and answers it, unless it must be split and run
- * again, or the device is the cause. `*has_probed`: it was probed since the batch was taken. */
+/* Runs one sub-batch, unless `ran` already is its result. Answers it, unless it must be split or
+ * the device has failed. `*has_probed`: the device was probed since the batch was taken. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
                                         struct image_range part, const struct outcome *ran,
                                         bool is_retry, bool is_last, bool *has_probed)
@@ -397,7 +397,7 @@ int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const str
                 continue;
             is_retry = true;
         }
-        if (part.count == 1) { /* again, beside zeros */
+        if (part.count == 1) { /* again, padded with zeros */
             parts[count++] = part;
             continue;
         }
