@@ -152,7 +152,7 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
     char text[LABEL_TEXT];
     for (size_t i = 0; found->masks && i < found->count; i++)
         draw_mask(a, &found->masks[i]);
-    for (size_t i = found->count; i-- > 0;) { /* the best ones on top */
+    for (size_t i = found->count; i-- > 0;) { /* the best boxes on top */
         draw_outline(a, found, i);
         if (a->model->task.kind == TASK_POSE)
             draw_points(a, found->points + i * found->point_count, found->point_count,
@@ -166,7 +166,8 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
             snprintf(text + strlen(text), LABEL_TEXT - strlen(text), " #%u", box->track_id);
         if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
             add_crop(image->crops[i], text);
-        float corners[4][2], *highest = corners[2]; /* left above, unless the box is turned */
+        float corners[4][2], *highest = corners[2]; /* above the left corner, unless the box is
+                                                     * turned */
         outline_of(a, found, i, corners);
         for (int k = 0; k < 4; k++)
             highest = corners[k][1] < highest[1] ? corners[k] : highest;

@@ -94,7 +94,7 @@ static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t heig
     return pixels != NULL;
 }
 
-/* Encodes the part of the mask around its set pixels. NULL: out of memory. */
+/* Encodes the part of the mask around its set pixels. Returns NULL when out of memory. */
 static char *mask_png(struct mask_bitmap *bitmap)
 {
     struct error ignored;
@@ -112,7 +112,8 @@ static char *mask_png(struct mask_bitmap *bitmap)
 struct mask_how {
     enum mask_form form;
     bool is_whole;                     /* a PNG of the picture's size */
-    const struct describe_how *pixels; /* polygons have pixels, too; NULL: they do not */
+    const struct describe_how *pixels; /* options of the pixels that go with polygons; NULL:
+                                        * polygons only */
 };
 
 /* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of
@@ -134,7 +135,7 @@ static bool describe_pixels(const struct mask_bitmap *bitmap, const struct descr
     return own(described, bitmap->pixels);
 }
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 static bool describe_mask(const struct segment *segment, const struct mask_how *how,
                           const struct predict_image *image, struct described *described,
                           const struct answer_mask **ret_mask)
@@ -235,7 +236,7 @@ static bool describe_area(const struct predict_image *image, const struct model 
     return describe_mask(segment, how, image, described, &ret->mask);
 }
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 static bool describe_depth(const struct depth *depth, struct described *described,
                            struct answer_image *ret)
 {
@@ -255,7 +256,8 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
-/* Describes an anomaly: a prediction with the score, map and mask. False: out of memory. */
+/* Describes an anomaly: a prediction with the score, map and mask. Returns false when out of
+ * memory. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {
@@ -267,7 +269,7 @@ static bool describe_anomaly(const struct predict_image *image, const struct mas
     return !areas->count || describe_mask(&areas->items[0], how, image, described, &ret->mask);
 }
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 static bool describe_text(const struct text_reading *line, const struct labels *characters,
                           struct described *described, struct answer_image *ret)
 {
@@ -285,7 +287,8 @@ static bool describe_text(const struct text_reading *line, const struct labels *
     return own(described, text);
 }
 
-/* Joins the texts that the next stage read in the boxes of a page. False: out of memory. */
+/* Joins the texts that the next stage read in the boxes of a page. Returns false when out of
+ * memory. */
 static bool describe_page(const struct detections *found, struct described *described,
                           struct answer_image *page)
 {
@@ -323,7 +326,7 @@ enum answer_kind describe_kind(const struct predict_request *request)
                                        : ANSWER_CLASSES;
 }
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 static bool describe_image(const struct predict_image *image, const struct model_status *model,
                            const struct describe_how *how, struct described *described,
                            struct answer_image *ret)

@@ -1,6 +1,6 @@
-/* Keeps faces in SQLite with a rollback journal, which is complete on the disk before the file
- * changes. Afterwards SQLite truncates it to zero bytes: under an exclusive lock, journal_mode
- * DELETE would only mark it as finished, and old data would stay in it. */
+/* Keeps faces in SQLite with a rollback journal: it is complete on the disk before the file
+ * changes. Afterwards SQLite truncates it to zero bytes. Under an exclusive lock, journal_mode
+ * DELETE would only mark the journal as finished, and old data would stay in it. */
 #include "server/faces/faces.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ struct faces {
     const char *path;
     pthread_mutex_t lock;
     sqlite3 *db;       /* NULL: not open */
-    bool needs_vacuum; /* a person was deleted, and the file is not rewritten yet */
+    bool needs_vacuum; /* a person was deleted, and the file must be rewritten */
     _Atomic size_t count;
 };
 
@@ -213,7 +213,7 @@ enum status faces_open(struct faces *faces, struct error *err)
 
 /* ---- people ---- */
 
-/* Refuses a vector of another model than the stored ones. The caller holds the lock. */
+/* Refuses a vector from another model than the stored vectors. The caller holds the lock. */
 static enum status check_vector(struct faces *faces, const struct face_vector *vector,
                                 struct error *err)
 {

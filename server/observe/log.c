@@ -226,7 +226,7 @@ size_t log_format(bool json, bool journal, const struct timespec *time, enum log
 /* ---- writing ---- */
 
 /* The time that the ending process waits for the reader of standard error, in total, and without
- * progress. `docker stop` kills after 10 s, and running requests may need some of that. */
+ * progress. `docker stop` kills after 10 s, and running requests may need part of that time. */
 #define FLUSH_SECONDS 5
 #define STALL_SECONDS 1
 
@@ -240,7 +240,7 @@ static struct {
     char halves[2][HALF_BYTES]; /* one collects lines, the other is written */
     int collecting;
     size_t used;               /* bytes in the half that collects lines */
-    char banner[LOG_LINE_MAX]; /* for standard output; "": none */
+    char banner[LOG_LINE_MAX]; /* text for standard output; "": none */
     bool has_thread;
     bool is_writing;    /* a thread is writing the other half and the banner */
     bool is_full;       /* lines are dropped until the halves are swapped */
@@ -269,11 +269,11 @@ static size_t write_bytes(int fd, const char *text, size_t size)
     return written;
 }
 
-/* Writes lines, in writes that a pipe accepts whole. Returns how many lines were not written
+/* Writes lines, in pieces that a pipe accepts whole. Returns how many lines were not written
  * completely. */
 static unsigned long write_lines(const char *text, size_t size)
 {
-    static bool ends_within_line; /* of the last write */
+    static bool ends_within_line; /* result of the last write */
     unsigned long lost = 0;
     for (size_t start = 0, end; start < size; start = end) {
         const size_t left = size - start;
@@ -447,7 +447,7 @@ void log_print(const char *format, ...)
     (void)vsnprintf(text + prefix, sizeof text - prefix, format, args);
     va_end(args);
     const size_t size = strlen(text);
-    text[size] = '\n'; /* instead of the terminator */
+    text[size] = '\n'; /* replaces the terminator */
     put(text, size + 1);
 }
 
@@ -466,7 +466,7 @@ void log_banner(const char *format, ...)
 void log_fields(enum log_level level, const struct log_field *fields)
 {
     char line[LOG_LINE_MAX];
-    const int saved = errno; /* callers may log before they read it */
+    const int saved = errno; /* callers may log before they read errno */
     if (level < log_lowest())
         return;
     put(line, format_now(level, fields, line));

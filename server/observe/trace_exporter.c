@@ -28,7 +28,7 @@ enum { QUEUE = 2048, BATCH = 256 };
 #define RETRY_FIRST   (SECOND) /* doubles after each attempt */
 #define RETRY_LONGEST (30 * SECOND)
 #define RETRY_TIMES   6
-#define LAST_WAIT     (2 * SECOND)  /* at the end */
+#define LAST_WAIT     (2 * SECOND)  /* wait at the end */
 #define LOG_EVERY     (60 * SECOND) /* while sending fails */
 
 #define RESOURCE_MAX 32
@@ -41,7 +41,7 @@ struct trace_exporter {
     pthread_t thread;
     struct trace_record records[QUEUE]; /* a ring */
     size_t first, count;
-    int64_t oldest;  /* when records[first] came */
+    int64_t oldest;  /* when records[first] arrived */
     int64_t stop_at; /* 0: no stop requested */
 
     /* Only the thread uses the members below. */
@@ -106,7 +106,7 @@ struct span {
     int64_t begin, end; /* clock_now() */
 };
 
-/* Returns its list of attributes. `since`: epoch(). */
+/* Returns the span's list of attributes. `since` comes from epoch(). */
 static json_node *write_span(struct writer *w, json_node *list, const struct span *span,
                              int64_t since, bool failed)
 {
@@ -431,7 +431,7 @@ static enum status read_headers(struct trace_exporter *exporter, struct error *e
     const char *variable = "OTEL_EXPORTER_OTLP_HEADERS", *given = getenv(variable);
     char line[2048];
     TRY(add_header(exporter, "Content-Type: application/json", err));
-    TRY(add_header(exporter, "Expect:", err)); /* no waiting for 100 Continue */
+    TRY(add_header(exporter, "Expect:", err)); /* do not wait for 100 Continue */
     char *copy = strdup(given ? given : "");
     TRY(check_memory(copy, "for headers of traces", err));
     enum status status = STATUS_OK;

@@ -89,7 +89,7 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
         own = NULL;
         status = error_no_memory(err, "for a model in the cache");
     } else {
-        (void)tuning_make_folder(cache); /* writing reports a failure */
+        (void)tuning_make_folder(cache); /* writing reports the error */
         (void)unlink(own);
         status = onnx_write_file(graph, &options, own, err);
         if (status == STATUS_OK && rename(own, path) != 0)

@@ -5,7 +5,7 @@
  *     from_folder 0
  *     why bf16 is 2.15 times as fast as fp32: …
  *
- * Whoever can write the folder decides which of two correct precisions is used, nothing more. */
+ * Write access to the folder lets a user only choose between two correct precisions. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ void precision_check_cache(const char *folder, char *warning, size_t size)
     struct error err;
     warning[0] = '\0';
     if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
-        (void)atomic_flag_test_and_set(&is_said); /* the caller of this function reports it */
+        (void)atomic_flag_test_and_set(&is_said); /* the caller reports the error */
         snprintf(warning, size,
                  "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
                  "name a folder that may be written to, or none",

@@ -20,12 +20,12 @@
 #define TRIALS_SHARE 0.25
 #define TRIALS_MS    1000.0
 
-/* Which precision does a model get in a session? */
+/* The question which precision a model gets in a session. */
 struct question {
     const struct model *model;
     const struct precision_options *options;
     const struct session_options *session;
-    struct graph_hash key; /* of the choice */
+    struct graph_hash key; /* key of the choice */
     bool can_calibrate;
     bool runs_as_quantized; /* the file is quantized, and the device computes in int8 */
     enum precision candidates[PRECISION_TRIALS]; /* besides fp32 */
@@ -204,7 +204,8 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start that is still possible: its 8-bit form may be deleted. */
+/* Finds a choice of an earlier start, if it is still possible: its 8-bit form may have been
+ * deleted. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
     struct precision_choice kept;
@@ -255,7 +256,7 @@ static enum status try_candidates(const struct question *question, const struct 
         struct precision_trial *trial = &ret->trials[ret->trial_count++];
         const enum status status = trial_run(input, question->candidates[i], trial, err);
         if (is_memory(status) && ret->precision != PRECISION_FP32) {
-            ret->origin = CHOICE_ONLY; /* not kept: the next start tries this one again */
+            ret->origin = CHOICE_ONLY; /* not kept, so the next start tries this precision again */
             ret->trial_count--;
             break;
         }
@@ -319,7 +320,8 @@ enum status precision_try(const struct model *model, const struct precision_opti
     graph_free(int8);
     if (gate->begin)
         gate->begin(gate->context);
-    session_release_pages(fp32); /* pages of the trial's batches, which requests may never need */
+    session_release_pages(fp32); /* frees pages of the trial's batches: requests may never need
+                                  * them */
     if (gate->end)
         gate->end(gate->context);
     if (is_memory(status)) { /* temporary, so the result of the trial is not kept */
@@ -328,7 +330,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
     }
     TRY(status);
     explain_trials(ret, photos);
-    if (failure.message[0]) { /* not kept: the next start calibrates again, with better photos */
+    if (failure.message[0]) { /* not kept, so the next start calibrates again with better photos */
         say(ret, "int8 was not compared, because its calibration failed: %.300s", failure.message);
         ret->origin = CHOICE_ONLY;
     }

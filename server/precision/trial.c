@@ -9,7 +9,7 @@
 #include "engine/tensor/floats.h"
 #include "server/precision/internal.h"
 
-/* Rounds that measure the speed; the first warms up. Their runs cost at most about SPEED_MS. */
+/* Rounds that measure the speed; the first warms up. Their runs take at most about SPEED_MS. */
 #define SPEED_ROUNDS 10
 #define SPEED_MS     1500
 
@@ -44,11 +44,11 @@ struct trial {
     int count, batch;       /* number of probes; images of a timed batch */
     int first, images;      /* the current batch: its first probe, and its size */
     float *values;          /* the current batch */
-    void *numbers;          /* the same in the session's number format */
+    void *numbers;          /* the current batch in the session's number format */
     size_t image_floats;    /* floats of a probe */
     _Atomic int is_stopped; /* cancelled, or out of time */
-    int compared;           /* number of probes with compared answers, from the first on */
-    int again;              /* the next batch to time once all are compared */
+    int compared;           /* number of probes, from the first, whose answers were compared */
+    int again;              /* the next batch to time when all probes are compared */
     struct speed speed;
     float *answers[SIDES];
     size_t each[SIDES];                    /* floats of an image's answer */
@@ -92,7 +92,7 @@ static int at_most(int number, int most)
 }
 
 /* On a CPU a candidate is compiled for the batches of the trial only and does not measure kernels:
- * it uses what was measured for the reference, or the rules. On a GPU each precision has its own
+ * it uses the kernels measured for the reference, or the rules. On a GPU each precision has its own
  * kernels. */
 static struct session_options candidate_options(struct trial *trial, enum precision precision)
 {
@@ -202,7 +202,7 @@ static enum status run_images(struct trial *trial, int side, int images, struct 
 
 /* Runs a session on the batch. With `ret_cost` also on its first probe alone: *ret_cost is the
  * geometric mean of both costs, because a server runs both. Copies the answers before the gate
- * gives the session away. */
+ * releases the session. */
 static enum status run_side(struct trial *trial, int side, double *ret_cost, struct error *err)
 {
     const struct precision_gate *gate = trial->input->gate;
