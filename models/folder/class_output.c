@@ -1,6 +1,6 @@
 /* Chooses the output that has a classifier's scores. Several outputs may have a row of numbers per
- * image: a vector from which the scores are computed, boxes, or other scores (each digit of a
- * captcha; age and gender). If names and values leave more than one, none is chosen, because any
+ * image: a vector, from which the graph computes the scores; boxes; or other scores (each digit of
+ * a captcha; age and gender). If names and values leave more than one, none is chosen, because any
  * choice would be a guess. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,12 +33,12 @@ bool model_rows_depend_on_data(const struct model *model, const struct shape *ou
 /* Outputs that may be the scores. */
 struct heads {
     const struct model *model;
-    const struct graph *graph; /* with shapes */
+    const struct graph *graph; /* the graph with shapes */
     size_t count;
     size_t outputs[16]; /* if there are more, none is chosen */
 };
 
-/* Returns K of [N, K] or [N, K, 1, 1]; 0 if K is unknown or the shape is another, such as a
+/* Returns K of [N, K] or [N, K, 1, 1]; returns 0 if K is unknown, or for another shape, such as a
  * detector's boxes [n, 4]. */
 static size_t classes_of(const struct model *model, const struct value *output)
 {
@@ -57,7 +57,8 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* its producer is in the model */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* its producer is a node of the
+                                                             * model */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)
@@ -103,8 +104,8 @@ static bool is_computed_from(const struct graph *graph, const struct value *from
     return is_made;
 }
 
-/* True if no other scores are computed from it: scores come from a vector, and probabilities from
- * logits. An output of the best class alone does not count. */
+/* True if the graph computes no other scores from output i, as scores from a vector or
+ * probabilities from logits. An output with only the best class does not count. */
 static bool is_last(const struct heads *heads, size_t i)
 {
     const struct value *own = head_value(heads, i);

@@ -1,7 +1,6 @@
-/* Fills a graph's additional inputs, so that it needs only a photo: sizes by which a detector
- * scales its boxes, thresholds, and inputs in lensd.json. They become nodes of the graph. Boxes
- * must be in pixels of the model's input, as from other detectors, so sizes are those of this
- * input. */
+/* Fills a graph's additional inputs, so that it needs only a photo: sizes that a detector uses to
+ * scale its boxes, thresholds, and inputs in lensd.json. They become nodes of the graph. Boxes must
+ * be in pixels of the model's input, as from other detectors, so sizes are those of this input. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,12 +18,11 @@ enum {
 };
 
 /* Hugging Face's mask of a padded batch (1 is a pixel); the earlier mask of SAM's decoder, and a
- * size for an output that is not used (0 everywhere); RT-DETR's and D-FINE's own exports;
- * PaddleDetection's (scale_factor: of the photo, which is that of the input here); thresholds of
- * suppression as Ultralytics has them. */
+ * size for an unused output (0 everywhere); RT-DETR's and D-FINE's own exports; PaddleDetection's
+ * (scale_factor is the photo's, here the input's); Ultralytics' thresholds of suppression. */
 static const struct known_input {
     const char *name;
-    size_t count; /* numbers per image, or 1: a threshold, or 0: one per pixel */
+    size_t count; /* numbers per image; 1 for a threshold; 0: one number per pixel */
     float numbers[2];
 } known_inputs[] = {
     {"pixel_mask", 0, {1}},
@@ -95,7 +93,8 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
-/* Returns ones [batch, height, width], as large as the photos. NULL: edit->status has the error. */
+/* Returns ones [batch, height, width], as large as the photos. On NULL edit->status has the
+ * error. */
 static struct value *fill_pixels(struct edit *edit, const struct model *model)
 {
     struct value *image = edit->graph->inputs[model->image_input];
@@ -219,7 +218,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);
-        /* Clients that send tensors still have to send all inputs without a constant. */
+        /* Clients that send tensors must still send all inputs that are no constants. */
         if (i == model->image_input || word_input_is(model, input) ||
             (!named && !model->prompt.is_set && (stranger || model->image_input == SIZE_MAX)) ||
             (model->prompt.is_set && !find_known(model, input)))

@@ -27,7 +27,7 @@ const char *immich_file(const char *path, const char *name)
         {"facial-recognition", "recognition", "preprocessor_config.json",
          "{\"size\": {\"height\": 112, \"width\": 112}, \"image_mean\": [0.5, 0.5, 0.5], "
          "\"image_std\": [0.5, 0.5, 0.5]}"},
-        /* rapidocr's settings in Immich */
+        /* Immich's settings of rapidocr */
         {"ocr", "detection", "lensd.json",
          "{\"task\": \"text-detection\", \"confidence\": 0.5, \"unclip_ratio\": 1.6, "
          "\"use_dilation\": true}"},

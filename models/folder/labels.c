@@ -15,7 +15,7 @@
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
 
-/* The label of every class without one: a file that names only class 999999 costs pointers, not a
+/* The label of every class without one. A file that names only class 999999 costs pointers, not a
  * million allocations. */
 static char hole[1] = "";
 
@@ -179,7 +179,7 @@ static enum status read_list(struct builder *b, const cJSON *list, const cJSON *
     return STATUS_OK;
 }
 
-/* {"0": …}: every key a class. */
+/* Reads {"0": …}, in which every key is a class. */
 static enum status read_indexed(struct builder *b, const cJSON *object, struct error *err)
 {
     const cJSON *item;
@@ -259,7 +259,7 @@ enum status labels_from_json(const char *text, size_t size, struct labels *ret, 
 struct python {
     const char *text;
     size_t size, at;
-    char *word; /* the string read last, `size` bytes of room */
+    char *word; /* the last string, with room for `size` bytes */
     size_t length;
 };
 

@@ -32,8 +32,9 @@ static enum prompt_input prompt_input_of(const struct value *input)
     return mask_prompt_input(input->name, strlen(input->name));
 }
 
-/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. False: it cannot be what
- * its name says. A prompt is one list of points: the server fills no more numbers than that. */
+/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. Returns false if the
+ * input does not fit its name. A prompt is one list of points, and the server fills only that many
+ * numbers. */
 static bool fix_shape(struct value *input)
 {
     const enum prompt_input kind = prompt_input_of(input);
@@ -155,7 +156,7 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
                          "the decoder of masks has no input of %s; lensd takes point_coords with "
                          "point_labels, or input_points with input_labels",
                          has_points ? "labels" : "points");
-    ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds it itself */
+    ret->adds_point = ret->takes_boxes && !is_sam2; /* SAM 2's decoder adds this itself */
     ret->is_padded = !is_sam2;
     ret->is_set = true;
     return STATUS_OK;

@@ -117,8 +117,8 @@ static enum status no_such_input(const struct graph *graph, const char *name, st
         graph->input_count == 1 ? "only input is" : "inputs are", names);
 }
 
-/* Sets symbolic dimensions to those in config.pbtxt. Its dims do not include the batch if it has
- * max_batch_size; otherwise their number shows whether they do. */
+/* Sets symbolic dimensions to those in config.pbtxt. If it has max_batch_size, its dims do not
+ * include the batch. Otherwise their number shows whether they do. */
 static enum status fix_input(struct value *value, const struct triton_input *input, bool batched,
                              struct error *err)
 {
@@ -194,8 +194,8 @@ static const char *metadata_value(const struct onnx_model *onnx, const char *key
     return NULL;
 }
 
-/* The characters of a model that reads text: characters.txt, else rapidocr's metadata, with one
- * character per line. */
+/* Reads the characters of a model that reads text: characters.txt, else rapidocr's metadata, with
+ * one character per line. */
 static enum status read_characters(const struct model_place *place, const struct onnx_model *onnx,
                                    struct model *model, struct error *err)
 {
@@ -323,7 +323,7 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
 {
     const char *args = metadata_value(onnx, "args");
     const char *author = metadata_value(onnx, "author");
-    /* Other exporters may have other words for a task. */
+    /* Other exporters may use other words for a task. */
     const bool is_ultralytics = author && !strcmp(author, "Ultralytics");
     return (struct task_facts){.configured_task = config->task,
                                .configured_layout = config->layout,
@@ -339,8 +339,8 @@ static struct task_facts facts_of(const struct onnx_model *onnx, const struct ta
                                .is_headless = config->is_headless};
 }
 
-/* Names the key points: by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class; 17
- * points without names are COCO's, and five of a face detector are those of a face. */
+/* Names the key points by Ultralytics' metadata, "{0: ['nose', 'left_eye']}" for each class.
+ * Without names, 17 points are COCO's, and five points of a face detector are a face's. */
 static enum status name_points(const struct onnx_model *onnx, struct model *model,
                                struct error *err)
 {
@@ -352,7 +352,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
     const char *names = metadata_value(onnx, "kpt_names");
     const char *begin = names ? strchr(names, '[') : NULL, *end = begin ? strchr(begin, ']') : NULL;
     if (model->task.layout == LAYOUT_HEATMAPS && model->labels.count == model->task.point_count) {
-        model->point_names = model->labels; /* id2label of VitPose */
+        model->point_names = model->labels; /* VitPose's id2label */
         model->labels = (struct labels){0};
         return STATUS_OK;
     }
@@ -368,7 +368,7 @@ static enum status name_points(const struct onnx_model *onnx, struct model *mode
 static enum status no_class(const struct model *model, bool is_own, const char *name, size_t length,
                             struct error *err)
 {
-    enum { MOST = 4096 }; /* labels that are compared, to save time */
+    enum { MOST = 4096 }; /* number of labels that are compared, to save time */
     char word[64];
     const size_t count = model->labels.count < MOST ? model->labels.count : MOST;
     snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -436,7 +436,7 @@ static enum status fill(struct model *model, const struct model_place *place, co
     model->metadata_count = onnx.metadata_count;
     model->file_bytes = onnx.file_bytes;
     TRY(model_side_folder(place, "calibration", &model->calibration, err));
-    /* These errors name the wrong file, which need not be the model's. */
+    /* These errors name the file at fault, which may be another than the model's. */
     bool are_characters;
     TRY(read_labels(place, &onnx, model, &are_characters, err));
     model->texts.scale = 100;

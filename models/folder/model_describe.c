@@ -11,8 +11,8 @@
 #include "models/folder/model_internal.h"
 #include "models/folder/preprocess_config.h"
 
-/* For smaller inputs the default is to scale the whole photo, because a crop would lose too much of
- * an icon or a digit. */
+/* For inputs below this size the default scales the whole photo, because a crop would lose too much
+ * of an icon or a digit. */
 #define SMALL_INPUT 64
 
 /* ---- the image input ---- */
@@ -83,7 +83,7 @@ static enum status find_image_input(struct model *model, struct described_image 
 
 /* ---- adapting the preprocessing ---- */
 
-/* Warns of mean and std for pixels 0 … 255 after a division by 255: every result would be near
+/* Warns if mean and std fit pixels 0 … 255 but follow a division by 255: every result would be near
  * -mean/std. */
 static void warn_of_scale(struct model *model)
 {
@@ -178,8 +178,8 @@ static void find_output(struct model *model, const struct graph *graph, struct t
     model->class_count = classes;
 }
 
-/* Names are borrowed from the model's graph, which outlives this. PaddleDetection's rows, whose
- * count depends on the photo, have the shape that the file declares. */
+/* Names are borrowed from the model's graph, which outlives this. The count of PaddleDetection's
+ * rows depends on the photo, so they have the shape that the file declares. */
 static void note_outputs(const struct model *model, const struct graph *graph,
                          const struct task_facts *facts, struct task_output *outputs)
 {
@@ -239,7 +239,7 @@ static enum status is_time_major(const struct model *model, size_t i, const stru
     return STATUS_OK;
 }
 
-/* Makes `to` the output instead of `from`, which the file may list twice. */
+/* Makes `to` the output instead of `from`. The file may list `from` twice. */
 static void rename_output(struct graph *graph, struct value *from, struct value *to)
 {
     to->name = from->name;
@@ -271,8 +271,9 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
     return edit_end(&edit);
 }
 
-/* PaddleDetection's rows of all photos, [batch x n, 6], become [batch, n, 6], so that photos can
- * share a pass. *ret_any: they did. Rows that depend on the photo stay: then a pass has one. */
+/* ret_any: they did. Rows that depend on the photo stay: then a pass has one. => *ret_any tells
+ * whether they did. If the number of rows depends on the photo, they stay, and a pass has one
+ * photo. */
 static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
                               struct error *err)
 {
@@ -314,7 +315,7 @@ static bool is_listed_before(const struct graph *graph, size_t i)
     return k < i;
 }
 
-/* Transposes all outputs of that form. *ret_any: there was one. */
+/* ret_any: there was one. => *ret_any tells whether there was one. */
 static enum status transpose_all(struct model *model, const struct graph *one,
                                  const struct task_facts *facts, bool *ret_any, struct error *err)
 {
@@ -408,7 +409,8 @@ static void fit_text(struct model *model)
 }
 
 /* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
- * after normalisation. SAM 2 stretches photos; its encoder has further outputs, of more points. */
+ * after normalisation. SAM 2 stretches photos. Its encoder has further outputs, with more
+ * points. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;
@@ -432,7 +434,7 @@ static void fit_task(struct model *model, bool configured)
     const bool is_rtdetr = layout == LAYOUT_RTDETR || layout == LAYOUT_RTDETR_FINAL;
     const bool is_face = task_layout_is_faces(layout), is_scrfd = is_face && layout != LAYOUT_YUNET;
     const bool is_body = layout == LAYOUT_HEATMAPS;
-    /* Hugging Face's, and RF-DETR: ImageNet's mean and std. */
+    /* Hugging Face's models and RF-DETR use ImageNet's mean and std. */
     const bool is_imagenet = layout == LAYOUT_DETR || layout == LAYOUT_DETR_SIGMOID ||
                              layout == LAYOUT_RFDETR || is_body || task_layout_is_masks(layout);
     const bool is_map = model->task.kind == TASK_SEGMENTATION || model->task.kind == TASK_DEPTH;
@@ -463,7 +465,7 @@ static void fit_task(struct model *model, bool configured)
     if (configured)
         return;
     const bool is_yolox = layout == LAYOUT_YOLOX || layout == LAYOUT_YOLOX_PIXELS;
-    /* Ultralytics, YOLOv5, YOLOX and face detectors resize with OpenCV, RF-DETR without
+    /* Ultralytics, YOLOv5, YOLOX and face detectors resize with OpenCV. RF-DETR resizes without
      * antialiasing. */
     if (is_rtdetr || layout == LAYOUT_RFDETR || is_paddle || !is_stretched)
         p->resample = RESAMPLE_LINEAR;

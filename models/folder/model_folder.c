@@ -38,7 +38,7 @@ void model_place_done(struct model_place *place)
 }
 
 /* The last part of a path, without trailing slashes and without an ".onnx" ending. For "." and ".."
- * the folder's real name. */
+ * it is the folder's real name. */
 static char *name_of_path(const char *path)
 {
     char *real = realpath(path, NULL);
@@ -62,7 +62,7 @@ static char *parent_of(const char *path)
     return !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
 }
 
-/* The results of one pass over a folder. */
+/* The result of listing a folder once. */
 struct survey {
     char *only;       /* the only *.onnx file; NULL if there is none */
     size_t files;     /* *.onnx files */
@@ -183,9 +183,10 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* The files of a model's halves in its folder: for photos, and for texts or SAM's mask decoder. */
+/* The files of a model's halves in its folder: one for photos, one for texts or SAM's mask
+ * decoder. */
 static const struct {
-    const char *photos, *second, *ending; /* of the second's name */
+    const char *photos, *second, *ending; /* length of the second file's name */
 } halves[] = {
     {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
     {"onnx/vision_model.onnx", "onnx/text_model.onnx", MODEL_TEXT_ENDING},
@@ -343,7 +344,7 @@ static bool is_half_at(const char *path, const char *ending, char **ret_folder)
     return is_it;
 }
 
-/* Names a file that is a second half after its folder, with its ending. */
+/* Names a file that is a second half: the folder's name with the half's ending. */
 static enum status name_second_half(struct model_place *place, const char *path, struct error *err)
 {
     for (size_t i = 0; i < COUNT_OF(halves); i++) {
@@ -476,7 +477,7 @@ static char *file_of_text(const char *path)
     return NULL;
 }
 
-/* Makes `place` that of the half for texts. */
+/* Changes `place` to that of the half for texts. */
 static enum status want_texts(struct model_place *place, struct error *err)
 {
     char *name = NULL;

@@ -14,10 +14,10 @@ enum { FROM_TEXT = 1, FROM_PHOTO = 2, FROM_BOTH = FROM_TEXT | FROM_PHOTO };
 struct division {
     struct model *model;
     struct graph *graph;
-    uint8_t *from;          /* by value->index */
+    uint8_t *from;          /* indexed by value->index */
     struct value *texts;    /* the vectors of texts, [texts, numbers] */
-    struct value *words;    /* a detector's output of them, [photos, words, numbers]; else NULL */
-    struct value **outputs; /* of a half */
+    struct value *words;    /* a detector's reshaped vectors, [photos, words, numbers]; else NULL */
+    struct value **outputs; /* outputs of a half */
     size_t output_count;
 };
 
@@ -56,7 +56,7 @@ static void mark_values(struct division *d)
 }
 
 /* Finds the vectors of texts, which depend on texts only. A detector reshapes them for its number
- * of photos, which makes its output depend on both. */
+ * of photos, so the result depends on both. */
 static void find_texts(struct division *d)
 {
     for (size_t i = 0; i < d->graph->output_count && !d->texts; i++) {
@@ -146,8 +146,8 @@ static enum status prune_graph(struct division *d, uint8_t from, struct error *e
 }
 
 /* Replaces tokens by ones. No vector depends on them any more; a 1 means that its word is present.
- * A file may have very many, so an Expand makes them when a session is compiled, within its
- * limit. */
+ * A file may have very many tokens, so an Expand makes the ones when a session is compiled, within
+ * its limit. */
 static bool replace_tokens(struct edit *edit, struct value *input, int64_t count)
 {
     const int64_t one = 1, length = input->shape.dims[1];
@@ -198,7 +198,7 @@ static enum status feed_words(struct division *d, struct error *err)
     return edit_end(&edit);
 }
 
-/* Returns the length of a vector, from the weights of the last product; 0: unknown. */
+/* Returns the length of a vector, taken from the last product's weights; 0 if unknown. */
 static int64_t vector_size(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -215,8 +215,8 @@ static int64_t vector_size(const struct value *value)
     return 0;
 }
 
-/* Finds how many words the detector takes (0: any number) and the length of a vector. Returns false
- * if they are unknown or not float32. */
+/* Finds the detector's number of words (0: any number) and the length of a vector. Returns false if
+ * the vectors are unknown or not float32. */
 static bool read_word_shape(struct division *d)
 {
     const struct shape *shape = &d->words->shape;

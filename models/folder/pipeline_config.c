@@ -110,7 +110,7 @@ static enum status stage_align(const cJSON *item, void *object, struct error *er
 static const struct json_member stage_members[] = {
     {.key = "model", .read = stage_model},
     {.key = "sizes", .read = stage_sizes},
-    /* Those that choose crops: */
+    /* Settings that choose crops: */
     {.key = "labels", .read = stage_labels},
     {"min_score", JSON_DOUBLE, AT(min_score), 0, 1},
     {"margin", JSON_DOUBLE, AT(margin), 0, 1},
@@ -119,7 +119,7 @@ static const struct json_member stage_members[] = {
     {"turn", JSON_DOUBLE, AT(turn), 0, 1},
 };
 
-/* before: NULL for the first stage. */
+/* `before` is NULL for the first stage. */
 static enum status read_stage(const cJSON *json, const struct pipeline_stage *before,
                               struct pipeline_stage *ret, struct error *err)
 {

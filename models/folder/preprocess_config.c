@@ -163,7 +163,7 @@ static enum status add_class_defaults(cJSON *json, struct error *err)
         if (get(json, item->string))
             continue;
         cJSON *copy = cJSON_Duplicate(item, true);
-        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string); /* a null */
+        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string); /* replaces a null */
         if (!copy || !cJSON_AddItemToObject(json, item->string, copy)) {
             cJSON_Delete(copy);
             status = error_no_memory(err, NULL);
@@ -391,7 +391,7 @@ static enum status read_channels(const cJSON *json, struct preprocess *p, struct
     TRY(get_bool(json, "do_convert_grayscale", false, &gray, err));
     TRY(get_bool(json, "do_invert", false, &p->invert, err));
     p->channels = gray ? CHANNELS_GRAY : flip ? CHANNELS_BGR : CHANNELS_RGB;
-    if (p->channels == CHANNELS_BGR && flip_last) { /* mean and std are those of RGB */
+    if (p->channels == CHANNELS_BGR && flip_last) { /* mean and std are in the order of RGB */
         swap_floats(&p->mean[0], &p->mean[2]);
         swap_floats(&p->std[0], &p->std[2]);
     }
@@ -710,7 +710,7 @@ bool preprocess_fit(struct preprocess *p, int width, int height)
 {
     if (p->width == width && p->height == height)
         return false;
-    if (p->width == 0) { /* no size of its own */
+    if (p->width == 0) { /* the folder sets no size */
         p->width = p->resize_width = p->resize_short = width;
         p->height = p->resize_height = height;
         if (p->resize == RESIZE_SHORT_SIDE && width != height)

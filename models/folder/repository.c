@@ -1,5 +1,5 @@
-/* Scans a model repository: its models, their versions, which of these to serve, and a signature of
- * the files, which changes with them. */
+/* Scans a model repository: its models, their versions, the versions to serve, and a signature that
+ * changes with the files. */
 #include "models/folder/repository.h"
 
 #include <dirent.h>
@@ -68,8 +68,8 @@ static uint64_t file_signature(const char *path, const char *name)
 
 typedef enum status entry_fn(void *context, const char *path, const char *name, struct error *err);
 
-/* Calls `take` for each entry of a folder, but for hidden ones, until it fails. An entry that
- * cannot be read must not look like the end: its model would be unloaded. */
+/* Calls `take` for each visible entry of a folder, until `take` fails. A read error must not look
+ * like the end of the folder, because models would be unloaded. */
 static enum status for_each_entry(const char *folder, entry_fn *take, void *context,
                                   struct error *err)
 {
@@ -139,7 +139,7 @@ static enum status add_version(struct repository_model *model, uint64_t number, 
     return STATUS_OK;
 }
 
-/* Adds FOLDER/N/model.onnx, if it is one. */
+/* Adds FOLDER/N/model.onnx, if it exists. */
 static enum status find_version(void *context, const char *path, const char *name,
                                 struct error *err)
 {
@@ -152,7 +152,7 @@ static enum status find_version(void *context, const char *path, const char *nam
 
 static enum status find_versions(struct repository_model *model, struct error *err)
 {
-    uint64_t shared; /* of the files beside the versions */
+    uint64_t shared; /* signature of the files beside the versions */
     TRY(folder_signature(model->path, &shared, err));
     const enum status status = for_each_entry(model->path, find_version, model, err);
     for (size_t i = 0; i < model->version_count; i++)
@@ -245,8 +245,9 @@ static enum status describe(struct repository_model *model, struct error *err)
 
 /* ---- models ---- */
 
-/* Adds the pipeline `stages`, which the repository owns on success; NULL: the model at `path`.
- * Copies both texts. If the model cannot be described, its `problem` has the reason. */
+/* Adds the pipeline `stages`, or the model at `path` if that is NULL. On success the repository
+ * owns `stages`. Copies both texts. If the model cannot be described, its `problem` has the
+ * reason. */
 static enum status add_model_of(struct repository *repository, const char *path, const char *name,
                                 struct pipeline_config *stages, struct error *err)
 {
@@ -301,7 +302,7 @@ static enum status add_halves(struct repository *repository, const char *path, c
     return status;
 }
 
-/* Refuses DIR/NAME beside DIR/NAME.onnx, because a folder's order must not decide. */
+/* Refuses DIR/NAME beside DIR/NAME.onnx, because the order of files must not decide. */
 static void refuse_twins(struct repository_model *model)
 {
     model->version_count = 0;
@@ -401,7 +402,7 @@ static enum status add_part(struct repository *repository, const char *folder, c
                             const char *part, struct error *err)
 {
     struct stat info;
-    char own[256 + sizeof ".recognition"]; /* the longest name of a folder fits */
+    char own[256 + sizeof ".recognition"]; /* the longest folder name fits */
     char *path = path_join(folder, part);
     TRY(check_memory(path, "while looking through a repository", err));
     snprintf(own, sizeof own, "%s.%s", name, part);
@@ -432,7 +433,7 @@ static void immich_stages(bool is_text, struct pipeline_config *ret)
     second->size_count = COUNT_OF(lines);
 }
 
-/* Adds a folder of `facial-recognition` or `ocr`: two models and their pipeline. */
+/* Adds a folder of `facial-recognition` or `ocr`: its two models and their pipeline. */
 static enum status add_stages_of(struct repository *repository, const char *folder,
                                  const char *name, bool is_text, struct error *err)
 {
@@ -440,7 +441,7 @@ static enum status add_stages_of(struct repository *repository, const char *fold
     TRY(add_part(repository, folder, name, "detection", err));
     const size_t before = repository->count;
     TRY(add_part(repository, folder, name, "recognition", err));
-    if (is_text && repository->count == before) /* a detector that other folders use */
+    if (is_text && repository->count == before) /* only a detector, which other folders use */
         return STATUS_OK;
     struct pipeline_config *config = malloc(sizeof *config);
     TRY(check_memory(config, "while looking through a repository", err));

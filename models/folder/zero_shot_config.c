@@ -104,7 +104,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
         return zero_shot_wrong("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, strlen(names), labels, err);
     free(names);
-    if (status == STATUS_NOT_FOUND) /* side_file_close() would not name the file */
+    if (status == STATUS_NOT_FOUND) /* side_file_close() does not name the file */
         return error_set(err, STATUS_MODEL, "%s", err->message);
     TRY(status);
     if (labels->count != ret->count)

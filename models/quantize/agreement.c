@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A channel whose numbers are below this share of the tensor's is measured by that share. If a
- * detector's output has boxes in pixels and scores in one tensor, the scores of absent classes and
- * their changes are almost 0. */
+/* A channel with a scale below this share of the tensor's scale is measured by that share. If one
+ * tensor has boxes in pixels and scores, the scores of absent classes and their changes are almost
+ * 0. */
 #define QUIET 0.001
 
 /* Adds number `n` to a mean, and to the sum of squared deviations from it (Welford). */
@@ -39,7 +39,8 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
-/* Softmax in float64 as scores_top_k does it, without storing it: exp(x - greatest) / sum. */
+/* Computes the softmax in float64 as scores_top_k does, without storing it: exp(x - greatest) /
+ * sum. */
 struct scores {
     const float *values;
     double greatest, sum;
@@ -135,7 +136,7 @@ static double mean_square(const struct agreement_tensor *t, const float *values,
             const double x = (double)values[i] - (subtract ? (double)subtract[i] : 0);
             sum += x * x;
         }
-    const size_t numbers = t->count / t->channels; /* of a channel */
+    const size_t numbers = t->count / t->channels; /* range of a channel */
     return sum / (double)numbers;
 }
 
@@ -237,7 +238,7 @@ static bool needs_correlation(const struct agreement *a)
     return a->is_vector && a->clear < AGREEMENT_FEW;
 }
 
-/* How far the true mean may be above that of `count` numbers, with 95 % confidence. */
+/* Returns how far the true mean may be above the mean of `count` numbers, with 95 % confidence. */
 static double margin(double squares, int count)
 {
     if (count < 2)

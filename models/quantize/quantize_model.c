@@ -17,17 +17,17 @@ enum {
     TRIED_PHOTOS = 32, /* for choosing layers */
     LAYER_PHOTOS = 4,  /* for measuring the error of each layer */
     TIMED_TURNS = 3,   /* turns for each model in the report */
-    TIMED_RUNS = 5     /* per turn, after a run that is not timed */
+    TIMED_RUNS = 5     /* runs per turn, after an untimed one */
 };
 
-/* At most this share of the multiply-adds stays in float32. VNNI does four times as many of them in
- * 8 bits: with a third in float32 the arithmetic takes half of float32's time, with half of them
- * five eighths. A wrong answer is worse than a slow one, because nobody notices it; but a model
- * that is no faster than float32 is useless. docs/quantize.md has the results for other limits. */
+/* At most this share of the multiply-adds stays in float32. In 8 bits VNNI does four times as many.
+ * With a third in float32 the arithmetic takes half of float32's time, with half in float32 five
+ * eighths. A wrong answer is worse than a slow one, because nobody notices it. But a model that is
+ * no faster than float32 is useless. docs/quantize.md has the results for other limits. */
 #define KEPT_WORK (1.0 / 3)
 
-/* While the bounds do not hold, more layers stay in float32 only if the error falls to this share.
- * Smaller gains on the photos that choose the layers were losses on the photos held out. */
+/* While the bounds do not hold, more layers stay in float32 only if this lowers the error to this
+ * share. Smaller gains on the photos that choose the layers were losses on the held-out photos. */
 #define KEPT_GAIN 0.5
 
 #define LEAST_PROBABILITY 1e-7f
@@ -40,14 +40,16 @@ struct quantize_state {
     const struct model *model;
     const struct quantize_options *options;
     struct quantize_report *report;
-    int *files;   /* readable photos: first those to calibrate with, then those held out */
+    int *files;   /* readable photos: first those for calibration, then the held-out ones */
     float *photo; /* prepared */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* fp32's of `tried`, then `held_out` photos; a candidate's */
+    float *answers[2]; /* fp32's answers for `tried`, then `held_out` photos; a candidate's
+                        * answers */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
-    struct task_answer *decoded; /* fp32's for the photos held out; NULL: no boxes, no text */
+    struct task_answer *decoded; /* fp32's answers for the held-out photos; NULL: no boxes, no
+                                  * text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* The best choice of layers so far, on `tried` photos; report->layers has the choice. */
@@ -144,7 +146,7 @@ static enum status find_photos(struct quantize_state *q)
 static enum status read_image(void *context, size_t i, const void **ret, struct error *err)
 {
     struct quantize_state *q = context;
-    (void)err; /* q->err is the same */
+    (void)err; /* q->err has the same text */
     if (is_over(q))
         return error_set(q->err, STATUS_TIMEOUT,
                          "calibrating takes too long; lensd quantize has no limit");
@@ -176,7 +178,7 @@ static void close_session(struct quantize_state *q)
 {
     session_free(q->session);
     q->session = NULL;
-    malloc_trim(0); /* the next session's blocks have other sizes */
+    malloc_trim(0); /* because the next session's blocks have other sizes */
 }
 
 static enum status open_session(struct quantize_state *q, const struct graph *graph,
@@ -290,7 +292,7 @@ static enum status compare_texts(struct quantize_state *q, const struct text_rea
 
 /* ---- answers ---- */
 
-/* The photo of answer i: one for choosing layers, or one held out. */
+/* Returns the photo of answer i: one for choosing layers, or a held-out one. */
 static int photo_of(const struct quantize_state *q, int i)
 {
     return i < q->tried ? i : q->report->calibrated + i - q->tried;
@@ -333,7 +335,7 @@ static enum status answer_in_fp32(struct quantize_state *q)
         if (q->decoded && i >= q->tried)
             TRY(decode_answer(q, &q->decoded[i - q->tried]));
     }
-    close_session(q); /* calibrating needs the memory */
+    close_session(q); /* because calibrating needs the memory */
     return STATUS_OK;
 }
 
@@ -384,7 +386,7 @@ static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is
     return status;
 }
 
-/* Corrects biases only if that lowers the error; it does not if layers amplify it. */
+/* Corrects biases only if that lowers the error. If layers amplify the error, it does not. */
 static enum status quantize_all(struct quantize_state *q)
 {
     struct agreement plain, corrected;
@@ -595,7 +597,7 @@ static enum status report_kept(struct quantize_state *q)
     return STATUS_OK;
 }
 
-/* Runs the last photo; updates *quickest, 0 or the fastest run so far. */
+/* Runs the last photo. Updates *quickest, which is 0 or the fastest run so far. */
 static enum status time_graph(struct quantize_state *q, const struct graph *graph,
                               enum precision precision, double *quickest)
 {
@@ -620,8 +622,8 @@ static enum status time_int8(struct quantize_state *q, bool keeps, double *quick
     return status;
 }
 
-/* Times them in turns, because machines change their speed within seconds. Each session is created
- * again in its turn, because two at once would hold the weights twice. */
+/* Times the models in turns, because machines change their speed within seconds. Each turn creates
+ * its session again, because two at once would hold the weights twice. */
 static enum status time_in_turns(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -708,7 +710,7 @@ static enum status smooth(struct quantize_state *q)
         q->holds = false;
     }
     quantizer_free(q->report->is_smoothed ? plain : smoothed);
-    return status == STATUS_TIMEOUT ? STATUS_OK : status; /* the plain one is there */
+    return status == STATUS_TIMEOUT ? STATUS_OK : status; /* the model without smoothing remains */
 }
 
 static enum status quantize_steps(struct quantize_state *q, struct graph **ret)

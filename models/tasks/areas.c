@@ -55,8 +55,8 @@ struct area_place *area_places(size_t count, float gain, float begin, float inpu
     return places;
 }
 
-/* Classifies the pixels of a column from row `y` on that lie between the same two rows of the map,
- * if the best classes of the four neighbours differ. */
+/* Classifies pixels of a column, from row `y` on, as long as they lie between the same two rows of
+ * the map. Called if the best classes of the four neighbours differ. */
 static bool blend_rows(const struct area_map *map, const struct area_place *x,
                        const struct area_place *rows, uint32_t count, struct area_runs *runs)
 {
@@ -100,7 +100,7 @@ bool area_column(const struct area_map *map, const struct area_place *x,
     return true;
 }
 
-/* Most characters of a count: 33 bits with sign, 5 bits per character. */
+/* Largest number of characters of a count: 33 bits with sign, 5 bits per character. */
 enum { COUNT_TEXT = 7 };
 
 /* As rleToString in COCO's maskApi.c: 5 bits per character; the sixth bit means that more follow.

@@ -176,7 +176,7 @@ struct oriented_boxes {
     size_t count;
     float x[DETECT_MAX_ORIENTED], y[DETECT_MAX_ORIENTED];
     float a[DETECT_MAX_ORIENTED], b[DETECT_MAX_ORIENTED], c[DETECT_MAX_ORIENTED];
-    float root[DETECT_MAX_ORIENTED]; /* of the determinant */
+    float root[DETECT_MAX_ORIENTED]; /* square root of the determinant */
     uint32_t index[DETECT_MAX_ORIENTED];
 };
 
@@ -264,7 +264,7 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
     else
         with.kept.count = 0;
     heap_make(items, all, 1);
-    /* The heap shrinks from its end, where the kept candidates go, the best last. */
+    /* The heap shrinks, and the kept candidates follow its end, the best last. */
     for (size_t count = all; count > 0 && kept < most; count--) {
         const struct detection best = items[0];
         items[0] = items[count - 1];

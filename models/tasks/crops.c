@@ -19,7 +19,7 @@ static enum status no_pixel(struct error *err)
 
 static float limit(float at, float most)
 {
-    return at > 0 ? (at < most ? at : most) : 0; /* NaN: 0 */
+    return at > 0 ? (at < most ? at : most) : 0; /* NaN becomes 0 */
 }
 
 static enum status crop_straight(const struct detection *box, double margin, uint32_t width,
@@ -91,7 +91,7 @@ enum status crop_of(enum task_kind kind, const struct detections *found, size_t 
         TRY(measure(most, &crop, err));
         crop.is_turned = (double)crop.height >= TURN_RATIO * (double)crop.width;
     } else if (kind == TASK_ORIENTED) {
-        /* Its corners start with the bottom right one. */
+        /* The box's corners start with the bottom right one. */
         float corners[4][2];
         detection_corners(&found->items[box], corners);
         for (int i = 0; i < 4; i++)

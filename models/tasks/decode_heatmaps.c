@@ -8,7 +8,7 @@
 
 #include "models/tasks/decoders.h"
 
-enum { RADIUS = 5 }; /* of the blur: Gaussian, sigma 0.8 */
+enum { RADIUS = 5 }; /* weights of the blur: Gaussian, sigma 0.8 */
 
 /* Reflects an index beyond the edges into the map: d c b a | a b c d | d c b a. */
 static size_t reflect_index(int64_t at, int64_t side)
@@ -42,7 +42,7 @@ static void refine(const float *map, int64_t width, int64_t height, double point
         for (int64_t i = 0; i < 3; i++)
             at[j][i] = log_of_blurred(map, width, height, (int64_t)point[0] + i - 1,
                                       (int64_t)point[1] + j - 1);
-    const double tiny = 0x1p-23; /* of float32, as in the reference */
+    const double tiny = 0x1p-23; /* epsilon of float32, as in the reference */
     const double dx = (at[1][2] - at[1][0]) / 2, dy = (at[2][1] - at[0][1]) / 2;
     const double dxx = at[1][2] - 2 * at[1][1] + at[1][0] + tiny;
     const double dyy = at[2][1] - 2 * at[1][1] + at[0][1] + tiny;

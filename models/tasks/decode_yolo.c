@@ -1,6 +1,6 @@
 /* Decodes the outputs of the YOLO family.
  *
- * A candidate's class is the one with the highest score, on a tie the first. Sources: Ultralytics'
+ * A candidate's class has the highest score; on a tie it is the first one. Sources: Ultralytics'
  * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
  * postprocess. */
 #include <math.h>
@@ -82,7 +82,8 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
     const float confidence = candidates->options->confidence;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below, too */
+        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below the threshold,
+                                     * too */
             continue;
         const size_t best = best_class(row + 5, columns - 5, 1);
         const float score = row[4] * row[5 + best];
@@ -142,7 +143,7 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
         return task_rows_wrong(&outputs[1], "the count of boxes", err);
     size_t count = (size_t)rows->shape.dims[0];
     const float said = is_paddle ? outputs[1].data[0] : (float)count;
-    if (!(said >= 0 && said <= (float)count)) /* NaN, too */
+    if (!(said >= 0 && said <= (float)count)) /* also true for NaN */
         return error_set(err, STATUS_INVALID,
                          "the model says that it found %g boxes, but its output has %zu rows",
                          (double)said, count);

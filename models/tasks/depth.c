@@ -1,5 +1,5 @@
-/* Interpolates a depth map to the photo: rows of the map are widened once, and four of them are
- * mixed for each row of the photo. A first pass finds the range. */
+/* Interpolates a depth map to the photo: it widens each row of the map once, and mixes four of them
+ * for each row of the photo. A first pass finds the range. */
 #include "models/tasks/depth.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ struct depth_rows {
     struct depth_taps *columns, *rows;
     uint32_t width, height; /* of the photo */
     float *wide[TAPS];      /* rows of the map, as wide as the photo */
-    int32_t wide_row[TAPS]; /* which ones; -1: none */
+    int32_t wide_row[TAPS]; /* numbers of these rows; -1: none */
     float *mixed;           /* a row of the photo */
 };
 
@@ -70,7 +70,8 @@ static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float
     struct depth_taps *taps = alloc_array(count, sizeof *taps);
     for (uint32_t i = 0; taps && i < count; i++) {
         const float at = ((float)i + 0.5f) * gain + begin;
-        const float clipped = at > 0 ? (at < input ? at : input) : 0; /* outside: the edge's */
+        const float clipped = at > 0 ? (at < input ? at : input) : 0; /* outside the map, use the
+                                                                       * edge */
         const float point = clipped * ((float)side / input) - 0.5f;
         const float first = floorf(point);
         for (int k = 0; k < TAPS; k++) {

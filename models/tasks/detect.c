@@ -56,7 +56,7 @@ static void place_in_photo(struct detection *box, const struct task_geometry *g,
     box->y2 = to_photo(box->y2, g->top, g->gain_y, g->photo_height);
 }
 
-/* Converts a coordinate of a point, which may lie outside by at most the photo's side. */
+/* Converts a coordinate of a point. The point may lie outside the photo by at most its side. */
 static float place_point(float at, float begin, float gain, float side, bool may_be_outside)
 {
     const float moved = (at - begin) / gain;
@@ -97,8 +97,8 @@ static enum status add_points(const struct task *task, const struct task_rows *r
     return STATUS_OK;
 }
 
-/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may still be a number:
- * an index from TopK, a constant. */
+/* Refuses outputs that are mostly NaN or infinite. A class or a coordinate may still be finite: an
+ * index from TopK, or a constant. */
 static enum status check_finite(const struct task *task, const struct task_rows *outputs,
                                 struct error *err)
 {

@@ -2,7 +2,7 @@
  *
  * YOLO's mask is where the sum of prototypes times the box's factors, interpolated to the photo, is
  * above 0 and inside the box (Ultralytics' process_mask_native). torchvision's masks are
- * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's:
+ * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's are
  * logits. */
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 /* The data that all masks of an image share. */
 struct instance_maps {
     struct area_map map;
-    struct area_place *columns, *rows; /* of the photo's pixels */
+    struct area_place *columns, *rows; /* map positions of the photo's pixels */
     float *sum;                        /* of YOLO's prototypes; a plane */
     struct area_runs runs;             /* of the current mask */
     uint32_t width, height;            /* of the photo */
@@ -177,7 +177,7 @@ static enum status add_yolo(const struct task *task, const struct task_rows *out
         /* If the corners of a box are in the wrong order, it is empty. */
         const bool is_empty = part.right < part.left || part.bottom < part.top;
         const struct instance_part none = {0};
-        struct detection own = *box; /* of its pixels */
+        struct detection own = *box; /* becomes the box of its pixels */
         mix_prototypes(&maps, prototypes->data, task->prototypes,
                        detect_extras(task, &outputs[0], box->place), is_empty ? &none : &part);
         status = take_mask(&maps, is_empty ? &none : &part, &own, &found->masks[i], err);
@@ -210,7 +210,7 @@ static enum status add_own(const struct task *task, const struct task_rows *outp
     /* A DETR candidate is a pair of query and class. */
     const size_t classes = is_torchvision ? 1 : (size_t)outputs[0].shape.dims[1];
     for (size_t i = 0; i < found->count && status == STATUS_OK; i++) {
-        struct detection own = found->items[i]; /* of its pixels */
+        struct detection own = found->items[i]; /* becomes the box of its pixels */
         maps.map.scores = masks->data + own.place / classes * maps.map.plane;
         status = take_whole(&maps, &own, &found->masks[i], err);
     }

@@ -177,7 +177,7 @@ static int64_t follow(struct mask_bitmap *bitmap, int64_t x, int64_t y, struct o
         area += x * step_y[heading] - y * step_x[heading];
         x += step_x[heading];
         y += step_y[heading];
-        /* The pixels ahead, to the right and to the left of the edge that goes straight on. */
+        /* The two pixels beside the next edge if the outline goes straight on: right and left. */
         static const int right_x[] = {0, -1, -1, 0}, right_y[] = {0, 0, -1, -1};
         static const int left_x[] = {0, 0, -1, -1}, left_y[] = {-1, 0, 0, -1};
         int turn = 0;

@@ -27,7 +27,7 @@ enum task_option {
     OPTION_DIMENSIONS,
     OPTION_MASKS,
     OPTION_TRACK,
-    OPTION_TOP_K, /* not one of struct task_options */
+    OPTION_TOP_K, /* not a member of struct task_options */
 };
 
 #define PLACE(first, last)                                                                         \
@@ -37,7 +37,7 @@ enum task_option {
 
 static const struct {
     const char *name;
-    size_t at, size; /* of its members */
+    size_t at, size; /* place of the option's members */
 } task_options[] = {
     [OPTION_CONFIDENCE] = {"confidence", PLACE(confidence, confidence)},
     [OPTION_IOU] = {"iou", PLACE(iou, iou)},
@@ -93,7 +93,7 @@ static bool has_option(const struct task *task, enum task_option option)
     case OPTION_MAX_DETECTIONS:
         return task_has_boxes(task->kind);
     case OPTION_IOU:
-    case OPTION_AGNOSTIC: /* the layout decides about overlaps of masks */
+    case OPTION_AGNOSTIC: /* the layout decides whether masks may overlap */
         return task_has_boxes(task->kind) && has_classes && !task_layout_is_masks(task->layout);
     case OPTION_CLASSES:
         return (task_has_boxes(task->kind) && has_classes) || task->kind == TASK_SEGMENTATION;

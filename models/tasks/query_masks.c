@@ -17,11 +17,11 @@
 
 struct query_masks {
     const struct task_rows *logits; /* [Q, height, width] */
-    size_t classes;                 /* of a row of class logits: place / classes is the query */
+    size_t classes;                 /* place in the class logits; place / classes is the query */
     int32_t width, height;          /* of the planes, which may be larger than the output */
     size_t plane;
     struct area_place *columns,
-        *rows; /* of a plane's points in the output; NULL: the same points */
+        *rows; /* position of a plane's points in the output; NULL: the same points */
     struct area_place *photo_columns, *photo_rows; /* LAYOUT_PANOPTIC */
     int32_t *nearest_columns, *nearest_rows;       /* LAYOUT_MASKFORMER: -1: not in the map */
     uint32_t photo_width, photo_height;
@@ -43,8 +43,8 @@ static void query_masks_done(struct query_masks *masks)
     free(masks->runs.items);
 }
 
-/* The nearest map points of a side's pixels; -1: outside. As torch's nearest, in float32: a pixel's
- * start decides, not its centre. free() them; NULL when out of memory. */
+/* Returns the nearest map points of a side's pixels; -1: outside. As in torch's nearest, in
+ * float32, a pixel's start decides, not its centre. free() the result; NULL when out of memory. */
 static int32_t *nearest_points(uint32_t count, float gain, float begin, float input, int32_t side)
 {
     const bool is_whole = fabsf(begin) < 0.5f && fabsf(gain * (float)count - input) < 0.5f;
@@ -58,7 +58,7 @@ static int32_t *nearest_points(uint32_t count, float gain, float begin, float in
     return points;
 }
 
-/* Maps the photo's pixels to points of the planes. False: out of memory. */
+/* Maps the photo's pixels to points of the planes. Returns false when out of memory. */
 static bool places_init(struct query_masks *masks, bool is_panoptic, const struct task_geometry *g)
 {
     if (!is_panoptic) {
@@ -130,7 +130,7 @@ static enum status no_memory_for_masks(struct error *err)
 
 /* ---- LAYOUT_PANOPTIC ---- */
 
-/* Classes of the photo's pixels by `map`, as runs. */
+/* Writes the classes of the photo's pixels by `map`, as runs. */
 static bool run_columns(struct query_masks *masks, const struct area_map *map)
 {
     masks->runs.count = 0;
@@ -156,7 +156,8 @@ static struct area_map map_of(const struct query_masks *masks, const float *scor
     return map;
 }
 
-/* Counts the photo's pixels where the mask's score is at least 0.5. -1: out of memory. */
+/* Counts the photo's pixels where the mask's score is at least 0.5. Returns -1 when out of
+ * memory. */
 static double area_alone(struct query_masks *masks, size_t i)
 {
     const struct area_map map =
@@ -199,7 +200,7 @@ static enum status find_panoptic(struct query_masks *masks, struct detections *f
 
 /* ---- LAYOUT_MASKFORMER ---- */
 
-/* Runs of the photo's pixels whose nearest logit is above 0. */
+/* Writes runs of the photo's pixels whose nearest logit is above 0. */
 static bool run_nearest(struct query_masks *masks)
 {
     const int32_t *rows = masks->nearest_rows;

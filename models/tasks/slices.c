@@ -13,8 +13,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Number of slices along one side: each starts `side` minus the overlap after the previous one; the
- * last one ends with the photo. */
+/* Returns the number of slices along one side. Each starts `side` minus the overlap after the
+ * previous one; the last one ends with the photo. */
 static size_t count_along(uint32_t length, uint32_t side, uint32_t step)
 {
     return length <= side ? 1 : 1 + (length - side + step - 1) / step;
@@ -63,7 +63,7 @@ static bool matches(const struct detection *a, const struct detection *b, enum s
     const float shared = fmaxf(width, 0) * fmaxf(height, 0);
     const float of = rule == SLICES_GREEDY_NMM ? fminf(area_of(a), area_of(b))
                                                : area_of(a) + area_of(b) - shared;
-    return shared / of >= MATCH; /* false for two empty boxes: NaN */
+    return shared / of >= MATCH; /* false for two empty boxes, whose overlap is NaN */
 }
 
 static void unite(struct detection *box, const struct detection *other)
@@ -74,8 +74,8 @@ static void unite(struct detection *box, const struct detection *other)
     box->y2 = fmaxf(box->y2, other->y2);
 }
 
-/* Merges box i with its matches, as SAHI does. Boxes that match the original box i are dropped;
- * those that also match the merged box extend it. */
+/* Merges box i with its matches, as SAHI does. Drops the boxes that match the original box i. Those
+ * that also match the merged box extend it. */
 static void absorb(struct detection *boxes, size_t count, size_t i, enum slices_rule rule,
                    bool agnostic, bool *dropped)
 {

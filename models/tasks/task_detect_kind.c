@@ -1,5 +1,5 @@
 /* Determines a model's task: from lensd.json, else from exporters' data (metadata, config.json,
- * names of outputs), else from shapes. Otherwise it is TASK_UNKNOWN, with the reason. */
+ * names of outputs), else from shapes. If all fail, the task is TASK_UNKNOWN, with a reason. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static void take_output(size_t output, struct task *task)
     task->output_count = 1;
 }
 
-/* Uses the outputs with these names, in this order; false if one is missing. */
+/* Uses the outputs with these names, in this order. Returns false if one is missing. */
 static bool take_named(const struct task_facts *facts, const char *const *names, size_t count,
                        struct task *task)
 {
@@ -108,7 +108,7 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
     return LAYOUT_NONE;
 }
 
-/* Checks whether an output that fits no layout would fit with another number of labels; if so,
+/* Checks whether an output that fits no layout would fit with another number of labels. If so,
  * records that as the reason. `extras`: a candidate's numbers besides its box and scores. */
 static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
                          int64_t extras, struct task *task)
@@ -169,7 +169,7 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
 
 /* ---- Ultralytics ---- */
 
-/* `extras`: numbers of a candidate that are neither its box nor scores. */
+/* `extras` counts the numbers of a candidate that are neither its box nor scores. */
 static enum task_layout ultralytics_layout(const struct task_facts *facts, size_t extras)
 {
     const struct task_output *output = &facts->outputs[0];
@@ -184,7 +184,8 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts, size_
                            (int64_t)(facts->label_count + extras));
 }
 
-/* Reads "[17, 3]": the number of key points, and of numbers in each. COCO's without a text. */
+/* Reads "[17, 3]": the number of key points, and of numbers in each. Without a text, COCO's
+ * numbers. */
 static bool read_points(const char *text, struct task *task)
 {
     char *end = NULL;
@@ -244,8 +245,8 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
 
 /* ---- detectors with several outputs ---- */
 
-/* Hugging Face's detectors by architecture, and how many pairs of query and class are boxes;
- * 0: one per query. */
+/* Hugging Face's detectors by architecture, with the number of pairs of query and class that become
+ * boxes; 0: one per query. */
 static const struct {
     const char *architecture;
     enum task_layout layout;
@@ -265,7 +266,7 @@ static const struct {
     {"RfDetrForInstanceSegmentation", LAYOUT_RFDETR, 0},
 };
 
-/* With a third output, the queries' masks, a detector of boxes is one of instances. */
+/* A detector with a third output, the queries' masks, finds instances. */
 static enum task_kind kind_of_queries(const struct task *task)
 {
     return task->output_count > 2 ? TASK_INSTANCES : TASK_DETECTION;
@@ -328,7 +329,7 @@ static void decide_detr(const struct task_facts *facts, struct task *task)
 
 /* torchvision's detectors, whose output names are arbitrary: boxes [n, 4], a list of integers, a
  * list of floats, and perhaps masks [n, 1, height, width]. n depends on the photo. A classifier of
- * 4 classes that also outputs its best class and score has as many rows as photos instead. */
+ * 4 classes may also output its best class and score, but it has one row per photo. */
 static bool take_lists(const struct task_facts *facts, struct task *task)
 {
     enum { BOXES, LABELS, SCORES, MASKS, LISTS };
@@ -536,7 +537,7 @@ static size_t find_vector(const struct task_facts *facts)
                                              : SIZE_MAX;
 }
 
-/* Decides the task of a text model, or half of a model for photos and texts: a vector a row. */
+/* Decides the task of a text model, or half of a model for photos and texts: one vector per row. */
 static void decide_half(const struct task_facts *facts, struct task *task)
 {
     const size_t at = facts->takes_texts || facts->is_half ? find_vector(facts) : SIZE_MAX;

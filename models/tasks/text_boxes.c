@@ -4,7 +4,7 @@
  * OpenCV's contours of the pixels above 0.3, the smallest rectangle around each, its mean
  * probability, and the rectangle moved outwards. A contour goes around a connected part of text
  * (pixels that touch at a corner are connected) or around a hole in it. Its smallest rectangle is
- * that of its pixels' convex hull, so only the ends of runs of pixels matter. */
+ * also that of the convex hull, so only the ends of runs of pixels matter. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,14 @@
 #define TEXT_LEAST_SIDE  3
 #define TEXT_LEAST_MOVED 5
 
-/* Sides move outwards by this times area / perimeter, if the model's folder does not set it. */
+/* Sides move outwards by this factor times area / perimeter, unless the model's folder sets the
+ * factor. */
 #define TEXT_UNCLIP 1.5
 
-/* Most pixels of a map. */
+/* Largest number of pixels of a map. */
 #define TEXT_MOST_PIXELS ((size_t)1 << 24)
 
-/* Pixels [begin, end) of a row, which are all text or all not. */
+/* Pixels [begin, end) of a row: all are text, or none is. */
 struct text_run {
     uint32_t row, begin, end;
     uint32_t parent; /* another run of the same part with a lower index, or the run itself */
@@ -166,7 +167,7 @@ static enum status sort_runs(struct text_map *map, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- from a part to the rectangle around it ---- */
+/* ---- the rectangle around a part ---- */
 
 static bool add_end(struct text_map *map, size_t *count, uint32_t x, uint32_t y)
 {
@@ -188,8 +189,8 @@ static bool add_text_beside(struct text_map *map, size_t *count, uint32_t begin,
     return begin == end || (add_end(map, count, begin, y) && add_end(map, count, end - 1, y));
 }
 
-/* The pixels at which the contour of a part may turn; none for a background that is not a hole.
- * Returns false when out of memory. */
+/* Finds the pixels at which the contour of a part may turn; none for a background that is not a
+ * hole. Returns false when out of memory. */
 static bool collect_ends(struct text_map *map, const uint32_t *runs, size_t run_count,
                          size_t *ret_count)
 {
@@ -249,7 +250,7 @@ static size_t find_hull(struct text_map *map, size_t count)
     const size_t lower = corners - 1;
     for (size_t i = count - 1; i-- > 0;)
         corners = extend_hull(map->hull, lower, corners, map->points[i]);
-    return corners - 1; /* the first one again */
+    return corners - 1; /* the first point again */
 }
 
 /* The rectangle along the edge from corner `i` of the hull. */
@@ -262,7 +263,8 @@ static struct text_rectangle rectangle_along(const struct text_point *hull, size
     for (size_t k = 0; k < count; k++) {
         const double along = hull[k].x * cosine + hull[k].y * sine;
         const double across = hull[k].y * cosine - hull[k].x * sine;
-        /* Not fmin and fmax: vectorising them, GCC 12 for arm64 stops with an internal error. */
+        /* Do not use fmin and fmax: GCC 12 for arm64 fails to vectorise them with an internal
+         * error. */
         left = along < left ? along : left;
         right = along > right ? along : right;
         top = across < top ? across : top;
@@ -312,8 +314,8 @@ static void extents_add(struct text_extents *extents, int64_t x, int64_t y)
         extents->right[row] = (int32_t)x;
 }
 
-/* The pixels of a line, as OpenCV draws it from its left end; between two pixels it takes the one
- * nearer to the start. */
+/* Adds the pixels of a line, as OpenCV draws it from its left end. Between two equally near pixels
+ * it takes the one nearer to the start. */
 static void extents_line(struct text_extents *extents, const int64_t a[2], const int64_t b[2])
 {
     const int64_t *from = a[0] <= b[0] ? a : b, *to = a[0] <= b[0] ? b : a;
@@ -329,8 +331,8 @@ static void extents_line(struct text_extents *extents, const int64_t a[2], const
     }
 }
 
-/* The mean of the map over the pixels of a rectangle: cv2.fillPoly of its corners, cut to whole
- * numbers. NaN: out of memory. */
+/* Returns the mean of the map over the pixels of a rectangle: cv2.fillPoly of its corners,
+ * truncated to integers. Returns NaN when out of memory. */
 static double mean_inside(const struct text_map *map, double corners[4][2])
 {
     double left = INFINITY, top = INFINITY, bottom = -INFINITY;
@@ -397,7 +399,8 @@ static int32_t whole(double at)
     return (int32_t)(at < 0 ? at - 0.5 : at + 0.5);
 }
 
-/* The round corner of a polygon that was moved outwards: from one normal to the next. */
+/* Adds the round corner of a polygon that was moved outwards: an arc from one normal to the
+ * next. */
 static bool add_round_corner(struct text_map *map, size_t *count, const int32_t at[2],
                              const double from[2], const double to[2], double outwards)
 {
@@ -417,9 +420,9 @@ static bool add_round_corner(struct text_map *map, size_t *count, const int32_t 
     return true;
 }
 
-/* The smallest rectangle around pyclipper's result for the corners, which are counter-clockwise:
- * rounds them down to whole points, and moves the sides outwards with round corners. Returns false
- * when out of memory. */
+/* Finds the smallest rectangle around pyclipper's result for the corners (counter-clockwise).
+ * Rounds the corners down to integers, and moves the sides outwards with round corners. Returns
+ * false when out of memory. */
 static bool move_whole_points(struct text_map *map, double corners[4][2], double outwards,
                               struct text_rectangle *ret)
 {

@@ -12,8 +12,8 @@ void text_done(struct text_reading *line)
     *line = (struct text_reading){0};
 }
 
-/* Returns the probability of class `best`. Models without a final softmax, or with its logarithm,
- * have scores outside 0 … 1; a softmax converts both to probabilities. */
+/* Returns the probability of class `best`. A model that ends before its softmax, or with
+ * log-softmax, has scores outside 0 … 1. A softmax converts both to probabilities. */
 static double text_probability(const float *scores, size_t classes, size_t best)
 {
     double exponents = 0;

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before a lost object is old: it goes one frame later, as in ByteTrack's own code. */
+/* Frames for which a lost object stays: it is removed one frame later, as in ByteTrack's own
+ * code. */
 #define KEPT_FRAMES  30
-#define SAME_OVERLAP 0.85 /* two objects are one */
+#define SAME_OVERLAP 0.85 /* overlap at which two objects are one */
 
-/* What a box without an object costs; noise as shares of an object's height. */
+/* The cost of a box without an object; noise as shares of an object's height. */
 #define COST_FIRST  0.8
 #define COST_SECOND 0.5
 #define COST_UNSURE 0.7
@@ -102,7 +103,7 @@ static void place_all(struct tracker *tracker)
 }
 
 /* Gives `row` a column and moves other rows so that the sum of costs is least: along a shortest
- * path, which the prices make one without negative steps (Jonker and Volgenant, 1987). */
+ * path. Prices make its steps non-negative (Jonker and Volgenant, 1987). */
 static void assign_row(struct assignment *a, size_t row)
 {
     double least[TRACKER_OBJECTS + 1], way = 0;
@@ -135,7 +136,7 @@ static void assign_row(struct assignment *a, size_t row)
         }
     for (; column != SIZE_MAX; column = from[column])
         a->row_of[column] = from[column] == SIZE_MAX ? row : a->row_of[from[column]];
-    a->row_of[a->columns] = SIZE_MAX; /* "none" is there for each row */
+    a->row_of[a->columns] = SIZE_MAX; /* each row has "none" */
 }
 
 /* Lists the boxes with scores of this kind that belong to no object yet. */
@@ -151,7 +152,7 @@ static void list_boxes(struct assignment *a, const struct detections *found, boo
     }
 }
 
-/* `limit`: the cost of "none". Boxes of low scores continue only what the last frame had. */
+/* `limit`: the cost of "none". Boxes of low scores match only objects of the last frame. */
 static void associate(struct tracker *tracker, struct assignment *a, const struct detections *found,
                       bool is_high, bool is_sure, double limit)
 {
@@ -190,7 +191,7 @@ static void settle(struct tracker *tracker, float width, float height)
         const bool stays = lost->is_sure && !lost->is_old;
         lost->is_gone = !stays;
         lost->is_old = tracker->frame - lost->last > KEPT_FRAMES;
-        /* Of it and another one at its place, the one that has been followed longer stays. */
+        /* Of two objects at one place, the one with the longer track stays. */
         for (size_t k = 0; stays && k < tracker->count; k++) {
             struct tracked_object *other = &tracker->objects[k];
             const bool is_shorter = other->last - other->first > lost->last - lost->first;

@@ -217,7 +217,7 @@ static int32_t find_character(const struct token_model *model, const char *text,
     return node ? trie->ids[node] : TOKEN_NONE;
 }
 
-/* Adds the ids of an unknown character's bytes. False if one is missing. */
+/* Adds the ids of an unknown character's bytes. Returns false if one is missing. */
 static bool add_bytes(const struct token_model *model, const char *text, size_t length,
                       struct word *word)
 {

@@ -147,7 +147,8 @@ static void run_replace(const struct text_step *step, const char *text, size_t s
 
 /* ---- Precompiled: sentencepiece's table of replacements ---- */
 
-/* The table is a double array of 32-bit units (Darts); its values are places in later texts. */
+/* The table is a double array of 32-bit units (Darts); its values are offsets of the texts after
+ * it. */
 const char *charsmap_find(const struct text_step *step, const char *text, size_t size,
                           bool is_longest, size_t *ret_key, size_t *ret_length)
 {
@@ -175,7 +176,7 @@ const char *charsmap_find(const struct text_step *step, const char *text, size_t
 #undef OFFSET
 }
 
-/* Clusters of more bytes are looked up by character. */
+/* Longer clusters are looked up character by character. */
 enum { CLUSTER_BYTES = 6 };
 
 static void run_precompiled(const struct text_step *step, const char *text, size_t size,
@@ -223,7 +224,7 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
     const char *text;
     size_t size = 0;
     TRY(json_text(json, "precompiled_charsmap", "", &text, err));
-    if (!*text) { /* no table: remove the new step */
+    if (!*text) { /* there is no table: remove the new step */
         list->count--;
         return STATUS_OK;
     }

@@ -143,7 +143,7 @@ static enum status read_byte_level(const cJSON *json, struct step_list *list,
 
 /* ---- Metaspace ---- */
 
-/* flags: prepends, and only at the start of the text. */
+/* flags: prepend; prepend only at the start of the text. */
 static void run_metaspace(const struct text_step *step, const char *text, size_t size,
                           bool at_start, struct text_parts *to)
 {

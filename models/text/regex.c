@@ -60,7 +60,7 @@ static size_t put_set(const char *pattern, bool in_class, struct text_parts *to)
     return 0;
 }
 
-/* Translates Ruby's syntax. False if it has sets in sets, which PCRE2 lacks. */
+/* Translates Ruby's syntax. Returns false for nested sets: PCRE2 lacks them. */
 static bool translate(const char *pattern, struct text_parts *to)
 {
     size_t class_start = 0, length; /* the start of the open class's text; 0: none is open */
@@ -181,7 +181,8 @@ enum status text_regex_each(const struct text_regex *regex, const char *text, si
     while (at <= size && (found = find(regex, text, size, at, data)) > 0) {
         const size_t start = match[0], end = match[1];
         at = end;
-        /* An empty match advances the search by a character; not right after a match. */
+        /* An empty match advances the search by a character. Directly after a match it is
+         * skipped. */
         if (start == end) {
             for (at++; at < size && ((uint8_t)text[at] & 0xC0) == 0x80;)
                 at++;

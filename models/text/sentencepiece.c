@@ -1,5 +1,5 @@
-/* Reads sentencepiece's models: pieces become a vocabulary, rules a normalizer, and the scores of
- * BPE's pieces ranks of merges. */
+/* Reads sentencepiece's models: pieces become a vocabulary, the rules become a normalizer, and the
+ * scores of BPE's pieces become ranks of merges. */
 #include <math.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdlib.h>
@@ -13,12 +13,12 @@
 typedef Sentencepiece__ModelProto__SentencePiece piece_t;
 #define PIECE(type) SENTENCEPIECE__MODEL_PROTO__SENTENCE_PIECE__TYPE__##type
 
-/* Memory that unpacking a file may take. */
+/* Limit for the memory that unpacking a file takes. */
 #define UNPACKED_MAX ((size_t)256 << 20)
 
 struct piece_unpacking {
     size_t left;
-    bool no_memory; /* the system has none; the file may be fine */
+    bool no_memory; /* the system has no memory; the file may be fine */
 };
 
 static void *limited_alloc(void *context, size_t size)

@@ -9,7 +9,7 @@
 /* How deep sequences nest. */
 enum { SEQUENCE_DEPTH_MAX = 8 };
 
-/* Steps that one entry of the file makes, at most. */
+/* Largest number of steps that one entry of the file makes. */
 enum { STEPS_OF_ONE = 4 };
 
 struct text_step *step_add(struct step_list *list, step_fn *run)
@@ -94,7 +94,7 @@ enum status steps_read(const cJSON *json, const char *what, const char *list_key
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err)
 {
-    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* the next entry of each open sequence */
+    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* index of the next entry in each open sequence */
     size_t depth = 0;
     const char *type;
     for (const cJSON *at = json; at && !cJSON_IsNull(at);) {

@@ -185,7 +185,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 
 void token_list_done(struct token_list *list)
 {
-    free(list->ids); /* with the types */
+    free(list->ids); /* frees the types, too */
     memset(list, 0, sizeof *list);
 }
 

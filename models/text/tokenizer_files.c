@@ -15,7 +15,7 @@
 /* Values of a tokenizer.json: 257,000 tokens and 580,000 merges of two texts make 2.3 million. */
 static const struct json_limits limits = {64, 4000000};
 
-/* Reads a file, terminated, from the first folder with it. STATUS_NOT_FOUND leaves *err alone. */
+/* Reads a file, terminated, from the first folder with it. STATUS_NOT_FOUND does not set *err. */
 static enum status read_file(const char *const folders[], size_t count, const char *name,
                              char **ret, size_t *ret_size, struct error *err)
 {
@@ -125,8 +125,8 @@ static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *
                                               (int32_t)tokenizer_id(ret, form->eos), err);
 }
 
-/* Adds the lines of a text, which it changes, without trailing blanks: to an object as keys of
- * their line numbers, or to an array without empty lines and a heading. */
+/* Adds the lines of a text, without trailing blanks, and changes the text. An object gets them as
+ * keys of their line numbers; an array gets them without empty lines and a heading. */
 static enum status add_lines(char *text, size_t size, cJSON *to, struct error *err)
 {
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
@@ -258,7 +258,7 @@ static enum status read_vocabulary(const struct sources *in, struct tokenizer *r
 
 /* ---- The configurations ---- */
 
-/* Returns the id of a token, a text or {"content": text}; TOKEN_NONE if there is none. */
+/* Returns the id of a token, given as a text or {"content": text}; TOKEN_NONE if there is none. */
 static int64_t configured_token(const cJSON *json, const char *key,
                                 const struct tokenizer *tokenizer)
 {
@@ -280,7 +280,7 @@ static void set_pad(struct tokenizer *ret, int64_t id)
 static enum status read_class(const cJSON *json, struct tokenizer *ret, struct error *err)
 {
     static const struct {
-        const char *name; /* its beginning: T5TokenizerFast is the same */
+        const char *name; /* compares the beginning, because T5TokenizerFast is the same */
         bool bos, eos;
     } classes[] = {{"T5Tokenizer", false, true},
                    {"LlamaTokenizer", true, false},

@@ -9,18 +9,19 @@
 #include "engine/base/utf8.h"
 #include "models/text/pipeline.h"
 
-/* How much less than the worst token an unknown character is worth. */
+/* An unknown character scores this much less than the worst token. */
 #define UNKNOWN_PENALTY 10.0
 
 /* The best path to a place of the text. */
 struct best_path {
     double score;
     int32_t id;
-    uint32_t start; /* of its last token; UINT32_MAX: none leads here */
+    uint32_t start; /* start of the path's last token; UINT32_MAX: no path leads here */
 };
 
 /* Returns the score as `tokenizers` reads it with serde_json: the digits as a double, divided by a
- * power of ten. Its last bit may be wrong, and decides between paths with nearly the same score. */
+ * power of ten. The last bit may be wrong, and it decides between paths with nearly the same
+ * score. */
 static double as_serde_reads(double score)
 {
     char text[40], digits[24];
@@ -81,7 +82,8 @@ static void offer(const struct token_model *model, struct best_path *path, doubl
         *path = (struct best_path){score, id, (uint32_t)start};
 }
 
-/* Fills the best paths to all places. False: the vocabulary has no token for unknown characters. */
+/* Fills the best paths to all places. Returns false if the vocabulary has no token for unknown
+ * characters. */
 static bool find_best_paths(const struct token_model *model, const char *text, size_t size,
                             struct best_path *paths)
 {
@@ -139,11 +141,11 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
         free(paths);
         return;
     }
-    /* Goes back from the end and notes the ends, then forwards by them. */
+    /* Goes back from the end and records the tokens' ends, then follows them forwards. */
     uint32_t next = (uint32_t)size;
     for (uint32_t end = (uint32_t)size, start; end > 0; next = end, end = start) {
         start = paths[end].start;
-        /* Each slot's start is read before an end is noted there. */
+        /* Each slot's start is read before an end overwrites it. */
         paths[end].start = next;
     }
     for (uint32_t start = 0, end = next; start < size;) {
