@@ -5,7 +5,8 @@
 
 enum { BAD = 64, SKIP = 65, PAD = 66 };
 
-/* The value of each byte: 0 … 63, or one of the above. Both alphabets (RFC 4648, 4 and 5). */
+/* The value of each byte: 0 … 63, or one of the constants above. Both alphabets (RFC 4648, 4 and
+ * 5). */
 /* clang-format off */
 static const uint8_t VALUES[256] = {
     64, 64, 64, 64, 64, 64, 64, 64, 64, 65, 65, 64, 64, 65, 64, 64,
@@ -31,8 +32,8 @@ static enum status bad_character(const char *text, size_t at, struct error *err)
                      c, at);
 }
 
-/* Checks the text after the first '=' at `at`: only blanks, and the padding that `have` characters
- * of the last group need. */
+/* Checks the text after the first '=' at `at`: it must be blanks, and the padding that `have`
+ * characters of the last group need. */
 static enum status check_padding(const char *text, size_t size, size_t at, int have,
                                  struct error *err)
 {

@@ -1,5 +1,5 @@
 /* The dashboard of Nuclio, which lists and runs functions, as CVAT asks it to annotate pictures. A
- * mask is the pixels of its part of the picture as 0 and 1, then the corners of this part. Source:
+ * mask has the pixels of its part of the picture as 0 and 1, then the corners of this part. Source:
  * cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there; tools-control.tsx. */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns the labels as JSON, each once, as CVAT demands; NULL: out of memory. */
+/* Returns the labels as JSON, each once, as CVAT demands; Returns NULL when out of memory. */
 static char *spec_of(const struct dialect_model *model)
 {
     const char **labels = alloc_array(model->label_count, sizeof *labels);
@@ -114,7 +114,7 @@ static void write_outline(struct writer *w, json_node *entry, const struct answe
             from = at;
             size = mask->ends[i] - at;
         }
-    if (size < 6) /* no triangle */
+    if (size < 6) /* not even a triangle */
         return;
     json_node *points = write_array(w, entry, "points");
     for (size_t i = 0; i < size; i++)
@@ -146,7 +146,7 @@ static bool is_tag(const struct predict_answer *answer, size_t i, float probabil
 }
 
 /* Writes an interactor's answer, the best mask of a prompt: the rows of its part of the picture,
- * and where this is. */
+ * and the place of this part. */
 static char *write_best(const struct answer_image *image)
 {
     static uint8_t nothing;

@@ -11,7 +11,7 @@
 #include "proto/recognized_texts.h"
 #include "proto/writer.h"
 
-/* ---- what every answer has ---- */
+/* ---- members of every answer ---- */
 
 static void write_common(struct writer *w, const struct deepstack_call *call)
 {

@@ -1,6 +1,6 @@
 /* The machine-learning service of Immich: POST /predict with a form whose part `entries` names
- * tasks and their models, and a part `image` or `text`. Vectors are texts with a JSON array in
- * them, which Immich's server hands to its database. Errors are FastAPI's. */
+ * tasks and their models, and a part `image` or `text`. Vectors are strings that contain a JSON
+ * array: Immich's server passes them to its database. Errors are FastAPI's. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 /* ---- entries ---- */
 
-/* A task, the two types of model that it may name, and the form of the first one's answer. */
+/* A task, the two types of model that it may name, and the form of the first type's answer. */
 struct immich_task {
     const char *name, *first, *second;
     const struct dialect *dialect, *first_alone;
@@ -27,7 +27,8 @@ static const struct immich_task tasks[] = {
     {"ocr", "detection", "recognition", &dialect_immich_text, &line_boxes},
     {"clip", "visual", "textual", &dialect_immich_clip}};
 
-/* Cleans a name as Immich does for the folders of its cache. False: it is empty or too long. */
+/* Cleans a name as Immich does for the folders of its cache. Returns false if it is empty or too
+ * long. */
 static bool clean_name(const char *name, char *ret, size_t room)
 {
     const char *slash = strrchr(name, '/');
@@ -61,8 +62,8 @@ static enum status read_model(const cJSON *model, char name[static 128], float *
         model->string);
 }
 
-/* Returns the language as the vocabulary of NLLB names it, in IMMICH_LANGUAGE bytes: FLORES-200's
- * code as Immich has it. A region may follow "-"; what is not in the list counts as English. */
+/* Returns the language as the vocabulary of NLLB names it, in IMMICH_LANGUAGE bytes: Immich's
+ * FLORES-200 code. A region may follow "-". A language outside the list counts as English. */
 static const char *find_language(const char *language)
 {
     static const char codes[] =
@@ -86,7 +87,7 @@ static const char *find_language(const char *language)
     return "eng_Latn";
 }
 
-/* Names the detector of a pipeline instead: the prefix of a language is the reader's. */
+/* Names the pipeline's detector instead: only the reader has a prefix for a language. */
 static void use_detector(const struct immich_task *task, struct immich_entry *ret)
 {
     const char *dashes = task->first_alone == &line_boxes ? strstr(ret->model, "__") : NULL;
@@ -165,7 +166,7 @@ enum status immich_entries_parse(const char *text, size_t size, struct immich_en
 
 /* ---- answers ---- */
 
-/* Adds a vector as a text with a JSON array in it. */
+/* Adds a vector as a string that contains a JSON array. */
 static void write_vector_text(struct writer *w, json_node *parent, const char *key,
                               const struct answer_image *image)
 {
@@ -185,7 +186,7 @@ static void write_vector_text(struct writer *w, json_node *parent, const char *k
 
 static char *finish_with_size(struct writer *w, const struct answer_image *image)
 {
-    if (image->width) /* not of a text */
+    if (image->width) /* not for a text */
         write_members(w, w->root, "imageHeight=%u imageWidth=%u", image->height, image->width);
     return write_finish(w);
 }
@@ -282,7 +283,7 @@ static char *write_line_boxes(const struct predict_answer *answer)
 
 char *immich_join(char *first, char *second)
 {
-    /* Of both answers the second one's size of the picture stays. No colon follows a text. */
+    /* Keeps the picture's size only from the second answer. No colon follows a string. */
     struct strbuf both = {.failed = !second};
     strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\":") - first));
     strbuf_put(&both, second ? second + 1 : "");

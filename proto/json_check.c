@@ -66,7 +66,7 @@ static enum status scan_unit(struct json_scan *s, unsigned *ret)
     return STATUS_OK;
 }
 
-/* Reads the escape whose "\u" ends at s->at. */
+/* Reads the escape after the "\u" that ends at s->at. */
 static enum status scan_unicode_escape(struct json_scan *s)
 {
     unsigned unit = 0, low = 0;
@@ -234,7 +234,7 @@ static void copy_rest(struct json_scan *s)
     cut->copied = s->at;
 }
 
-/* Replaces the array at s->at by 0, which is not longer, and records its place. */
+/* Replaces the array at s->at by 0, which is not longer, and records the array's place. */
 static enum status cut_array(struct json_scan *s)
 {
     struct extraction *cut = s->cut;
@@ -251,14 +251,14 @@ static enum status cut_array(struct json_scan *s)
         while (byte == '"' && s->at < s->size && s->text[s->at++] != '"')
             s->at += s->text[s->at - 1] == '\\';
     } while (depth > 0 && s->at < s->size);
-    s->at = s->at < s->size ? s->at : s->size; /* after a backslash at the end */
+    s->at = s->at < s->size ? s->at : s->size; /* the text ends with a backslash */
     cut->spans[cut->count++] = (struct json_span){s->text + begin, s->at - begin};
     cut->rest[cut->rest_size++] = '0';
     cut->copied = s->at;
     return STATUS_OK;
 }
 
-/* Closes the levels that end after a value; *ret_more says that another value follows. */
+/* Closes the levels that end after a value. *ret_more: another value follows. */
 static enum status scan_after_value(struct json_scan *s, bool *ret_more)
 {
     *ret_more = false;
@@ -278,7 +278,7 @@ static enum status scan_after_value(struct json_scan *s, bool *ret_more)
     return STATUS_OK;
 }
 
-/* Reads one value, or the opening of one; *ret_opened says that its first inner value follows. */
+/* Reads one value, or its opening bracket. *ret_opened: its first inner value follows. */
 static enum status scan_value(struct json_scan *s, bool *ret_opened)
 {
     *ret_opened = false;

@@ -1,4 +1,4 @@
-/* llama.cpp's embeddings, as Frigate's semantic search asks for them: "content" is a list of texts
+/* llama.cpp's embeddings, as requested by Frigate's semantic search: "content" is a list of texts
  * and pictures. Source: frigate/genai/plugins/llama_cpp.py. */
 #include <cjson/cJSON.h>
 

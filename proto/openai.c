@@ -1,7 +1,6 @@
-/* OpenAI's embeddings: "input" is a text or a list of texts, each of which may be its tokens; or,
- * for images, a data: URI or a list of them (the form of Infinity), or "messages" have image_url
- * parts (the form of vLLM). Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal
- * embeddings". */
+/* OpenAI's embeddings: "input" is a text or a list of texts, or of their tokens. For images it is a
+ * data: URI or a list of them (Infinity's form), or "messages" have image_url parts (vLLM's form).
+ * Source: OpenAI's API reference, "Embeddings"; vLLM's "Multimodal embeddings". */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>

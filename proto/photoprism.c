@@ -1,6 +1,6 @@
-/* PhotoPrism's vision service: labels, unsafe pictures, vectors of faces. An error is also in
- * "code", which PhotoPrism reads instead of the HTTP status. Source: api_request.go,
- * api_response.go and the packages nsfw and face of photoprism/photoprism. */
+/* PhotoPrism's vision service: labels, unsafe pictures, vectors of faces. PhotoPrism reads an error
+ * from "code" instead of the HTTP status, so both have it. Source: api_request.go, api_response.go
+ * and the packages nsfw and face of photoprism/photoprism. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static char *labels_write(const struct predict_answer *answer)
 
 enum nsfw_kind { DRAWING, HENTAI, NEUTRAL, PORN, SEXY, NSFW_KINDS };
 
-/* Returns the kind that a model's label means; NSFW_KINDS: none. */
+/* Returns the kind that a model's label means, or NSFW_KINDS. */
 static enum nsfw_kind kind_of(const char *label)
 {
     static const struct {
@@ -93,8 +93,9 @@ static enum nsfw_kind kind_of(const char *label)
     return NSFW_KINDS;
 }
 
-/* Takes the picture's best score of each kind. False: it has no labels, or one that means no kind.
- */
+/* Takes the picture's best score of each kind. Returns false if it has no labels, or one that means
+ * no kind.
+ * */
 static bool read_kinds(const struct answer_image *image, float *kinds)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

@@ -168,8 +168,8 @@ static void write_result(struct writer *w, cJSON *object, const struct answer_im
 
 static void write_results(struct writer *w, cJSON *root, const struct predict_answer *answer)
 {
-    /* Images of one request may run on several devices: the answer names the first, each result its
-     * own. */
+    /* Images of one request may run on several devices. The answer names the first one; each result
+     * names its own. */
     size_t first = 0;
     while (first < answer->image_count && answer->images[first].error)
         first++;

@@ -6,7 +6,7 @@
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
 
-/* Writes text without control characters but `kept`. */
+/* Writes text without control characters, except `kept`. */
 static void put_text(FILE *out, const char *text, char kept)
 {
     bool valid = utf8_valid(text, strlen(text));

@@ -74,7 +74,8 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
-    const char *labels = strstr(member->string, "labels"); /* any text; others have no commas */
+    const char *labels = strstr(member->string, "labels"); /* labels may be any text; other lists
+                                                            * have no commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
         const bool is_point = cJSON_IsArray(entry) && (strstr(member->string, "points") ||
@@ -128,7 +129,7 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
     if (name && !cJSON_IsString(name))
         return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
     ret->name = name ? name->valuestring : NULL;
-    /* Malformed base64 is an error of this image alone. */
+    /* Malformed base64 fails this image only. */
     if (picture_text_decode(data->valuestring, strlen(data->valuestring), &ret->data, &ret->size,
                             &ret->error) != STATUS_OK)
         ret->data = NULL;
@@ -258,7 +259,7 @@ static void read_base64(const cJSON *item, struct predict_json_image *ret)
 {
     char *text = item->valuestring;
     if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
-        ret->data = NULL; /* an error of this image alone */
+        ret->data = NULL; /* fails this image only */
 }
 
 static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,
@@ -303,7 +304,8 @@ static enum status read_dialect(const struct dialect *dialect, cJSON *root, size
         return error_set(err, STATUS_INVALID, "a JSON request must be an object");
     if (cJSON_GetObjectItemCaseSensitive(root, "track"))
         return error_no_tracks(dialect->name, err);
-    TRY(read_pictures(dialect, root, max_images, request, err)); /* it may change the tree */
+    TRY(read_pictures(dialect, root, max_images, request, err)); /* the reader may change the
+                                                                  * tree */
     model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
     if (model && !cJSON_IsString(model))
         return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);

@@ -17,8 +17,8 @@ static void clean_text(const char *text, bool is_plate, char *ret, size_t room)
     ret[used] = '\0';
 }
 
-/* Adds the texts of a picture's crops; the picture begins at (x, y) of the photo. Recurs for a crop
- * with boxes of its own (a car with a plate), as deep as pipelines have stages. */
+/* Adds the texts of a picture's crops; the picture begins at (x, y) of the photo. Recurses into
+ * crops that have boxes (a car with a plate), as deep as pipelines have stages. */
 static bool collect_texts(const struct answer_image *image, bool is_plate,
                           const struct answer_prediction *around, float x, float y,
                           struct recognized_texts *ret)

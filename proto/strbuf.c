@@ -93,9 +93,9 @@ const double exact_powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
 /* True if digits x 10^-scale reads back as `value`. Digits and power are exact, so their quotient
- * is the double nearest to the decimal, and the float nearest to that double is the one nearest to
- * the decimal. Only if the double lies exactly between two floats must it equal the decimal, which
- * an integer that a double holds does. */
+ * is the double nearest to the decimal. The float nearest to that double is also nearest to the
+ * decimal, unless the double lies exactly between two floats. Then it must equal the decimal, as an
+ * integer that a double holds does. */
 static bool reads_back(uint64_t digits, int scale, float value)
 {
     double decimal =
@@ -107,8 +107,8 @@ static bool reads_back(uint64_t digits, int scale, float value)
     return (!is_between || is_whole) && (float)decimal == value;
 }
 
-/* The common case of write_float(), without the C library: six to nine digits of a positive number
- * of medium size. Returns 0 for other numbers. */
+/* Handles the common case of write_float() without the C library: six to nine digits of a positive
+ * number of medium size. Returns 0 for other numbers. */
 static size_t write_middling(float value, bool negative, char *text)
 {
     int places = 0; /* value is at least 10^places, and less than ten times that */
@@ -238,7 +238,7 @@ char *strbuf_finish(struct strbuf *text, size_t *ret_size)
     *end = '\0';
     if (ret_size)
         *ret_size = text->size;
-    /* A long text may wait for its reader: return the memory that it does not need. */
+    /* A long text may wait for its reader, so frees the memory that it does not need. */
     char *data = realloc(text->data, text->size + 1);
     data = data ? data : text->data;
     *text = (struct strbuf){0};

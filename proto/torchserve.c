@@ -1,15 +1,16 @@
-/* TorchServe's handlers: {label: probability, …} for an image; a class without a label, or with a
- * repeated one, is named by its index. A detector answers [{label: [x1, y1, x2, y2], "score"}, …],
- * an embedding its numbers, several images a list of these and of {"error", "code"}. Source:
- * ts/torch_handler of pytorch/serve. Requests have /predict's form; for a
- * model of texts the body, or a form's `data`, is a text. */
+/* TorchServe's handlers: {label: probability, …} for an image; a class without a label of its own
+ * is named by its index. A detector answers [{label: [x1, y1, x2, y2], "score"}, …], an embedding
+ * its numbers. For several images the answer is a list of these and of {"error", "code"}. Source:
+ * ts/torch_handler of pytorch/serve. Requests have /predict's form; for a model of texts the body,
+ * or a form's `data`, is a text. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-/* Writes boxes as TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}]. */
+/* Writes boxes as TorchServe's object_detector does: [{"person": [x1, y1, x2, y2], "score":
+ * 0.99}]. */
 static void write_named_boxes(struct writer *w, cJSON *list, const struct answer_image *image)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

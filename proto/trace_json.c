@@ -1,4 +1,4 @@
-/* Reads the JSON that a collector of traces answers with. Source: opentelemetry-proto 1.x. */
+/* Reads the JSON answer of a collector of traces. Source: opentelemetry-proto 1.x. */
 #include "proto/trace_json.h"
 
 #include <cjson/cJSON.h>

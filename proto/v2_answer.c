@@ -110,7 +110,7 @@ char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *r
     size_t binary = 0;
     for (size_t i = 0; i < answer->output_count; i++)
         binary += answer->outputs[i].binary ? v2_binary_size(&answer->outputs[i]) : 0;
-    (void)strbuf_room(&text, binary); /* in one step: growing copies the text */
+    (void)strbuf_room(&text, binary); /* reserves once, because growing copies the text */
     for (size_t i = 0; i < answer->output_count; i++) {
         if (!answer->outputs[i].binary)
             continue;

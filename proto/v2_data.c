@@ -21,7 +21,7 @@ struct json_cursor {
     size_t size, at;
     size_t max_nesting;
     struct error *err;
-    const char *name; /* of the input */
+    const char *name; /* dtype of the input */
 };
 
 static struct json_cursor cursor_of(const struct v2_input *input, struct error *err)
@@ -46,7 +46,8 @@ static char peek_byte(const struct json_cursor *c)
 
 /* A number of RFC 8259 in two forms. */
 struct number {
-    bool negative, is_integer; /* is_integer: no fraction, no exponent, and it fits 64 bits */
+    bool negative, is_integer; /* is_integer: it has no fraction and no exponent, and fits 64
+                                * bits */
     uint64_t magnitude;
     double value;
 };
@@ -152,7 +153,7 @@ static enum status out_of_range(const struct json_cursor *c, size_t start, enum 
                      (int)length, c->text + start, dtype_oip_name(dtype));
 }
 
-/* Refuses a number that the datatype holds only as an infinity: the client did not send one. */
+/* Refuses a finite number that the datatype could only hold as an infinity. */
 static enum status error_out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
@@ -343,7 +344,7 @@ static uint32_t read_unit(const char *at)
     return unit;
 }
 
-/* Decodes a checked string, from after its first quote to after its last; the result is never
+/* Decodes a checked string, from after its first quote to after its last. The result is never
  * longer than the text. */
 static size_t decode_string(struct json_cursor *c, uint8_t *dst)
 {

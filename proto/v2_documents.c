@@ -1,5 +1,5 @@
 /* Documents of the Open Inference Protocol: cJSON trees, printed as JSON or packed as messages of
- * grpc_service.proto, whose fields have the same names. */
+ * grpc_service.proto. Both use the same field names. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static void pack_value(struct strbuf *to, const ProtobufCFieldDescriptor *field,
     }
 }
 
-/* Packs a list: integers in one field, other values in a field each. */
+/* Packs a list: integers in one field, other values in one field each. */
 static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, const cJSON *list)
 {
     struct strbuf inner = {0};
@@ -87,8 +87,8 @@ static bool is_default(const ProtobufCFieldDescriptor *field, const cJSON *item)
     return field->type != PROTOBUF_C_TYPE_MESSAGE && integer_of(field, item) == 0;
 }
 
-/* Packs the members of `object` that `type` has. Recursion follows the types, which never contain
- * themselves. */
+/* Packs the members of `object` that `type` has. Recursion is bounded, because no type contains
+ * itself. */
 static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
                         const cJSON *object)
 {

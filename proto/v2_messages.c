@@ -17,7 +17,7 @@
 #define SMALL_MESSAGE ((size_t)4 << 20)
 
 struct message_memory {
-    v2_charge *charge; /* NULL: only `left` is available */
+    v2_charge *charge; /* NULL: memory is limited to `left` */
     void *context;
     size_t left; /* charged but not used */
     struct error *err;
@@ -191,7 +191,7 @@ static enum status wrong_count(const struct v2_input *input, size_t count, struc
         input->name, input->datatype, count, input->count);
 }
 
-/* Copies bytes_contents as binary data: each element after its length. */
+/* Copies bytes_contents as binary data: a length before each element. */
 static enum status take_texts(struct v2_unpacking *u, const Inference__InferTensorContents *c,
                               struct v2_input *input)
 {
@@ -243,7 +243,7 @@ static enum status take_contents(struct v2_unpacking *u, const Inference__InferT
     return STATUS_OK;
 }
 
-/* `raw`: its entry of raw_input_contents; NULL if the message has none. */
+/* `raw` is the tensor's entry of raw_input_contents; NULL if the message has none. */
 static enum status take_input(struct v2_unpacking *u, const Inference__InferInputTensor *from,
                               const ProtobufCBinaryData *raw, struct v2_input *input)
 {
@@ -358,7 +358,7 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
 
 /* ---- building messages ---- */
 
-/* Casts away const for a message, which never changes its texts. */
+/* Casts away const for a message: protobuf-c does not change its texts. */
 static char *borrowed(const char *text)
 {
     return (char *)(uintptr_t)(text ? text : "");
@@ -451,7 +451,7 @@ char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
     char *head =
         add_outputs(arena, answer, &message) ? pack_message(&message, raw + 1, &size) : NULL;
     arena_free(arena);
-    /* raw_output_contents: straight from the rows, which are not contiguous. */
+    /* Writes raw_output_contents directly from the rows, because they are not contiguous. */
     struct strbuf text = {
         .data = head, .size = size, .capacity = head ? size + raw + 2 : 0, .failed = !head};
     for (size_t i = 0; i < answer->output_count; i++) {

@@ -1,6 +1,5 @@
-/* Parses a request's JSON in two parts: the description of the tensors, which is small and becomes
- * a tree, and the values of "data", which may be megabytes and are only extracted here (v2_data.c
- * reads them). */
+/* Parses a request's JSON in two parts: the small description of the tensors becomes a tree; the
+ * values of "data", which may be megabytes, are only extracted here (v2_data.c reads them). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,7 +91,7 @@ struct v2_reading {
     const struct json_limits *limits;
     const struct json_span *spans;
     size_t next_span;
-    const uint8_t *binary; /* after the JSON */
+    const uint8_t *binary; /* binary data after the JSON */
     size_t binary_left;
     struct error *err;
 };

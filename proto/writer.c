@@ -81,7 +81,7 @@ static bool is_spec(const char *at, size_t size, const char *spec)
     return size == strlen(spec) && !memcmp(at, spec, size);
 }
 
-/* Adds the next argument, whose conversion is spec[0 … size). */
+/* Adds the next argument, with the conversion spec[0 … size). */
 static void write_value(struct writer *w, json_node *parent, const char *key, bool is_optional,
                         const char *spec, size_t size, va_list *args)
 {
