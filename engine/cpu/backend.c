@@ -18,8 +18,8 @@ void cpu_prefer_own_kernels(bool prefer)
     prefer_own_kernels = prefer;
 }
 
-/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all members that
- * they were compiled for: some wait for each other. */
+/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all the members
+ * that they were compiled for, because some wait for each other. */
 static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;

@@ -28,7 +28,7 @@ enum { MOST_PROGRAMS = 128, MOST_OPERANDS = 3 };
 #define WORTH_FLOPS 1e6
 
 struct node_program {
-    struct node_program *next; /* used longer ago */
+    struct node_program *next; /* the next less recently used entry */
     const struct node *node;
     struct shape in[MOST_OPERANDS], out;
     struct tensor *constants[MOST_OPERANDS]; /* references to packed constants */
@@ -113,7 +113,7 @@ void node_programs_free(struct backend *backend)
 }
 
 /* A graph of the node alone: constants are shared, the other operands are its inputs. Attributes
- * are borrowed: the graph must not outlive the node, and lets go of them first. */
+ * are borrowed: the graph must not outlive the node, and drops them before it is freed. */
 static enum status graph_of(const struct node_call *call, struct node_program *kept,
                             struct graph *graph, struct error *err)
 {
@@ -196,7 +196,7 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* Adds an entry in front. Its program is NULL if none could be made, to prevent a second
+/* Adds an entry in front. If no program could be made, the entry has NULL, which prevents a second
  * attempt. */
 static enum status add(struct backend *backend, const struct node_call *call,
                        struct node_program **ret, struct error *err)

@@ -1,6 +1,6 @@
-/* What oneDNN uses of GNU OpenMP: libgomp's symbols, found here before they are found there,
- * because the program comes first in the dynamic linker's order. A function outlined from `#pragma
- * omp parallel` calls back only for its number, the team's size and barriers.
+/* Implements the part of GNU OpenMP that oneDNN uses. The program comes first in the dynamic
+ * linker's order, so libgomp's symbols are found here. A function outlined from `#pragma omp
+ * parallel` calls back only for its number, the team's size and barriers.
  *
  * Source: libgomp/libgomp_g.h (GCC 12), names and arguments; OpenMP API 5.2, 18.2. */
 

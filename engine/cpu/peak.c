@@ -20,7 +20,8 @@ static void run_stretch(void *context)
     __asm__ volatile("" ::"m"(total)); /* uses the result, so that the compiler keeps the loops */
 }
 
-/* Seconds of `count` rounds on all threads at once, from the first start to the last end. */
+/* Returns the seconds of `count` rounds on all threads at once, from the first start to the last
+ * end. */
 static double stretch(const struct peak_probe *probe, int threads, long count)
 {
     struct stretch_of of = {probe, count};

@@ -1,10 +1,10 @@
 /* Lists the kernels for convolutions and matrix products, and chooses one for each layer.
  *
  * To add a kernel, enter it in the table below. A kernel claims the layers that it can compute. By
- * its own rule it creates a step only for layers where it is worthwhile; with lowering->any it does
- * so for all that it claims. The first kernel that creates a step is the rule's choice. While a
- * session is made the autotuner runs all kernels that fit a layer, as long as BUDGET_MS lasts. The
- * tuning store keeps its choice by the layer's geometry. */
+ * its rule it creates a step only for layers where it is worthwhile; with lowering->any it does so
+ * for all claimed layers. The first kernel that creates a step is the rule's choice. While a
+ * session is created, the autotuner runs all kernels that fit a layer, until BUDGET_MS is used up.
+ * The tuning store keeps its choice by the layer's geometry. */
 #include <string.h>
 
 #include "engine/backend/autotune.h"
@@ -28,13 +28,14 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* Layers below this are too fast to measure differences between kernels. */
 #define WORTH_FLOPS 4e6
 
-/* When memory is tight, packed weights may be larger than the originals by an eighth plus this. */
+/* When memory is short, packed weights may exceed the originals by an eighth plus this. */
 #define SLACK_BYTES ((size_t)1 << 20)
 
-/* Another kernel replaces the rule's choice if it takes less than this share of its time. */
+/* Another kernel replaces the rule's choice if it takes less than this share of the choice's
+ * time. */
 #define SWITCH_RATIO 0.92
 
-/* A kernel whose weights are packed already may be slower by this, the error of measurement. */
+/* A kernel with already packed weights may be slower by this factor, the measurement error. */
 #define SAME_SPEED_RATIO 1.03
 
 #define FLOAT_PRODUCTS   OP_CONV, OP_GEMM, OP_MATMUL
@@ -57,7 +58,7 @@ static const struct value *weights_of(const struct node *node)
 /* ---- lensd's kernels instead of oneDNN's ---- */
 
 /* Returns the kernel that computes any product of the node's operator: by oneDNN or, with
- * lowering->own, by lensd's kernels. NULL: it does not claim the node. */
+ * lowering->own, by lensd's kernels. Returns NULL if it does not claim the node. */
 static const struct cpu_kernel *general_kernel(const struct node *node)
 {
     static const struct cpu_kernel *const general[] = {&cpu_onednn_conv, &cpu_onednn_matmul,
@@ -132,7 +133,7 @@ static struct graph_hash key_of(const struct lowering *lowering)
     return hash;
 }
 
-/* ---- what is known ---- */
+/* ---- choices of earlier sessions ---- */
 
 static bool recall(const struct graph_hash *key, size_t *ret_kernel)
 {
@@ -221,7 +222,7 @@ static size_t place_operands(const struct kernel_measurement *m, unsigned char *
 
 static enum status make_block(struct kernel_measurement *m, struct error *err)
 {
-    enum { SMALL = 0x3c }; /* as bytes of floats they give 0.0115, whose sums stay finite */
+    enum { SMALL = 0x3c }; /* as floats these bytes are 0.0115, so sums stay finite */
     size_t scratch = 0;
     for (size_t c = 0; c < m->count; c++)
         if (m->candidates[c].step->scratch > scratch)
@@ -321,7 +322,8 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
                             .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
-    /* As oneDNN splits its loops: else taking over a late thread's chunks would be charged. */
+    /* Splits loops as oneDNN does. Otherwise the cost would include chunks taken over from a late
+     * thread. */
     parallel_is_even = true;
     const enum status status = autotune_choose(&tune, costs, ret_chosen, err);
     parallel_is_even = false;
@@ -341,7 +343,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     enum status status = gather_candidates(&m, ruled, *ret, err);
     if (status == STATUS_OK && m.count > 1)
         status = measure_all(&m, &chosen, err);
-    if (status == STATUS_NO_MEMORY) /* too little for a trial: the rule's choice stays */
+    if (status == STATUS_NO_MEMORY) /* too small for a trial: the rule's choice stays */
         status = STATUS_OK;
     drop_others(&m, chosen);
     (void)place_operands(&m, NULL);
@@ -349,7 +351,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     memory_free(lowering->backend->options.memory, m.block, m.block_bytes);
     *ret = m.candidates[chosen].step;
     (*ret)->tried = m.count > 1;
-    /* Nothing is stored if the budget ended after the warm-up: the next start measures again. */
+    /* Stores nothing if the budget ended after the warm-up, so the next start measures again. */
     if (status == STATUS_OK && (m.count == 1 || m.rule_runs > 1))
         tuning_keep(TUNING_KERNEL, key, kernels[m.candidates[chosen].kernel]->kernel.name);
     lowering->backend->tuning_ns += clock_thread() - m.begin;

@@ -17,18 +17,18 @@ enum ending { ENDING_CLAMP, VEC_PRODUCT_ACTIVATIONS(ENDING_ENUM, ) ENDING_OTHER,
 
 /* A tile of results: offsets in the image and in the result, in elements. */
 struct depthwise_tile {
-    const void *x; /* the image; at: the first tap of its first result, inside or not */
+    const void *x; /* the image; `at` is the first tap of its first result, inside or not */
     void *y;
     ptrdiff_t x_at;
     size_t y_at;
     size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
     size_t top, bottom, left, right; /* existing source rows and columns, relative to x */
     size_t first, last;              /* blocks */
-    float *sums;                     /* each block's results are added here; may be NULL */
+    float *sums;                     /* sums of each block's results; may be NULL */
 };
 
-/* Adds one source row to the sums of the `wanted` result rows, both or one of them. weights[r] are
- * the taps that multiply the source row for result row r. */
+/* Adds one source row to the sums of the `wanted` result rows (one or both). weights[r] are the
+ * taps that multiply the source row for result row r. */
 ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, size_t step,
                            size_t left, size_t right, const float *const weights[ROWS],
                            const int from, const int to, const int taps, const int stride,
@@ -143,7 +143,7 @@ static enum ending ending_of(const struct depthwise *d)
 }
 
 /* ENDING_ANY branches once per block. It takes a twentieth more time than a function for each
- * ending, but a quarter of the code. */
+ * ending, but only a quarter of the code. */
 ALWAYS_INLINE void end_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                              vec sum[ROWS][PIXELS], float *sums, const int rows,
                              const enum ending ending, const bool bf16)
@@ -197,7 +197,7 @@ typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *
     {                                                                                              \
         depthwise_run_tile(d, t, ending, rows, taps, stride, bf16);                                \
     }
-#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending, bfloat16, remaining rows of both */
+#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending; bfloat16; remaining rows of both */
 #if defined __AVX512BF16__
 #define TILES(taps, stride)                                                                        \
     TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \

@@ -4,7 +4,7 @@
  *
  * The four bytes are the taps of a column: bytes from four rows of the image ("a quad") are
  * interleaved, so that each 32 bits hold one channel of one column. They are multiplied by the
- * filter's column, shifted to the position of a result row:
+ * filter's column, which is shifted to the position of a result row:
  *
  *     image rows   0 1 2 3          result row 0:  w0 w1 w2 0
  *                  └─ a quad ─┘     result row 1:  0  w0 w1 w2
@@ -130,7 +130,8 @@ ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, const ints *sum, s
         }
 }
 
-/* `count` <= pixels result columns in `rows` rows. columns: from the first that they meet. */
+/* `count` <= pixels result columns in `rows` rows. `columns` starts at the first column that they
+ * read. */
 struct tile_kind {
     void (*run)(const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,
                 size_t rows, size_t count);
@@ -142,8 +143,8 @@ struct tile_kind {
 #define load_of_dot            load_dot
 #define load_of_pairs          load_words
 
-/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad, of which each sum needs
- * one product. weights: [quad][part][row][column of taps][lane][rows of a part]. */
+/* rows x pixels sums stay in registers. A part is 4 / parts rows of a quad; each sum takes one
+ * product per part. weights: [quad][part][row][column of taps][lane][rows of a part]. */
 #define TILES(kind, attribute, parts)                                                              \
     ALWAYS_INLINE attribute void kind##_tile(                                                      \
         const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,          \
@@ -243,7 +244,7 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
         const size_t row = i / reach / LANES / taps % d->rows;
         const size_t part = i / reach / LANES / taps / d->rows % (d->quads * parts);
         const size_t block = i / reach / LANES / taps / d->rows / (d->quads * parts);
-        const size_t tap = part * reach + i % reach - row * d->stride; /* beyond all when above */
+        const size_t tap = part * reach + i % reach - row * d->stride; /* wraps if negative */
         const size_t channel = depthwise_first_channel(d->channels, block, LANES) + lane;
         const int16_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
         if (d->dot)

@@ -1,4 +1,4 @@
-/* The matrix product behind lensd's own convolutions, compiled once per instruction set.
+/* The matrix product of lensd's own convolutions, compiled once per instruction set.
  *
  * A block of ROWS x 2 registers of the result stays in registers for all k: each step loads two
  * registers of packed weights and broadcasts one number of each row. */
@@ -8,10 +8,10 @@
 #define ROWS    GEMM_ROWS
 #define COLUMNS GEMM_COLUMNS
 
-/* A run reads the weights from memory once, and the hardware prefetches them too late: 197 rows of
- * [768, 1536] take 2.9 ms instead of 3.4 with this. Every STEPS steps of k a few lines are fetched
- * into the second-level cache: where several blocks share a panel, a part of the next panel;
- * otherwise what lies AHEAD floats further on. 4 or 8 steps cost more than they gain. */
+/* A run reads the weights from memory once, and the hardware prefetches them too late: with this,
+ * 197 rows of [768, 1536] take 2.9 ms instead of 3.4. Every STEPS steps of k a few lines are
+ * fetched into the second-level cache: part of the next panel if several blocks share a panel,
+ * otherwise the lines AHEAD floats further on. 4 or 8 steps cost more than they gain. */
 enum { STEPS = 16, AHEAD = 512, LINE = 64 / sizeof(float) };
 
 struct fetch {
@@ -43,13 +43,13 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
         for (int i = 0; i < registers; i++)
             sum[r][i] = vec_zero();
     for (; b < end; a += g->run_step) {
-        /* saves general registers: the other rows are 1, 2 or 4 times the index from these */
+        /* saves general registers: other rows are 1, 2 or 4 times the index from these */
         const float *base[3] = {a, a + 5 * lda, a + 10 * lda};
         for (size_t left = run, some; left > 0; left -= some) {
             some = fetch.lines ? smaller(left, STEPS) : left;
             for (size_t l = 0; l < fetch.lines; l++, fetch.from += LINE)
                 __builtin_prefetch(fetch.from, 0, 2);
-/* twice: 197 rows of [768, 3072] take 2.8 ms instead of 3.0 */
+/* unrolled twice: 197 rows of [768, 3072] take 2.8 ms instead of 3.0 */
 #pragma GCC unroll 2
             for (const float *stop = b + some * COLUMNS; b < stop; b += COLUMNS) {
                 vec w[2];
@@ -154,8 +154,8 @@ static bool is_near(const struct gemm *g)
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* Number of blocks that share a panel of weights: many, so that a fetched panel is used often, but
- * with rows that fit in the second-level cache, which is 1 MB or more on servers. */
+/* Number of blocks that share a panel of weights. Many blocks use a fetched panel often, but their
+ * rows must fit in the second-level cache, which is 1 MB or more on servers. */
 static size_t blocks_at_once(const struct gemm *g, size_t depth, size_t blocks)
 {
     enum { ROWS_NEAR = 704 * 1024 };
@@ -197,7 +197,7 @@ static void run_blocks(const struct gemm *g, size_t m, size_t first, size_t coun
 
 void SIMD_NAMED(gemm)(const struct gemm *g, size_t m)
 {
-    /* a part of k at a time, so that there are many blocks */
+    /* one part of k at a time, so that many blocks fit */
     enum { DEPTH = 768 };
     const size_t blocks = (m + ROWS - 1) / ROWS;
     const size_t parts = g->run || g->k <= DEPTH ? 1 : (g->k + DEPTH - 1) / DEPTH;

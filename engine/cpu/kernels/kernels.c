@@ -51,7 +51,7 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
     }
 }
 
-/* Processes one register of a row at a time; its scales stay in registers for all rows. */
+/* Processes one register of a row at a time; the scales stay in registers for all rows. */
 ALWAYS_INLINE void scale_any(const struct scale_rows *s, const void *x, void *y, size_t rows,
                              size_t n, bool bf16)
 {
@@ -111,8 +111,8 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
-/* A subnormal gets the exponent of 2^-14, which is then subtracted: no operand or result is a
- * subnormal float32, which cpu_flush_subnormals() would make 0. */
+/* A subnormal gets the exponent of 2^-14, and 2^-14 is then subtracted. So no operand or result is
+ * a subnormal float32: cpu_flush_subnormals() would make it 0. */
 static void widen_f16(const uint16_t *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

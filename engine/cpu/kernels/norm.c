@@ -107,8 +107,8 @@ void SIMD_NAMED(softmax)(const float *x, float *y, size_t n)
     }
 }
 
-/* The mean is rounded. If it is much larger than the deviation its error matters, so the mean of
- * the differences is subtracted, too. */
+/* The mean is rounded. Its error matters if the mean is much larger than the deviation, so the mean
+ * of the differences is subtracted, too. */
 void SIMD_NAMED(norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
                           bool is_rms, float *y, size_t n)
 {

@@ -170,7 +170,7 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
     FOR_REGISTERS(i, rest, n) {
-        /* NaN selects the second operand; lanes beyond n repeat the last number */
+        /* NaN selects the second operand; lanes after n repeat the last number */
         const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
         least = vec_min(v, least);
         most = vec_max(v, most);
@@ -248,8 +248,8 @@ lookup_wide(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t ro
 
 #if defined __AVX2__
 
-/* Sixteen tables of 16: an index outside a table gets its highest bit set, for which a shuffle
- * returns 0. */
+/* Sixteen tables of 16: an index outside a table gets its highest bit set, so a shuffle returns
+ * 0. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const __m256i above = _mm256_set1_epi8(0x70);

@@ -7,7 +7,7 @@
 #if defined __x86_64__
 #include "engine/cpu/kernels/amx.h"
 
-static struct simd_kernels amx; /* name NULL: the CPU or Linux has no AMX */
+static struct simd_kernels amx; /* name is NULL if the CPU or Linux has no AMX */
 
 static void add_amx(void)
 {

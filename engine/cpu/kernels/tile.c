@@ -1,7 +1,7 @@
 /* Multiplies matrices of 8-bit integers, with int32 sums, and of bfloat16, with float32 sums. A
  * tile of sums stays in registers while k advances. Compiled once per instruction set.
  *
- * A panel of weights stores a few consecutive numbers of a column side by side, as many as an
+ * A panel of weights stores consecutive numbers of a column side by side, as many as one
  * instruction multiplies and adds. Two 8-bit integers are widened to 16 bits (exact, and available
  * in every instruction set). VNNI and NEON's dot product take four. i8mm, which multiplies 2 x 8 by
  * 8 x 2 bytes, takes eight. bfloat16 takes two. */

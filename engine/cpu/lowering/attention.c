@@ -22,7 +22,7 @@
 /* The offsets of rows and columns of an operand's matrix. */
 struct attention_layout {
     struct access_map walk;
-    size_t *rows;    /* by row: distance in elements from the first row */
+    size_t *rows;    /* indexed by row: distance from the first row, in elements */
     size_t *columns; /* the same by column; NULL: contiguous */
     enum dtype dtype;
     uint32_t value;
@@ -45,9 +45,9 @@ struct attention_step {
 /* A thread's scratch memory. */
 struct attention_scratch {
     float *keys, *values;     /* packed, portion by portion */
-    float *fetched;           /* rows that are not contiguous in memory */
+    float *fetched;           /* copies of rows that are not contiguous */
     const float **row_of;     /* one entry per key */
-    float *q, *scores, *sums; /* of a block; sums: the result before division */
+    float *q, *scores, *sums; /* a block's scores; sums: the result before division */
     float *bias[ATTENTION_BIASES];
     float *greatest, *total; /* by row of the block */
 };
@@ -87,7 +87,8 @@ static size_t matrix_base(const struct attention_layout *l, size_t matrix)
     return (size_t)(l->walk.offset + access_map_at(&l->walk.group[0], (int64_t)matrix));
 }
 
-/* A row of `count` elements as contiguous floats: in place if contiguous, otherwise in `to`. */
+/* Returns a row of `count` elements as contiguous floats: in place if it is contiguous, otherwise
+ * in `to`. */
 static const float *row(const struct attention_step *s, const struct attention_layout *l,
                         size_t base, size_t r, size_t count, float *to)
 {
@@ -131,7 +132,8 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
     }
 }
 
-/* Computes exp of a block's scores for keys first … first + count - 1; rescales earlier sums. */
+/* Computes exp of a block's scores for keys first … first + count - 1; and rescales earlier
+ * sums. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
                   size_t first, size_t count, const struct attention_scratch *t)
 {

@@ -1,7 +1,7 @@
 /* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
- * QLinearConcat has a table for each part with another scale. A ScaleShift may read the parts of an
- * image (pass_joins()), which is then never written as a whole. Its parts and result are bfloat16,
- * or any of float32 and 8-bit integers. */
+ * QLinearConcat has a table for each part whose scale differs. A ScaleShift may read the parts of
+ * an image (pass_joins()); then the whole image is never written. Parts and result are bfloat16, or
+ * any of float32 and 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +13,13 @@
 #include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
-#define ROWS  16 /* rows at a time: few enough for the cache, enough to be worth a call per part */
+#define ROWS  16   /* rows at a time: few enough for the cache, enough for a call per part */
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {
     uint32_t value;
     enum dtype dtype;
-    size_t run, first;    /* elements of a row, and their position in the whole's row */
+    size_t run, first;    /* elements of a part's row, and their position in the whole's row */
     const uint8_t *table; /* 256 numbers; NULL: elements do not change */
     unsigned char *data;  /* of this run */
 };
@@ -28,7 +28,7 @@ struct concat_step {
     struct step step;
     const struct simd_kernels *simd;
     uint32_t whole, scale_value, shift_value;
-    enum dtype dtype; /* of the whole, which is [rows, row] */
+    enum dtype dtype; /* dtype of the whole, which is [rows, row] */
     size_t rows, row, count;
     struct concat_part *parts;
     uint8_t (*tables)[256]; /* QLinearConcat: one per part */
@@ -131,7 +131,7 @@ static void concat_free(struct step *base)
 
 /* ---- compile ---- */
 
-/* Maps each byte of a part to one of the whole: dequantizes, divides, rounds half to even. */
+/* Maps each byte of a part to a byte of the whole: dequantizes, divides, rounds half to even. */
 static void fill_requantize_table(const struct scale_zero *from, const struct scale_zero *to,
                                   bool is_signed, uint8_t *table)
 {

@@ -24,7 +24,7 @@ static struct strided_layout image_layout(const struct value *value)
     return layout;
 }
 
-/* ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped if group > 1. */
+/* Describes ONNX's [M, C / group, K…] (row-major) as oneDNN's weights, grouped if group > 1. */
 static struct strided_layout weights_layout(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};
@@ -107,7 +107,8 @@ STEP_CREATE(lower_onednn_conv)
 const struct cpu_kernel cpu_onednn_conv = {{"dnnl_conv", {OP_CONV}, onednn_conv_claim},
                                            lower_onednn_conv};
 
-/* ONNX's [C, M / group, K…] as oneDNN's of a deconvolution, [group,] M / group, C / group, K…. */
+/* Describes ONNX's [C, M / group, K…] as weights of oneDNN's deconvolution, [group,] M / group, C /
+ * group, K…. */
 static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};

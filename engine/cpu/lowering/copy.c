@@ -11,11 +11,11 @@
 
 struct transpose_step {
     struct step step;
-    size_t size; /* of an element */
+    size_t size; /* bytes of an element */
     int rank;
-    size_t dims[ACCESS_MAP_PARTS], /* of the output */
-        steps[ACCESS_MAP_PARTS];   /* steps in x, in elements */
-    size_t offset;                 /* in x, elements */
+    size_t dims[ACCESS_MAP_PARTS], /* shape of the output */
+        steps[ACCESS_MAP_PARTS];   /* steps of the output's dims in x, in elements */
+    size_t offset;                 /* within x, in elements */
     size_t outer;                  /* product of all but the two innermost dims */
 };
 
@@ -79,7 +79,7 @@ STEP_RUN(transpose_run)
     return STATUS_OK;
 }
 
-/* The access map of x that a Transpose or strided copy represents. */
+/* Returns the access map of x that a Transpose or strided copy represents. */
 static enum status read_walk(const struct node *node, struct access_map *ret, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape;

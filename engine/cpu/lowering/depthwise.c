@@ -1,5 +1,5 @@
 /* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and stride 1 or 2, by
- * lensd's own kernel, in half to two thirds of oneDNN's time on Zen 4. */
+ * lensd's own kernel. It takes half to two thirds of oneDNN's time on Zen 4. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -19,7 +19,7 @@ struct depthwise_step {
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
-    float *partial; /* [thread][block][channel]: of the bands of one call */
+    float *partial; /* [thread][block][channel]: sums of one call's bands */
     size_t threads;
 };
 
@@ -103,7 +103,7 @@ STEP_RUN(depthwise_run)
     const size_t bands = s->images * s->groups * s->bands;
     const size_t cost = s->simd->depthwise_rows * d->out_width * d->kernel_height *
                         d->kernel_width * (s->blocks / s->groups);
-    if (s->sums) /* added up by thread, so that every pass gives the same result */
+    if (s->sums) /* fixed shares per thread, so that every pass gives the same result */
         parallel_even(threads, bands, cost, depthwise_bands, s);
     else
         parallel_for(threads, bands, cost, depthwise_bands, s);

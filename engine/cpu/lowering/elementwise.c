@@ -9,7 +9,7 @@
 
 #define PIECE 1024 /* floats widened at a time */
 
-#define ROWS 16 /* rows of an image that use one vector: they stay in the cache */
+#define ROWS 16 /* rows that use one vector, which stays in the cache */
 
 enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_ROWS };
 
@@ -20,7 +20,7 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator itself, or the activation after others */
     uint32_t a, b, y;           /* values */
     enum dtype dtype;
-    int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
+    int rank; /* the collapsed loops; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
     size_t rows, row; /* rows of `row` elements */
     const struct simd_kernels *simd;
@@ -89,7 +89,7 @@ static void elementwise_rows(void *context, size_t begin, size_t end)
         elementwise_row(s, row, 0, s->row);
 }
 
-/* Multiplies or adds one vector to rows: gates of squeeze-and-excite, biases. */
+/* Multiplies rows by a vector or adds it: gates of squeeze-and-excite, biases. */
 static void elementwise_vector(void *context, size_t begin, size_t end)
 {
     static const float ones[PIECE] = {[0 ... PIECE - 1] = 1}, zeros[PIECE];
@@ -194,7 +194,7 @@ static void collapse(struct elementwise_step *s, const struct shape *y, const st
         s->rows *= s->dims[d];
 }
 
-/* True for a contiguous operand of which each row is combined with the same vector. */
+/* True for a contiguous operand, each of whose rows is combined with the same vector. */
 static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, const size_t *vector)
 {
     const int last = s->rank - 1;
@@ -226,7 +226,7 @@ static void elementwise_choose_rows(struct elementwise_step *s)
     }
 }
 
-/* The kind plus 1; 0: another operator. */
+/* Returns the kind plus 1; 0 for other operators. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + BINARY_ADD, [OP_SUM] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB,
     [OP_MUL] = 1 + BINARY_MUL, [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX,
@@ -237,7 +237,7 @@ static bool dtype_fits(const struct value *value, enum dtype dtype)
     return value && value->dtype == dtype;
 }
 
-/* x to the power of 2, which is x times x. */
+/* True for x to the power of 2: it is computed as x times x. */
 static bool is_square(const struct node *node)
 {
     return node->op == OP_POW && is_f32_constant(node_input(node, 1)) &&

@@ -1,10 +1,10 @@
 /* Convolutions and fully connected layers as a matrix product, by lensd's own kernel
  * (kernels/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
  *
- * A pointwise convolution reads its source in place. So do pixels whose window lies inside the
- * image, if there are few weights: a row of taps is one run of numbers. Otherwise the rows of a
- * piece that fits in the second-level cache are gathered first, tap by tap. With a gate, a factor
- * per image and channel of the source, rows are copied. */
+ * A pointwise convolution reads its source in place. With few weights, so does a window inside the
+ * image: a row of taps is one run of numbers. Otherwise the rows of a piece that fits in the
+ * second-level cache are gathered first, tap by tap. With a gate, a factor per image and channel of
+ * the source, rows are copied. */
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
@@ -89,8 +89,8 @@ static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t fi
     g->c += rows * g->ldc;
 }
 
-/* Divides `count` results from `at` on along one axis: how many come before those whose taps are
- * all inside, and how many of the latter there are. */
+/* Divides `count` results from `at` on along one axis. Finds how many have all taps inside, and how
+ * many precede these. */
 static void divide_run(const struct window *w, int axis, int64_t at, int64_t count,
                        int64_t *ret_before, int64_t *ret_inside)
 {
@@ -105,7 +105,7 @@ static void divide_run(const struct window *w, int axis, int64_t at, int64_t cou
     *ret_inside = inside < 0 ? 0 : inside < left ? inside : left;
 }
 
-/* Computes `count` results of one row of the image; those at its edges are gathered. */
+/* Computes `count` results of one row of the image; gathers the taps of results at the edges. */
 static void dense_row(const struct dense_step *s, struct gemm *g, size_t first, size_t count,
                       float *gathered)
 {
@@ -214,11 +214,11 @@ STEP_RUN(dense_run)
 
 /* ---- compile ---- */
 
-/* Threads share the rows or the columns. Each thread reads all of the other operand, so that should
- * be the smaller one. If rows are copied first, columns are shared only if there are too few rows
- * for every thread. A piece's source and result stay in the second-level cache; if the weights do
- * not, a piece has as many rows as the weights should be read for (kernels/gemm.c). Each thread
- * gets several pieces of columns, so that idle threads can take some. */
+/* Threads share the rows or the columns. Each thread reads all of the other operand, so the other
+ * one should be smaller. If rows are copied first, columns are shared only if there are too few
+ * rows for every thread. A piece's source and result stay in the second-level cache. If the weights
+ * do not, a piece has enough rows for each time that the weights are read (kernels/gemm.c). Each
+ * thread gets several pieces of columns, so that idle threads can take some. */
 static void dense_divide(struct dense_step *s, size_t threads)
 {
     enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };
@@ -297,9 +297,9 @@ static enum status dense_pack(struct dense_step *s, const struct lowering *lower
                             &s->weights, err);
 }
 
-/* oneDNN's products are as quick, but its activations that need an exponential are slower, so that
- * lensd's kernel pays for those. Not where rows lie a multiple of 4096 bytes apart: they would
- * compete for the same few sets of the first-level cache. Measured on Zen 4. */
+/* oneDNN's products are as fast, but its activations with an exponential are slower, so lensd's
+ * kernel pays off for those. It does not if rows lie a multiple of 4096 bytes apart: they would
+ * compete for a few sets of the first-level cache. Measured on Zen 4. */
 static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
 {
 #define IS_EXPONENTIAL(name, is_exponential) [ACTIVATION_##name] = is_exponential,
@@ -343,7 +343,7 @@ static bool is_pointwise(const struct window *w)
     return pointwise;
 }
 
-/* Each row of results is a product of its own, which fetches the weights: they have to be few. */
+/* Each row of results is a separate product that fetches the weights, so they must be few. */
 static bool reads_in_place(const struct dense_step *s)
 {
     enum { NEAR = 64 * 1024, FEWEST = 14 };

@@ -1,9 +1,9 @@
 /* GroupNormalization and InstanceNormalization of channels-last images, and LRN; float32.
  *
  * Each image is read three times, with the pixels divided among the threads: for the sums of each
- * channel, which give the groups' means; for the squared differences, which give the variances; and
- * for the results, (x - mean) * factor + shift per channel. The mean is rounded. If it is much
- * larger than the deviation its error matters, so the mean difference is subtracted, too. */
+ * channel (they give the groups' means), for the squared differences (they give the variances), and
+ * for the results, (x - mean) * factor + shift per channel. The mean is rounded. Its error matters
+ * if it is much larger than the deviation, so the mean difference is subtracted, too. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -129,8 +129,8 @@ STEP_RUN(lrn_run)
 
 /* ---- compile ---- */
 
-/* Called before and after the layout pass, so the shape of x does not tell which dimension has the
- * channels; the parameters do. */
+/* Called before and after the layout pass, so the shape of x does not show which dimension has the
+ * channels. The parameters do. */
 KERNEL_CLAIM(groups_claim)
 {
     enum { WIDEST = 1024 };
@@ -183,7 +183,7 @@ STEP_CREATE(lower_groups)
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    /* short enough for sums in float32, which are added up in double; several per thread */
+    /* short enough for float32 sums, which are then added in double; several per thread */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     if (s->pieces < (size_t)lowering->backend->options.threads)
         s->pieces = (size_t)lowering->backend->options.threads;

@@ -25,7 +25,7 @@ static struct strided_layout operand_of(const struct value *value)
     return operand;
 }
 
-/* [a, b, c] as [a * b, c]. */
+/* Describes [a, b, c] as [a * b, c]. */
 static struct strided_layout flattened(const struct value *value)
 {
     const struct shape *shape = &value->shape;
@@ -101,7 +101,7 @@ STEP_CREATE(lower_onednn_matmul)
 const struct cpu_kernel cpu_onednn_matmul = {{"dnnl_matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},
                                              lower_onednn_matmul};
 
-/* A QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n]
+/* Lowers a QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n]
  * (QGemm's may be transposed), one scale per output column, int32 bias. */
 STEP_CREATE(lower_qmatmul)
 {

@@ -14,7 +14,7 @@ struct norm_step {
     enum dtype dtype;
     uint32_t x, y, scale, bias;
     bool has_scale, has_bias;
-    size_t bytes_per_thread;  /* of scratch: one float32 row */
+    size_t bytes_per_thread;  /* bytes of scratch: one float32 row */
     struct epilogue epilogue; /* of the stored result */
     bool is_signed;
     const void *x_data;

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* Is the result float32, or of 8 bits with a scale at `result` or in the epilogue? */
+/* True if the result is float32, or has 8 bits and a scale at `result` or in the epilogue. */
 static bool makes_result(const struct node *node, size_t result)
 {
     const struct value *y = node->outputs[0];
@@ -19,9 +19,9 @@ static bool makes_result(const struct node *node, size_t result)
 
 /* Reads constants, zero points and scales of a product with `channels` output channels; the
  * result's scale and zero point are inputs `result` and `result + 1`. Each channel's factor is
- * x_scale * w_scale / y_scale, rounded as in the reference kernel, so that ties agree. There is no
- * y_scale if the result is float32, or an activation comes before it. The caller frees *ret_scales
- * after creating the primitive. */
+ * x_scale * w_scale / y_scale, rounded as in the reference kernel, so that ties agree. It has no
+ * y_scale if the result is float32, or if an activation precedes rounding. The caller frees
+ * *ret_scales after creating the primitive. */
 static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
                                  size_t channels, struct product_desc *ret, float **ret_scales,
                                  struct error *err)

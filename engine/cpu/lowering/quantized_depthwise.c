@@ -13,7 +13,7 @@ struct qdepthwise_step {
     struct step step;
     const struct simd_kernels *simd;
     struct depthwise_8bit kernel;
-    size_t images, bands; /* bands: of kernel.rows rows of an image's result */
+    size_t images, bands; /* a band has kernel.rows rows of an image's result */
     int32_t *bias;
     float *scales;
 };
@@ -51,7 +51,7 @@ static void qdepthwise_free(struct step *base)
     free(s->scales);
 }
 
-/* Chooses the quads of rows per band, and the number of result rows that they cover. */
+/* Chooses the number of quads per band, and of the result rows that they cover. */
 static void qdepthwise_choose_rows(struct depthwise_8bit *d)
 {
     d->quads = (d->taps + 3) / 4;

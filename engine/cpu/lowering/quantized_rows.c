@@ -31,12 +31,12 @@ struct row_step {
     struct scale_zero from, from_b, to;
     float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
     uint8_t table[256];            /* Lookup */
-    bool by_channel;      /* Add, Mul: b has one number per channel, for each image or for all */
+    bool by_channel;      /* Add, Mul: b has one number per channel, per image or for all images */
     size_t count;         /* elements, for the elementwise kinds */
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
-    size_t thread_bytes; /* mean: the sums of an image */
+    size_t thread_bytes; /* of a mean: the sums of an image */
     const unsigned char *b_data;
 };
 
@@ -93,7 +93,7 @@ static void max_of(const struct row_step *s, const void *const *taps, size_t cou
 {
     if (count)
         s->simd->pool_max_8bit(taps, count, s->is_signed, y, s->channels);
-    else /* entirely in the padding: the lowest number */
+    else /* the window is entirely in the padding: use the lowest number */
         memset(y, s->is_signed ? 0x80 : 0, s->channels);
 }
 
@@ -274,7 +274,7 @@ static bool small_window(const struct node *node)
     return count == 2 && kernel[0] <= 16 && kernel[1] <= 16;
 }
 
-/* These set the kind and parameters. They return false if the kernels do not fit. */
+/* These functions set the kind and parameters. They return false if the kernels do not fit. */
 
 static bool read_quantize(const struct node *node, struct row_step *ret)
 {

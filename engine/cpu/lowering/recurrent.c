@@ -15,7 +15,8 @@
 #include "engine/base/size.h"
 #include "engine/op/recurrent.h"
 
-/* The epilogue's activation for a recurrent function; NONE: the reference kernel runs the node. */
+/* Returns the epilogue's activation for a recurrent function. For NONE the reference kernel runs
+ * the node. */
 static const enum activation activations[] = {
     [FUNCTION_SIGMOID] = ACTIVATION_SIGMOID,
     [FUNCTION_TANH] = ACTIVATION_TANH,
@@ -23,7 +24,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* like all functions that are not listed */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* this includes functions that are not listed */
 };
 
 struct recurrent_step {
@@ -107,7 +108,8 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
     simd->binary(BINARY_MUL, out, 1, spare, 1, h, n);
 }
 
-/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate a reset product. */
+/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate has a reset
+ * product. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {
@@ -177,7 +179,7 @@ static void unit_load(const struct recurrent_step *s, const struct recurrent_uni
     }
 }
 
-/* Computes GRU's gates z and r, and the state times r, for the third gate's product. */
+/* Computes GRU's gates z and r, then the state times r for the third gate's product. */
 static void unit_reset(const struct recurrent_step *s, const struct recurrent_unit *u,
                        const float *before)
 {

@@ -1,6 +1,6 @@
 /* Resize of channels-last images: float32 and bfloat16 in every mode except cropping, 8-bit
- * integers only in nearest mode. Rows of the image are blended into one row, then the pixels of
- * that row into the pixels of the result. */
+ * integers only in nearest mode. Blends rows of the image into one row, then that row's pixels into
+ * the result's pixels. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -163,7 +163,7 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
     return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 
-/* An 8-bit image, resized to nearest. */
+/* True for an 8-bit image that is resized in nearest mode. */
 static bool is_stored_image(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);

@@ -10,8 +10,8 @@
  *   - by points: the three stages one after the other over a round of tiles. A thread transforms
  *     some of the filters and at once multiplies all tiles with them. For many channels.
  *
- * Transformed filters are four times as large as the filters. To transform them in each run costs
- * less than to fetch them from memory, and the packed filters are those of the direct convolution
+ * Transformed filters are four times as large as the filters. Transforming them in each run costs
+ * less than fetching them from memory. The packed filters are those of the direct convolution
  * (gemm.c). Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
@@ -38,8 +38,8 @@ struct winograd_step {
     bool bf16;                             /* the images */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
-    size_t shared_bytes; /* scratch of all threads, before those of each: … */
-    size_t thread_bytes; /* … by points transformed filters, by tiles `v` and `m` of a block */
+    size_t shared_bytes; /* shared scratch, which precedes each thread's: … */
+    size_t thread_bytes; /* … transformed filters (by points), `v` and `m` of a block (by tiles) */
     /* of this run */
     float *filters;      /* by tiles: POINTS x panels x panel */
     float *v, *m;        /* by points: POINTS x block x channels */
@@ -133,7 +133,7 @@ static void winograd_multiply(const struct winograd_step *s, size_t point, const
     s->simd->gemm(&g, rows);
 }
 
-/* Filters are transformed by items: one panel, some rows of points. */
+/* The unit of work in transforming filters: one panel, some rows of points. */
 static size_t first_point(const struct winograd_step *s, size_t item)
 {
     return item / s->panels * s->rows * SIDE;
@@ -232,9 +232,9 @@ STEP_RUN(winograd_run)
 
 /* ---- compile ---- */
 
-/* True if it is faster than a direct convolution, whose rate doubles in bfloat16. Costs are counted
- * in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter.
- * Measured on Zen 4 and on a Xeon with AVX-512. */
+/* True if this is faster than a direct convolution. That one's rate doubles in bfloat16. Costs are
+ * counted in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter. Measured on Zen 4
+ * and on a Xeon with AVX-512. */
 static bool winograd_pays(const struct winograd_step *s)
 {
     enum { TRANSFORM = 250, FILTER = 288, BF16_RATE = 2 };
@@ -246,9 +246,9 @@ static bool winograd_pays(const struct winograd_step *s)
 }
 
 /* Divides the work of a run into pieces. A block's tiles stay in a second-level cache of 512 KiB or
- * more (NEAR); with FEW of them the filters would be read too often. A round's stay in a share of
- * the third-level cache (ROUND). If a round's sources pass V_NEAR, each row of points reads its own
- * only. */
+ * more (NEAR); with FEW of them the filters would be read too often. A round's tiles stay in a
+ * share of the third-level cache (ROUND). If a round's sources exceed V_NEAR, each row of points
+ * reads only its own. */
 static void winograd_divide(struct winograd_step *s, size_t threads)
 {
     enum { NEAR = 448 * 1024, FEW = 12, ROUND = 16 << 20, V_NEAR = 1 << 20 };

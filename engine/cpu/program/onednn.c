@@ -61,7 +61,7 @@ void onednn_close(struct onednn *onednn)
     free(onednn);
 }
 
-/* One thread at a time: another one would read 0 as the capacity and restore that. */
+/* One thread at a time: a second thread would read 0 as the capacity and restore it. */
 void onednn_drop_unused(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -85,7 +85,7 @@ bool onednn_pairs_saturate(void)
 }
 
 /* True if oneDNN's sums cannot saturate. If it adds pairs of u8 x i8 products in 16 bits, 255 * (a
- * + b) must fit. For i8 x i8 it halves the weights, so they never count as fitting. */
+ * + b) must fit. For i8 x i8 oneDNN halves the weights, so these never count as fitting. */
 bool onednn_sums_fit(const struct tensor *weights, enum dtype src)
 {
     enum { MOST = 64 };
@@ -230,7 +230,7 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 /* ---- attributes ---- */
 
-/* oneDNN's names; HardSigmoid is made of two. */
+/* oneDNN's names; HardSigmoid needs two of them. */
 static const dnnl_alg_kind_t eltwise_kinds[] = {[ACTIVATION_RELU] = dnnl_eltwise_relu,
                                                 [ACTIVATION_LEAKY_RELU] = dnnl_eltwise_relu,
                                                 [ACTIVATION_CLIP] = dnnl_eltwise_clip,
@@ -295,13 +295,13 @@ enum { ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_OTHERS, ARG_MOST = 8 };
 struct onednn_product {
     const struct onednn *onednn;
     dnnl_primitive_t primitive;
-    const_dnnl_primitive_desc_t desc; /* the primitive's */
+    const_dnnl_primitive_desc_t desc; /* borrowed from the primitive */
     struct packed_layout weights;
     dnnl_exec_arg_t args[ARG_MOST]; /* their memory is owned */
     int arg_count;
     dnnl_memory_t scratchpad; /* one of args; NULL: none is needed */
     struct quantized_args quantized;
-    struct own_product *own; /* lensd's kernel, used instead; then only weights.own is set */
+    struct own_product *own; /* lensd's kernel replaces oneDNN's; then only weights.own is set */
 };
 
 /* True if this implementation is correct for `desc`. If a window lies entirely in the padding and

@@ -1,4 +1,4 @@
-/* The reserve: blocks that are freed, one at a time, when an allocation of oneDNN fails.
+/* The reserve consists of blocks. One is freed when an allocation of oneDNN fails.
  *
  * oneDNN finds posix_memalign() and mmap() here instead of in libc, because the program comes first
  * in the dynamic linker's order. */
@@ -80,7 +80,7 @@ enum status onednn_reserve_fill(struct error *err)
                              "fewer models");
         }
         if (!atomic_compare_exchange_strong(&blocks[i], &none, block))
-            (void)munmap(block, BLOCK_BYTES); /* another thread was faster */
+            (void)munmap(block, BLOCK_BYTES); /* another thread has done it */
     }
     return STATUS_OK;
 }

@@ -2,9 +2,9 @@
  *
  * A product consists of parts: an image and a group of a convolution, or a batch of a matrix
  * product. Each part is a matrix product, rows x k times k x n. A row of a convolution is a window
- * of taps x channels, which is gathered into a thread's scratch memory. The window of a transposed
- * convolution has the input pixels that contribute to an output pixel, with zeros for taps without
- * one. Along each axis, tap k of result o lies at
+ * of taps x channels, gathered into a thread's scratch memory. The window of a transposed
+ * convolution has the input pixels that contribute to an output pixel, and zeros for taps without a
+ * pixel. Along each axis, tap k of result o lies at
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
@@ -26,7 +26,7 @@ struct product_call {
     const struct own_product *product;
     const unsigned char *src, *weights;
     unsigned char *dst, *scratch;
-    size_t packed_bytes; /* per matrix of `weights` */
+    size_t packed_bytes; /* bytes per matrix of `weights` */
 };
 
 /* ---- running: rows ---- */
@@ -66,7 +66,7 @@ static void gather_run(const struct own_product *p, const void *from, size_t cou
     }
 }
 
-/* The input pixel of tap k of result o along an axis; -1: none. */
+/* Returns the input pixel of tap k of result o along an axis, or -1. */
 static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t k)
 {
     const int64_t at = o * axis->result_step + k * axis->tap_step + axis->offset;
@@ -75,19 +75,20 @@ static int64_t tap_position(const struct product_axis *axis, int64_t o, int64_t 
     return at < 0 || at % axis->divisor || at / axis->divisor >= axis->in ? -1 : at / axis->divisor;
 }
 
-/* True if along an axis all taps of result o are inside. */
+/* True if all taps of result o are inside along an axis. */
 static bool is_inside(const struct product_axis *axis, int64_t o)
 {
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Elements from the source's beginning to the first tap of result o, whose taps are inside. */
+/* Returns the offset of result o's first tap in the source, in elements. All its taps are
+ * inside. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;
 }
 
-/* The position of a result in its part. */
+/* Returns the position of a result in its part. */
 struct product_position {
     int64_t z, y, x;
 };
@@ -110,7 +111,7 @@ static void position_next(const struct own_product *p, struct product_position *
 }
 
 /* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the weights.
- * `src`: the part's source. Returns whether all lie inside; others point at p->outside. */
+ * `src`: the part's source. Taps outside point at p->outside. Returns true if there are none. */
 static bool locate_taps(const struct own_product *p, const unsigned char *src,
                         struct product_position at, const unsigned char **ret, size_t step)
 {
@@ -146,7 +147,7 @@ static void gather_row(const struct own_product *p, const unsigned char *src,
     const size_t together = locate_taps(p, src, at, taps, 1) ? p->taps_together : 1;
     for (size_t t = 0; t < p->taps; t += together, to += together * tap_bytes)
         gather_run(p, taps[t], together * p->channels, to);
-    memset(to, 0, (size_t)(end - to)); /* numbers beyond k, whose weights are 0 */
+    memset(to, 0, (size_t)(end - to)); /* numbers after k, with weights of 0 */
 }
 
 /* ---- running: parts ---- */
@@ -228,7 +229,7 @@ static size_t locate_rows(const struct own_product *p, const struct product_bloc
     return b->rows;
 }
 
-/* The part of k that is multiplied at a time: taps, and bytes of each of their runs. */
+/* The part of k that is multiplied at a time: its taps, and the bytes of each tap's run. */
 struct product_depth {
     size_t taps, run;
 };
@@ -243,7 +244,7 @@ static struct product_depth depth_of(const struct own_product *p, size_t run)
     return (struct product_depth){run < ROW_BYTES ? ROW_BYTES / run : 1, run};
 }
 
-/* Finishes a tile whose first row of sums is `row`. `dst`: where row 0 goes. */
+/* Finishes a tile whose first row of sums is `row`. `dst` is the place of row 0. */
 static void finish_rows(const struct own_product *p, const struct tile_finish *f,
                         const struct tile *t, size_t row, size_t rows, unsigned char *dst)
 {
@@ -261,7 +262,7 @@ static void finish_rows(const struct own_product *p, const struct tile_finish *f
 }
 
 /* Multiplies all rows of the block by a panel, one stretch of k after another, and finishes each
- * tile after its last one. count: rows of sums. */
+ * tile after its last one. `count` is the number of rows of sums. */
 static void multiply_panel(const struct own_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
@@ -330,7 +331,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
         p->simd->tile_end();
 }
 
-/* The first row of chunk r. Only the last chunk has a partial tile. */
+/* Returns the first row of chunk r. Only the last chunk has a partial tile. */
 static size_t chunk_begin(const struct own_product *p, size_t r)
 {
     const size_t unit = are_narrow(&p->weights) ? p->unit_rows : 1;
@@ -449,7 +450,7 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
         axis->offset = desc->op == PRODUCT_CONV ? -desc->pad_begin[i] : desc->pad_begin[i];
         axis->divisor = desc->op == PRODUCT_CONV ? 1 : desc->stride[i];
     }
-    /* Images whose results lie side by side are one, so that its weights are read once. */
+    /* Joins images with adjacent results into one, so that weights are read once. */
     struct product_axis *z = &p->axis[0];
     if (spatial == 2 && dtype_size(desc->src.dtype) < 4 &&
         desc->dst.strides[0] == z[1].out * z[2].out * desc->dst.strides[3]) {
@@ -458,7 +459,8 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Finds the results whose windows are inside, and the offsets of taps. False: out of memory. */
+/* Finds the results whose windows are inside, and the offsets of taps. Returns false when out of
+ * memory. */
 static bool describe_taps(struct own_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
@@ -578,8 +580,8 @@ static void divide_work(struct own_product *p)
 }
 
 /* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
- * the weights are large, in the second-level cache, so that the weights are read less often. There
- * are EACH chunks per thread, of columns if there are fewer rows. */
+ * the weights are large, in the second-level cache, so that the weights are read less often. Makes
+ * EACH chunks per thread, of columns if there are too few rows. */
 static void divide_tiles(struct own_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
@@ -602,7 +604,7 @@ static void divide_tiles(struct own_product *p)
             p->row_chunks = p->row_chunks * more < units ? p->row_chunks * more : units;
     }
     const size_t chunk = (units + p->row_chunks - 1) / p->row_chunks, rows = chunk * unit;
-    const bool even = p->simd->tile_rows_are_even; /* then the sums of one tile are kept */
+    const bool even = p->simd->tile_rows_are_even; /* only the sums of one tile are kept then */
     const size_t sums = (even ? p->tile_rows : rows) * p->simd->tile_columns * sizeof(int32_t);
     const size_t groups = p->strips ? chunk * p->line_groups : rows;
     const size_t located = p->in_place ? (groups + 1) * p->taps : rows + p->taps;

@@ -1,14 +1,14 @@
 /* Lets AMX read the windows of a convolution in place, or in a copy of the source's lines. */
 #include "engine/cpu/program/own_compiled.h"
 
-/* Lines of the source that the windows of a line of the result span. */
+/* Returns how many lines of the source the windows of a line of the result span. */
 static int64_t window_lines(const struct product_axis *y)
 {
     return (y->kernel - 1) * y->tap_step + 1;
 }
 
-/* The line of the block's strip where the window of line `line` of the result begins. Lines of an
- * image overlap, those of different images do not. */
+/* Returns the line of the block's strip where the windows of the result's line `line` begin. Lines
+ * of one image overlap; lines of different images do not. */
 static int64_t strip_line(const struct own_product *p, int64_t first, int64_t line)
 {
     const struct product_axis *y = &p->axis[1];
@@ -43,7 +43,7 @@ static void copy_pixels(const struct own_product *p, const unsigned char *from, 
     }
 }
 
-/* Copies line `at` of image z, or makes one of padding. */
+/* Copies line `at` of image z, or makes a line of padding. */
 static void copy_line(const struct own_product *p, const unsigned char *src, int64_t z, int64_t at,
                       unsigned char *to)
 {
@@ -74,7 +74,7 @@ void own_strip_copy(const struct own_product *p, const struct product_block *b)
     }
 }
 
-/* Where the window of pixel x of a line of the result begins. */
+/* Returns where the window of pixel x of a line of the result begins. */
 static const unsigned char *strip_pixel(const struct own_product *p, const struct product_block *b,
                                         int64_t line, size_t x)
 {
@@ -116,8 +116,8 @@ size_t own_strip_bytes(const struct own_product *p, int64_t lines)
                       TENSOR_ALIGN);
 }
 
-/* True if AMX can read strips: the windows of an image with two axes, and what they span for a line
- * of the result fits in the second-level cache. Padding and dilation can be of any size. */
+/* True if AMX can read strips: images have two axes, and the windows of a line of the result fit in
+ * the second-level cache. Padding and dilation can be of any size. */
 static bool reads_strips(const struct own_product *p)
 {
     enum { MOST = 1 << 20 };

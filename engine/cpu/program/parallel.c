@@ -8,14 +8,15 @@
 
 enum {
     PARALLEL_CHUNKS = 6,   /* chunks per share */
-    PARALLEL_WORTH = 8192, /* less is not worth waking threads, which takes a few microseconds */
+    PARALLEL_WORTH = 8192, /* less work is not worth waking threads, which takes a few
+                            * microseconds */
     PARALLEL_CHUNK = 4096, /* smallest chunk: taking one costs up to a tenth of a microsecond */
 };
 
 _Thread_local bool parallel_is_even;
 
 struct parallel_loop {
-    size_t n, chunk, shares; /* shares 0: even */
+    size_t n, chunk, shares; /* shares is 0 for an even split */
     void (*body)(void *context, size_t begin, size_t end);
     void *context;
     struct parallel_share {

@@ -12,7 +12,7 @@
 #include "engine/cpu/program/program.h"
 #include "engine/tensor/tensor_file.h"
 
-/* Packed bytes that equal weights of one or more sessions share. */
+/* Packed bytes, shared by equal weights of one or more sessions. */
 struct packed_block {
     struct packed_block *next;
     uint64_t hash;
@@ -24,7 +24,7 @@ enum {
     BLOCK_LISTS = 256,
     LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
     MOST_COMPARED =
-        8 /* per hash, which skips bytes: a file may have many weights that only differ there */
+        8 /* per hash; it skips bytes, and a file may have many weights that differ only there */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
@@ -33,14 +33,14 @@ static struct packed_block
 struct weight {
     struct weight *next;
     struct tensor *constant;
-    uint64_t hash; /* of the contents */
+    uint64_t hash; /* hash of the contents */
     struct strided_layout given;
-    struct packed_layout *wanted; /* owned; NULL: as given, or … */
-    const char *layout;           /* … one of lensd's own; NULL */
+    struct packed_layout *wanted; /* owned layout; NULL: as given, or … */
+    const char *layout;           /* … one of lensd's own layouts; or NULL */
     size_t bytes;
     void *data; /* packed, or the constant's own bytes */
     bool owned;
-    struct packed_block *block; /* has `data`; NULL: it is not shared */
+    struct packed_block *block; /* owns `data`; NULL: it is not shared */
 };
 
 void strided_layout_row_major(struct strided_layout *layout)
@@ -94,8 +94,8 @@ static bool is_packed_alike(const struct weight *a, const struct weight *b)
            packed_layouts_equal(a->wanted, b->wanted);
 }
 
-/* The weight that holds `constant`, or another one with the same contents, in the layout `wanted`.
- * NULL if there is none; wanted->hash is then set. */
+/* Returns the weight in the layout `wanted` that holds `constant` or an equal constant. If there is
+ * none, returns NULL and sets wanted->hash. */
 static struct weight *weight_find(struct backend *backend, const struct tensor *constant,
                                   struct weight *wanted)
 {
@@ -152,8 +152,8 @@ static void block_take(struct backend *backend, struct weight *weight)
     weight->block = block;
 }
 
-/* Removes the weight from its block. Returns true if no other weight has the block; the caller then
- * frees the bytes. */
+/* Removes the weight from its block. Returns true if no other weight uses the block; the caller
+ * then frees the bytes. */
 static bool block_leave(const struct weight *weight)
 {
     struct packed_block *block = weight->block;
@@ -179,7 +179,7 @@ static void weight_release(struct backend *backend, const struct weight *weight)
         memory_uncharge(backend->options.memory, weight->bytes);
 }
 
-/* Releases the pages of a constant in a mapped file after reading it. */
+/* Releases the pages of a constant in a mapped file after it was read. */
 static void release_mapping(const struct tensor *constant)
 {
     struct mapping *mapping = tensor_mapping(constant);
