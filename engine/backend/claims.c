@@ -51,7 +51,7 @@ static int first_axis(const struct node *node)
     return first >= 0 && first < rank ? (int)first : -1;
 }
 
-/* The row of a Softmax is one dimension, that of a normalization all from the axis on. */
+/* A Softmax's row is one dimension; a normalization's row is all dimensions from the axis on. */
 size_t claim_row_length(const struct node *node)
 {
     const struct shape *shape = &node->inputs[0]->shape;

@@ -9,7 +9,7 @@
 /* A block of the arena: one or more values that share bytes (views, in-place chains). */
 struct block {
     size_t bytes, offset;
-    size_t first, last; /* node positions of its producer and its last reader */
+    size_t first, last; /* node positions of the first producer and the last reader */
     bool is_output;     /* contains an output, and lies after all blocks without one */
 };
 
@@ -84,8 +84,8 @@ static bool is_view(const struct node *node)
     return info && info->traits & OP_VIEW && !node_output(node, 1);
 }
 
-/* The operand whose block output 0 may overwrite, or NULL. The node must be the last reader of all
- * its views, and it must be large enough. */
+/* Returns the operand whose block output 0 may overwrite, or NULL. The node must be the last reader
+ * of all views of the operand, and the block must be large enough. */
 static const struct value *overwritten(const struct planner *p, const struct node *node, size_t n)
 {
     struct kernel_caps caps;
@@ -141,7 +141,7 @@ static void propagate_view_reads(struct planner *p)
     }
 }
 
-/* The only reader of an input of a Concat. */
+/* Returns the only reader of an input of a Concat. */
 static const struct node *reader_of(const struct planner *p, const struct value *value)
 {
     return p->graph->nodes[p->last_read[value->index]];
@@ -175,7 +175,7 @@ static enum status make_blocks(struct planner *p, struct plan *plan, struct erro
                 continue;
             }
             plan->places[value->index].kind = PLACE_ARENA;
-            if (p->block_of[value->index] != NO_BLOCK) /* its parts made it */
+            if (p->block_of[value->index] != NO_BLOCK) /* the Concat's inputs made the block */
                 continue;
             const struct value *from = o == 0 ? overwritten(p, node, n) : NULL;
             if (from) {
@@ -199,8 +199,8 @@ static int larger_first(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Greedy by size: the largest block first, each at the lowest offset where it overlaps no block
- * that lives at the same time. Outputs come last. */
+/* Greedy by size: places the largest block first, each at the lowest offset without overlap with
+ * blocks that live at the same time. Outputs come last. */
 static enum status place_blocks(struct planner *p, bool outputs_last, struct plan *plan,
                                 struct error *err)
 {
@@ -300,7 +300,7 @@ bool plan_shares_bytes(const struct plan *plan, const struct node *node)
     if (!is_view(node))
         return false;
     if (!node->outputs[0])
-        return true; /* nobody reads it */
+        return true; /* no node reads it */
     const struct place *from = &plan->places[node->inputs[0]->index];
     const struct place *to = &plan->places[node->outputs[0]->index];
     return from->kind == to->kind && from->input == to->input && from->offset == to->offset;

@@ -37,7 +37,7 @@ struct tuning {
     struct graph_hash key;
     enum tuning_kind kind;
     char *text;
-    uint64_t change; /* number of the table's change that set it; 0: read from the file */
+    uint64_t change; /* number of the change that set it; 0: read from the file */
 };
 
 static struct {
@@ -46,7 +46,7 @@ static struct {
     size_t count, capacity;
     uint64_t changes; /* number of texts that this process has set */
     uint64_t written; /* number of the last change that is in the file */
-    char *folder;     /* of tuning_save(); NULL: none */
+    char *folder;     /* error of tuning_save(); NULL: none */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash *key)
@@ -173,7 +173,7 @@ char *tuning_folder(const char *option)
         n = asprintf(&folder, "%s", option);
     else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* may be a typo */
+    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* the value may be a typo */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }
@@ -324,8 +324,8 @@ bool tuning_make_folder(const char *folder)
     return made;
 }
 
-/* Returns a descriptor that holds the lock until it is closed; -1: without a lock. The holder only
- * writes one file, so a holder that was stopped is not waited for. */
+/* Returns a descriptor that holds the lock until it is closed; -1: without a lock. A holder writes
+ * only one file, so this does not wait for a stopped one. */
 static int lock_folder(const char *folder)
 {
     enum { TRIES = 500 };
@@ -343,7 +343,8 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* The file's contents, malloc'ed; NULL when out of memory. *ret_change: its newest change. */
+/* Returns the file's contents, malloc'ed; NULL when out of memory. *ret_change: the newest change
+ * in it. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];
@@ -438,8 +439,8 @@ void tuning_save(void)
     free(folder);
 }
 
-/* Makes and removes a folder in it, because access() says yes to root even in /proc.
- * Returns 0 or errno. */
+/* Makes and removes a folder there, because access() grants root everything, even in /proc. Returns
+ * 0 or errno. */
 static int try_to_make(const char *folder)
 {
     char *probe = NULL;

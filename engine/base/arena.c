@@ -1,4 +1,5 @@
-/* Arenas: a list of zeroed chunks that allocations are cut from and that are freed together. */
+/* Arenas: a list of zeroed chunks. Allocations take parts of chunks; all chunks are freed
+ * together. */
 #include "engine/base/arena.h"
 
 #include <stdlib.h>

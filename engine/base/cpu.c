@@ -268,7 +268,7 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-/* ulimit -v limits the address space; the first number in /proc/self/statm is the used part. */
+/* ulimit -v limits the address space. The first number in /proc/self/statm is its used part. */
 static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
     struct rlimit limit;
@@ -297,7 +297,7 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
-    struct sysinfo info; /* if /proc is missing; it does not count caches as free */
+    struct sysinfo info; /* fallback without /proc; it does not count caches as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

@@ -180,7 +180,7 @@ static int open_beneath(int folder, const char *name)
 }
 
 /* In Hugging Face's cache the files of MODEL/snapshots/REVISION are links to MODEL/blobs. Returns
- * -1 if the folder is not such a revision, or the link leads out of MODEL. */
+ * -1 if the folder is not such a revision, or if the link leads out of MODEL. */
 static int open_in_revision(int folder, const char *name)
 {
     char path[PATH_MAX], target[PATH_MAX];

@@ -4,9 +4,9 @@
  * member, `left` counts members that are still at work, and `phase` counts barriers. A thread marks
  * the word before it sleeps, so that no system call is made for a spinning thread.
  *
- * How long to spin: between the steps of a pass waits are short, and a spin that sees the end of a
- * wait saves a wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise
- * the awaited thread may need this very core, and spins fail repeatedly. So every thread keeps a
+ * How long to spin: between the steps of a pass waits are short, and a successful spin saves a
+ * wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise the awaited
+ * thread may need the spinning thread's core, and spins fail repeatedly. So every thread keeps a
  * score of its recent spins. Below one half it sleeps at once, except for a rare trial spin. */
 #include "engine/base/forkjoin.h"
 
@@ -26,14 +26,14 @@
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 
-#define CACHE_LINES 128 /* lines are fetched in pairs */
+#define CACHE_LINES 128 /* cache lines are fetched in pairs */
 #define MOST        1024
 
 #define SPIN_NS    100000
 #define PAUSES     8   /* between reads of the clock */
-#define SCORE_FULL 256 /* all recent spins succeeded */
+#define SCORE_FULL 256 /* score if all recent spins succeeded */
 #define SCORE_RATE 16  /* weight of a spin: one sixteenth */
-#define TRY_EVERY  16  /* waits between trial spins when spins fail */
+#define TRY_EVERY  16  /* waits between trial spins while spins fail */
 
 /* WORK: the member has not started its region, which can be taken back; BUSY: it has started. */
 enum { GO_IDLE, GO_WORK, GO_BUSY, GO_ASLEEP, GO_END };
@@ -56,10 +56,10 @@ struct member {
 struct team {
     alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except the first */
     alignas(CACHE_LINES) _Atomic uint32_t phase;
-    _Atomic uint32_t arrived; /* at the barrier */
+    _Atomic uint32_t arrived; /* members at the barrier */
     void (*body)(void *context);
     void *context;
-    int active; /* members of this region */
+    int active; /* number of members of this region */
     struct patience patience;
     struct member *members[MOST - 1]; /* except the first; `count` of them exist */
     int count;
@@ -145,11 +145,11 @@ static void *member_main(void *argument)
     while (wait_for_go(member) != GO_END) {
         uint32_t work = GO_WORK;
         if (!atomic_compare_exchange_strong(&member->go, &work, GO_BUSY))
-            continue; /* taken back */
+            continue; /* the region is taken back */
         inside = team;
         team->body(team->context);
         inside = NULL;
-        /* Set this before `left`, because the next region may start as soon as `left` changes. */
+        /* Set `go` before `left`, because the next region may start as soon as `left` changes. */
         atomic_store(&member->go, GO_IDLE);
         if (atomic_fetch_sub(&team->left, 1) == (LEFT_ASLEEP | 1))
             futex_wake(&team->left, 1);
@@ -195,7 +195,7 @@ static bool add_member(struct team *team)
         (struct member){.number = team->count + 1, .team = team, .patience.score = SCORE_FULL};
     sigset_t all, before; /* other threads handle signals */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
+    sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int cause = pthread_create(&member->handle, NULL, member_main, member);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -241,7 +241,7 @@ static void wait_for_all(struct team *team)
     }
 }
 
-/* Members that have not started never start: the others have done their part. */
+/* Members that have not started never start: the others have done their share. */
 static void take_back(struct team *team, int others)
 {
     uint32_t never_began = 0;
@@ -257,7 +257,7 @@ static void run(int threads, bool shares, void (*body)(void *context), void *con
 {
     int others = gather(threads - 1);
     if (others == 0) {
-        static struct team alone = {.active = 1}; /* nobody writes to it */
+        static struct team alone = {.active = 1}; /* no thread writes to it */
         struct team *before = inside;
         int number = own_number;
         inside = &alone;

@@ -24,7 +24,7 @@ struct guard {
 
 /* The state of a file when it was mapped; shared by all its mappings, which may be thousands. */
 struct source {
-    int fd; /* its own */
+    int fd; /* the source's own descriptor */
     struct stat opened;
     size_t users;
     struct source *next;
@@ -42,7 +42,7 @@ struct mapping {
 };
 
 static struct guard guards[MOST_MAPPINGS];
-static struct source *sources; /* with their `users`, guarded by sources_lock */
+static struct source *sources; /* guarded, with their `users`, by sources_lock */
 static pthread_mutex_t sources_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 static size_t page_size;
@@ -101,7 +101,7 @@ static bool is_unchanged(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Returns NULL without memory or a descriptor. */
+/* Returns NULL if memory or descriptors run out. */
 static struct source *take_source(int fd)
 {
     struct stat now;

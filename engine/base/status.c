@@ -31,7 +31,7 @@ int status_http(enum status status)
     return 500;
 }
 
-static const char mark[] = "…"; /* of a cut */
+static const char mark[] = "…"; /* marks a cut */
 
 /* Names from model files and headers occur in these texts. Control characters must not reach a
  * terminal, a log line or JSON, and a cut must not split a UTF-8 character. */
@@ -49,7 +49,7 @@ static void tidy(char *text, size_t size, int wanted)
     memcpy(text + end, mark, sizeof mark);
 }
 
-#undef error_set /* the analyzer's */
+#undef error_set /* a macro for the analyzer */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
 {
     if (!err)

@@ -12,7 +12,8 @@ struct thread_beginning {
     char name[16];
 };
 
-/* A thread sets its own name: another's is a file in /proc, closed to a confined process. */
+/* A thread sets its own name. Another thread's name is a file in /proc, which a confined process
+ * may not open. */
 static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;
@@ -28,10 +29,10 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
         return false;
     *beginning = (struct thread_beginning){.run = run, .argument = argument};
     snprintf(beginning->name, sizeof beginning->name, "%.15s", name);
-    /* A new thread inherits the mask; so do the threads of its team. */
+    /* A new thread inherits the mask, and so do the threads of its team. */
     sigset_t all, before;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* a fault in a mapped file is handled where it happens */
+    sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const bool started = pthread_create(ret, NULL, run_named, beginning) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -1,5 +1,5 @@
-/* Two multiply-and-fold lanes over 8-byte words: as fast as memory can read the weights, with 128
- * bits, enough to avoid accidental collisions. Not cryptographic: for cache keys only. */
+/* Two multiply-and-fold lanes over 8-byte words: as fast as memory delivers the weights. 128 bits
+ * avoid accidental collisions. Not cryptographic: for cache keys only. */
 #include <string.h>
 
 #include "engine/graph/graph.h"
@@ -46,7 +46,7 @@ static void hash_tensor(struct graph_hash *hash, const struct tensor *tensor)
         mix_word(hash, (uint64_t)tensor->shape.dims[i]);
     graph_hash_bytes(hash, tensor->data, tensor->bytes);
     struct mapping *mapping = tensor_mapping(tensor);
-    if (mapping) /* the pages were read and can be released */
+    if (mapping) /* releases the pages that were read */
         mapping_let_go(mapping);
 }
 

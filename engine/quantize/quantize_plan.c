@@ -56,7 +56,7 @@ static bool has_one_activation(const struct node *node)
     return activation != NULL;
 }
 
-/* True if each result depends on one number of one activation. */
+/* True if each result depends on only one number of one activation. */
 static bool is_unary(const struct node *node)
 {
     return op_has(node->op, OP_UNARY | OP_BROADCAST) && !op_has(node->op, OP_PREDICATE) &&
@@ -118,7 +118,7 @@ const struct value *quantize_before_clamp(const struct quantize_plan *plan,
     return value;
 }
 
-/* The tensor at the beginning of a chain of elementwise operators. */
+/* Returns the tensor at the beginning of a chain of elementwise operators. */
 static const struct value *root_of(const struct quantize_plan *plan, const struct value *value)
 {
     enum { MOST = 64 };
@@ -165,7 +165,7 @@ static bool can_store(const struct quantize_plan *plan, const struct value *valu
 
 /* ---- the passes ---- */
 
-/* True if inputs of the node are part of the answer when its output is. */
+/* True if the node's inputs are part of the answer whenever its output is. */
 static bool passes_answers(const struct quantize_plan *plan, size_t n)
 {
     return !op_has(plan->graph->nodes[n]->op, OP_PRODUCT | OP_NORMALIZATION) &&
@@ -190,7 +190,7 @@ static void find_answers(struct quantize_plan *plan)
     }
 }
 
-/* The Relu or Clip after a Conv. */
+/* Returns the Relu or Clip after a Conv. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {

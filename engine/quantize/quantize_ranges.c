@@ -115,8 +115,8 @@ struct limits {
     double low, high;
 };
 
-/* The sum of squared errors: step^2 / 12 for a number within the limits, its squared distance for
- * one outside; numbers near zero add nothing. `bins` divide `whole` evenly. */
+/* Returns the sum of squared errors: step^2 / 12 for a number within the limits, the squared
+ * distance for a number outside. Numbers near zero add nothing. `bins` divide `whole` evenly. */
 static double square_error(const uint64_t *bins, struct limits whole, struct limits limits)
 {
     const double step = (limits.high - limits.low) / STEPS, inside = step * step / 12;
@@ -161,7 +161,7 @@ struct number_scale range_scale(const struct number_range *range, bool is_whole)
     struct limits limits = {(double)low, (double)high};
     if (range->bins && !is_whole)
         limits = search_limits(range->bins, limits);
-    limits.low = fmin(limits.low, 0); /* zero, which pads images, must be exact */
+    limits.low = fmin(limits.low, 0); /* zero must be exact, because it pads images */
     limits.high = fmax(limits.high, 0);
     double scale = (limits.high - limits.low) / STEPS;
     scale = scale > 1e-30 ? scale : 1; /* all numbers are zero */

@@ -9,7 +9,7 @@
 #include "engine/base/size.h"
 #include "engine/passes/edit.h"
 
-/* An int32 bias may use half of the range; the sums of the product need the rest. */
+/* An int32 bias may use half of the range, because the product's sums need the rest. */
 #define BIAS_MOST ((double)(INT32_MAX / 2))
 
 struct rewrite {
@@ -106,11 +106,12 @@ static struct channels channels_of(const struct node *layer, const struct tensor
 }
 
 /* Limit for a bias in units of both scales: ONNX Runtime 1.32 converts float32 biases to int32, and
- * larger ones overflow. The rest up to BIAS_MOST is for methods that give the input a smaller scale
- * than its whole range. */
+ * larger ones overflow. The margin up to BIAS_MOST is for methods that give the input a smaller
+ * scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
-/* The largest weight of a channel is stored as `most`, or as less if its bias is far larger. */
+/* The largest weight of a channel is stored as `most`, or as a smaller number if the bias is far
+ * larger. */
 static void choose_scales(const float *weights, struct channels c, const float *bias,
                           float input_scale, float most, float *scales)
 {
@@ -119,14 +120,14 @@ static void choose_scales(const float *weights, struct channels c, const float *
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / most);
     for (size_t m = 0; m < c.count; m++) {
-        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* the bias alone counts */
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* only the bias counts */
         const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
         scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
     }
 }
 
 /* Rounds the `count` weights of channel m. Returns the sum of each weight's change times the mean
- * of its inputs: input i / positions of `means`, or 0 without. */
+ * of its inputs: input i / positions of `means`; 0 without `means`. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {

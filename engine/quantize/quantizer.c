@@ -34,14 +34,15 @@ bool quantizer_is_quantized(const struct graph *graph)
 
 /* ---- preparing ---- */
 
-/* Passes may replace an output by what an Identity copied: names and types are the file's. */
+/* Passes may replace an output by the input of an Identity, so this restores the file's names and
+ * types. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};
     for (size_t i = 0; i < graph->output_count && edit.status == STATUS_OK; i++) {
         const struct value *declared = from->outputs[i];
         struct value *value = graph->outputs[i];
-        /* Constants have the shape of their tensors, which passes take as known. */
+        /* Passes rely on constants' shapes, so a constant has the shape of its tensor. */
         const struct tensor *constant = value->known;
         bool is_shared = constant || !value->producer;
         for (size_t k = 0; k < i; k++)
@@ -216,7 +217,7 @@ struct observed_part {
     size_t count;
     struct session *session;
     const struct tensor **outputs;
-    double begin, share; /* of the progress */
+    double begin, share; /* position and range of the progress */
 };
 
 static enum status run_images(const struct observed_part *part,
@@ -243,7 +244,7 @@ static enum status run_images(const struct observed_part *part,
     return STATUS_OK;
 }
 
-/* The channel dimension of value v: 1 for images, the last for inputs of products. */
+/* Returns the channel dimension of value v: 1 for images, the last one for inputs of products. */
 static int channel_axis(const struct quantizer *q, size_t v)
 {
     const int rank = q->shapes[v].rank;
@@ -361,8 +362,8 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
     return status;
 }
 
-/* Sets the declared opset: that of the newest node, and at least 13, which supports a scale per
- * channel. Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
+/* Sets the declared opset to that of the newest node, but at least to 13, for a scale per channel.
+ * Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
 static void raise_opset(struct graph *graph)
 {
     graph->opset = graph->opset < 13 ? 13 : graph->opset;
@@ -415,8 +416,8 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
 
 /* ---- making ---- */
 
-/* Gives the result of a move the scale of its input, and an input that only a Concat reads the
- * scale of the Concat's result: the numbers are then copied. */
+/* Gives a move's result the scale of its input. Gives an input that only a Concat reads the scale
+ * of the Concat's result. The numbers are then copied. */
 static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
     const struct graph *graph = plan->graph;

@@ -15,7 +15,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct cuda_module *loaded;
 static char why_not[256];
 
-/* Loads `path`. Returns false if there is none, or, with why_not set, if it is unusable. */
+/* Loads `path`. Returns false if there is no such file, or, with why_not set, if it is unusable. */
 static bool try_path(const char *path)
 {
     if (access(path, F_OK) != 0)
@@ -40,7 +40,7 @@ static bool try_path(const char *path)
     return true;
 }
 
-/* The folder of the program, or "". */
+/* Returns the folder of the program, or "". */
 static void program_folder(char folder[static PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
@@ -64,7 +64,7 @@ static void load_module(void)
                      chosen);
         return;
     }
-    /* Without a driver the module is of no use, and cuBLASLt is half a gigabyte. */
+    /* Without a driver the module is useless, and cuBLASLt would take half a gigabyte. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!driver) {
         snprintf(why_not, sizeof why_not, "no NVIDIA driver is installed");

@@ -19,7 +19,7 @@ static void describe_cpu(struct device_info *ret)
     cpu_memory(&ret->total_bytes, &ret->free_bytes);
     ret->cores = ret->threads = cpu_available_cores();
     cpu_instructions(features, ret->isa, sizeof ret->isa);
-    ret->bf16 = features->fast_bf16; /* float16 has no kernels here */
+    ret->bf16 = features->fast_bf16; /* the CPU has no float16 kernels */
     ret->int8 =
         features->avx512_vnni || features->avx_vnni || features->amx_int8 || features->neon_dot;
 }
@@ -140,7 +140,7 @@ static enum status parse_one(const char *word, const struct device_info *devices
                      word, reason, have);
 }
 
-/* True if `auto` can use a GPU that looks usable; it opens the GPU as a test. */
+/* True if `auto` can use a GPU that looks usable. Opens the GPU as a test. */
 static bool can_be_opened(struct device_info *gpu)
 {
     const struct cuda_module *module = cuda_module(NULL);

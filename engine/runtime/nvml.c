@@ -1,5 +1,5 @@
-/* Declares the few functions and types of nvml.h that lensd uses: that header comes with the
- * toolkit, which building lensd does not need. Source: NVML API reference, versioned symbols. */
+/* Declares the few functions and types of nvml.h that lensd uses, because lensd builds without the
+ * toolkit that has the header. Source: NVML API reference, versioned symbols. */
 #include "engine/runtime/nvml.h"
 
 #include <dlfcn.h>

@@ -23,7 +23,7 @@ void compiled_done(struct session *session, struct compiled_size *c)
     free(c->tensors);
     free(c->tail_inputs);
     free(c->tail_outputs);
-    graph_free(c->graph); /* its arena contains output_of */
+    graph_free(c->graph); /* the program's arena contains output_of */
     *c = (struct compiled_size){0};
 }
 
@@ -125,8 +125,8 @@ const struct value *compiled_output(const struct compiled_size *c, size_t i)
                                 : c->tail->outputs[-1 - c->output_of[i]];
 }
 
-/* OK if the first dimension of every output is the batch size, and 1 for one image. So a dimension
- * that has the same size by chance does not count. */
+/* Returns OK if the first dimension of every output is the batch size, and 1 for one image. So a
+ * dimension with that size by chance does not count. */
 static enum status outputs_follow_batch(const struct session *session, const struct graph *graph,
                                         int size, struct error *err)
 {
@@ -152,7 +152,8 @@ static enum status open_tail_backend(struct session *session, struct error *err)
                                       .precision = PRECISION_FP32,
                                       .threads = session->options.threads,
                                       .poison = session->options.poison,
-                                      .no_kernel_tuning = true, /* it compiles while it runs */
+                                      .no_kernel_tuning = true, /* the interpreter compiles while it
+                                                                 * runs */
                                       .is_stopped = session_is_stopped,
                                       .context = session};
     if (session->tail_backend || !session->ops->run_node)
@@ -236,8 +237,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     return STATUS_OK;
 }
 
-/* Makes the image input [N, H, W, C] float32 whatever the file declares, by a Transpose (which the
- * layout pass removes) and a Cast after a new input. */
+/* Adds a new image input, [N, H, W, C] float32, whatever the file declares. A Transpose (removed by
+ * the layout pass) and a Cast follow it. */
 enum status session_feed_channels_last(struct session *session, struct error *err)
 {
     struct graph *graph = session->base;
@@ -267,7 +268,7 @@ enum status session_feed_channels_last(struct session *session, struct error *er
                          "while creating a session", err));
     }
     session->image_is_integer = !dtype_is_float(dtype);
-    /* float16 is computed in float32 if possible: the Cast is then dropped */
+    /* float16 is computed in float32 if possible; then the Cast is dropped */
     if (dtype != DTYPE_F32) {
         current = edit_insert_cast(&edit, at, "input type", current, dtype);
         TRY(check_memory(current, "while creating a session", err));

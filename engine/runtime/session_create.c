@@ -3,7 +3,8 @@
  *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
  *                                                └─▶ data-dependent tail, run by the interpreter
  *
- * session_create() makes everything on the loader's thread; then one lane's owns the session. */
+ * session_create() makes everything on the loader's thread. Then a lane's thread owns the
+ * session. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,7 +111,7 @@ static enum status compile_all(struct session *session, struct error *err)
         fixed = (int)batch;
     }
     if (fixed > 1) {
-        sizes[count++] = fixed; /* the file runs this size and no other */
+        sizes[count++] = fixed; /* the file allows only this size */
     } else if (session->options.batches[0] > 0) {
         for (; count < SESSION_MAX_BATCHES && session->options.batches[count] > 0; count++)
             sizes[count] = session->options.batches[count];
@@ -220,8 +221,8 @@ void session_release_pages(struct session *session)
         session->ops->release_pages(session->backend);
 }
 
-/* Allocates the planned memory on the device. If it is no longer free, the largest size is dropped,
- * and so on, unless the user requires it. */
+/* Allocates the planned memory on the device. If it is no longer free, drops the largest sizes, one
+ * after another, unless the user requires them. */
 static enum status reserve(struct session *session, struct error *err)
 {
     session->compiling.is_over = true;
@@ -277,7 +278,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     graph_free(session->base);
-    graph_free(session->single); /* the file runs no single images */
+    graph_free(session->single); /* the file does not allow single images */
     session->base = session->single = NULL;
     TRY(session_settle_weights(graph, err));
     describe_weights(session);
@@ -286,7 +287,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     if (!session->options.trial)
         TRY(finish(session, err));
     progress(session, PHASE_MEASURE, 1);
-    session->options.on_progress = NULL; /* its context belongs to the caller, too */
+    session->options.on_progress = NULL; /* the context belongs to the caller, too */
     session->options.pixels = NULL;      /* the caller's */
     return STATUS_OK;
 }
@@ -362,7 +363,7 @@ static enum status refuse_int8(const struct graph *graph, struct error *err)
 }
 
 /* A run's share of the machine's memory. Clients' values can determine the shapes of data-dependent
- * parts, and models, bodies and photos need memory, too: one request must leave room for others. */
+ * parts. Models, bodies and photos need memory, too, so one request must leave room for others. */
 #define RUN_SHARE 8
 
 static void session_limit_runs(struct session *session, const struct session_options *options)

@@ -76,7 +76,7 @@ struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* runs made so far, and in all rounds */
+    int runs, most;      /* runs made so far, and total of all rounds */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
@@ -98,8 +98,8 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     if (options->on_progress)
         options->on_progress(options->progress_context, PHASE_MEASURE,
                              PROGRESS_ROWS + (1 - PROGRESS_ROWS) * ++m->runs / m->most);
-    /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. That says
-     * nothing about the model: this size cannot be measured. */
+    /* Synthetic contents may be wrong for an input that holds axes, indices or sizes. Then this
+     * size cannot be measured, but the model may be fine. */
     const bool is_only_image = session->input_count == 1 && options->image_input == 0;
     if (!is_only_image &&
         (status == STATUS_SHAPE || status == STATUS_MODEL || status == STATUS_INVALID))
@@ -111,9 +111,9 @@ static enum status measure_run(void *context, size_t i, struct autotune_run *ret
     return STATUS_OK;
 }
 
-/* How many sizes to measure if the smallest takes `first_ms`. On a CPU a batch of a slow model
- * takes about as long as its images one by one. The scheduler estimates the other sizes and learns
- * from requests. */
+/* Returns the number of sizes to measure if the smallest takes `first_ms`. On a CPU a batch of a
+ * slow model takes about as long as its images one by one. The scheduler estimates the other sizes
+ * and learns from requests. */
 static size_t count_to_measure(const struct session *session, double first_ms)
 {
     const int smallest = session->compiled[0].size;

@@ -33,7 +33,7 @@ static size_t times(size_t a, size_t b)
     return size_mul(a, b, &product) ? product : SIZE_MAX;
 }
 
-/* Bytes of the input batches that the caller keeps. */
+/* Returns the bytes of the input batches that the caller keeps. */
 static size_t input_bytes(const struct session *session, const struct compiled_size *c)
 {
     const struct session_options *options = &session->options;
@@ -78,8 +78,8 @@ void session_begin_memory(struct session *session)
     session->base->budget = &session->memory;
 }
 
-/* Bytes of the constants that nodes read, each counted once; `packed`: only those that are packed.
- * Tables of Gather are read in place. */
+/* Returns the bytes of the constants that nodes read, each counted once; `packed`: only packed
+ * ones. Tables of Gather are read in place. */
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
                                   struct error *err)
 {

@@ -45,7 +45,7 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
     return STATUS_OK;
 }
 
-/* True if the image input can be bytes: float32 with as many channels as the pixels. */
+/* True if the image input can be bytes: it is float32 and has as many channels as the pixels. */
 static bool can_take_pixels(const struct session *session)
 {
     const struct session_options *options = &session->options;

@@ -91,7 +91,7 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
                              "dimension %d of shape %s is %lld, expected 0 or more", i,
                              shape_text(shape, text), (long long)shape->dims[i]);
         size_t dim = (size_t)shape->dims[i];
-        count *= dim; /* cannot overflow: ignoring_zeros, never smaller, is checked */
+        count *= dim; /* cannot overflow: ignoring_zeros is never smaller, and was checked */
         if (!size_mul(ignoring_zeros, dim ? dim : 1, &ignoring_zeros) ||
             ignoring_zeros > (size_t)INT64_MAX)
             return error_set(err, STATUS_SHAPE, "shape %s is too large to address",
@@ -139,7 +139,7 @@ static bool fits(size_t used, size_t bytes, size_t limit)
     return !limit || (size_add(used, bytes, &sum) && sum <= limit);
 }
 
-/* `full` is the budget, or a whole above it, that has no room. */
+/* `full` is the budget that has no room: `budget` or one above it. */
 static enum status refuse(const struct memory_budget *budget, const struct memory_budget *full,
                           size_t bytes, struct error *err)
 {
@@ -250,7 +250,7 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
     return STATUS_OK;
 }
 
-/* A view of `bytes` bytes of base's from `offset` on. */
+/* Returns a view of `bytes` bytes of `base` from `offset` on. */
 static enum status view_bytes(struct tensor *base, size_t offset, const struct shape *shape,
                               size_t bytes, struct tensor **ret, struct error *err)
 {
