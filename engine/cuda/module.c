@@ -15,7 +15,7 @@ extern const struct backend_ops backend_cuda;
 /* Compute capabilities with machine code in the build, and with PTX (90: 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
-/* Asks only devices with a context, because making a context takes hundreds of MiB. */
+/* Asks only devices with a context, because a context takes hundreds of MiB. */
 static void ask_memory(int index, struct device_info *ret)
 {
     size_t available = 0, total = 0;
@@ -32,7 +32,8 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
-/* Machine code runs on its own and later minor versions of its major version; PTX on all later. */
+/* Machine code runs on its own and later minor versions of its major version; PTX runs on all later
+ * versions. */
 static bool has_code(int version)
 {
     for (const int *built = code_of; *built; built++)
@@ -104,7 +105,7 @@ static void describe_device(int index, struct device_info *ret)
 
 static bool try_device(int index, char *reason, size_t size)
 {
-    const cudaError_t result = cudaSetDevice(index); /* makes the context since CUDA 12 */
+    const cudaError_t result = cudaSetDevice(index); /* since CUDA 12 this makes the context */
     cudaError_t used = result == cudaSuccess ? cudaFree(NULL) : result;
     cuda_ignore(used);
     if (used == cudaSuccess) {

@@ -20,7 +20,7 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator itself, or the activation after others */
     uint32_t a, b, y;           /* values */
     enum dtype dtype;
-    int rank; /* the collapsed loops; the innermost has steps 0 or 1 */
+    int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
     size_t rows, row; /* rows of `row` elements */
     const struct simd_kernels *simd;

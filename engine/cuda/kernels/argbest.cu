@@ -1,4 +1,5 @@
-/* The first and last kernel of a run: bytes of photos to numbers, scores to best classes. */
+/* The first and last kernel of a run: they convert bytes of photos to numbers, and scores to best
+ * classes. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* The table is in shared memory, because each pixel reads it three times at random places. */
@@ -100,7 +101,7 @@ struct best_row {
 
 enum : unsigned { NO_INDEX = 0xffffffffu };
 
-/* Does a come before b? */
+/* True if a comes before b. */
 __device__ static inline bool comes_first(const best_score &a, const best_score &b)
 {
     if (a.index == NO_INDEX || b.index == NO_INDEX)
@@ -119,7 +120,7 @@ __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y
     const T *in = x + (size_t)blockIdx.x * row;
     best_row *out = (best_row *)(y + blockIdx.x * step);
     const unsigned self = threadIdx.x;
-    /* The first score that is not finite. */
+    /* Finds the first score that is not finite. */
     unsigned first_nonfinite = NO_INDEX;
     for (unsigned i = self; i < row; i += THREADS) {
         float score = to_float(in[i]);

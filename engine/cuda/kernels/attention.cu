@@ -59,8 +59,8 @@ __device__ static inline int64_t group_row(const cuda_group &group, const group_
     return group.count ? at + (int64_t)i * group.stride[0] : 0;
 }
 
-/* Starts the copies of TILE rows from `first` on; beyond `rows` and `columns` are zeroes. A row in
- * shared memory is eight numbers longer, so that eight rows are in different banks. */
+/* Starts the copies of TILE rows from `first` on; numbers beyond `rows` and `columns` are zero. A
+ * row in shared memory is padded by eight numbers, so that eight rows are in different banks. */
 template <typename T, int DEPTH>
 __device__ static inline void copy_rows(T *to, const T *from, const cuda_group &group,
                                         const group_divisors &by, int first, int rows, int columns)
@@ -95,7 +95,7 @@ struct tile_scores {
     float at[TILE / 8][4];
 };
 
-/* scale * s + biases, times LOG2_E, as weights are powers of 2. Keys beyond the last are -inf.
+/* scale * s + biases, times LOG2_E, because weights are powers of 2. Keys after the last are -inf.
  * `bias_rows`: the start of the biases of the lane's two rows. */
 template <typename T>
 __device__ static inline void
@@ -117,7 +117,7 @@ finish_scores(tile_scores &s, const cuda_attention &a, const cuda_attention_data
     }
 }
 
-/* The maximum over the four lanes that share a row. */
+/* Returns the maximum over the four lanes that share a row. */
 __device__ static inline float quad_max(float x)
 {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -154,7 +154,7 @@ __device__ static inline void accumulate_tile(tile_scores &s, row_state<DEPTH> &
                 sum += s.at[j][i];
             }
         }
-        state.sum[r] = state.sum[r] * shrink + sum; /* of this lane's columns */
+        state.sum[r] = state.sum[r] * shrink + sum; /* sum of this lane's columns */
         state.greatest[r] = greatest;
         UNROLLED(d, DEPTH / 8) {
             state.y[d][r * 2] *= shrink;
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(BLOCK)
     uint32_t q[DEPTH / 16][4];
     for (int key = 0, slot = 0; key < a.keys; key += TILE, slot ^= 1) {
         copies_wait<0>();
-        __syncthreads(); /* all threads see this slot, and have read the other one */
+        __syncthreads(); /* now all threads see this slot, and have read the other one */
         if (key == 0) {
             UNROLLED(i, DEPTH / 16)
                 load_matrices(q[i],
@@ -324,7 +324,7 @@ void attention_tensor(cudaStream_t stream, const struct cuda_attention_data *dat
     }
 }
 
-/* ---- a block a row ---- */
+/* ---- one block per row ---- */
 
 template <typename T>
 __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
@@ -353,7 +353,7 @@ __global__ void attention_row_kernel(cuda_attention_data data, cuda_attention a)
     }
     greatest = block_join<BLOCK>(greatest, partial, [](float a, float b) { return fmaxf(a, b); });
     for (int key = (int)threadIdx.x; key < a.keys; key += BLOCK) {
-        scores[key] = exp_of(scores[key] - greatest); /* NaN where all is -inf */
+        scores[key] = exp_of(scores[key] - greatest); /* NaN if all scores are -inf */
         sum += scores[key];
     }
     /* The barriers inside also make all scores visible to all threads. */

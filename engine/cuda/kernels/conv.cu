@@ -18,8 +18,8 @@ __device__ static inline position position_of(const cuda_conv &c, size_t p)
     return {item.n, item.oh * c.stride_h - c.pad_h, item.ow * c.stride_w - c.pad_w};
 }
 
-/* The address of x at place k of a position's window; NULL in the padding. cg: channels of a group;
- * first: the group's first channel. */
+/* Returns the address of x at place k of a position's window; NULL in the padding. cg: channels of
+ * a group; first: the group's first channel. */
 template <typename T>
 __device__ static inline const T *window_at(const T *x, const cuda_conv &c, const position &at,
                                             int k, int cg, int first)

@@ -1,7 +1,7 @@
 /* Conversions, activations, broadcasting and copies; each thread handles several elements. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* Eights need 16-byte alignment, which the arena has; what is left over is done one by one. */
+/* Groups of eight need 16-byte alignment, which the arena has. The rest is handled one by one. */
 template <typename From, typename To>
 __global__ void convert_kernel(const From *x, To *y, size_t count)
 {
@@ -76,7 +76,7 @@ __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int
         to[i] = x;
 }
 
-/* The map counts groups of EACH elements, so its innermost dimension is shorter by that factor. */
+/* The map counts groups of EACH elements, so its innermost dimension is smaller by that factor. */
 template <typename T, int EACH>
 __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_map map, int a_step,
                               int b_step, size_t count, int activation, float alpha, float beta)
@@ -87,7 +87,7 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
         map_at(map, i, at);
         load_stepped(left, a + at[0], a_step);
         load_stepped(right, b + at[1], b_step);
-        switch (op) { /* outside the loop */
+        switch (op) { /* hoisted out of the loop */
         case CUDA_ADD:
             UNROLLED(k, EACH)
                 left[k] += right[k];
@@ -105,7 +105,7 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
     }
 }
 
-/* The map in groups of eight; false if these would not be whole and aligned. */
+/* Converts the map to groups of eight. Returns false if these would not be whole and aligned. */
 static bool map_in_eights(const struct cuda_access_map *map, struct cuda_access_map *ret)
 {
     const int last = map->rank - 1;
@@ -286,7 +286,7 @@ static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts
     LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-/* A value whose divisors (up to 16) divide all sizes and addresses. */
+/* Returns a value whose divisors (up to 16) divide all sizes and addresses. */
 static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
 {
     size_t all = p->pitch | (size_t)whole, widest = 0;

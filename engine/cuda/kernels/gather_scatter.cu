@@ -4,7 +4,7 @@
 
 namespace
 {
-/* The source of position p outside of m elements. */
+/* Returns the source of position p outside of m elements. */
 __device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
 {
     if (mode == CUDA_PAD_EDGE)
@@ -50,7 +50,8 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* Indices are known to be in range (bounds.c). Others are clamped, to stay inside the tensor. */
+/* Indices are known to be in range (bounds.c). Other indices are clamped to stay inside the
+ * tensor. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)

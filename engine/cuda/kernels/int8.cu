@@ -106,7 +106,7 @@ __global__ void int8_depthwise_any_kernel(const unsigned char *x, const int16_t 
     }
 }
 
-/* One output a thread. */
+/* One output per thread. */
 __global__ void int8_direct_kernel(const unsigned char *x, const int16_t *weights, void *y,
                                    cuda_int8_conv conv, cuda_int8_epilogue e, size_t count)
 {

@@ -1,5 +1,5 @@
 /* Kernels on 8-bit integers between products: conversions, sums and products of two tensors,
- * tables, pools. All are bound by memory, so that a thread moves several numbers. */
+ * tables, pools. Memory bounds them all, so a thread moves several numbers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -97,7 +97,8 @@ __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z
     }
 }
 
-/* EACH neighbouring channels of an output. Means are summed as floats, in memory's order. */
+/* A thread handles EACH neighbouring channels of an output. Means are summed as floats, in memory
+ * order. */
 template <int EACH>
 __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
                                  size_t count)
@@ -196,7 +197,7 @@ __device__ static inline value_range wider(const value_range &a, const value_ran
     return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high};
 }
 
-/* Each block stores the minimum and maximum of its part and 0. */
+/* Each block stores the minimum and maximum of its part, with 0 included. */
 __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
 {
     __shared__ value_range shared[WARPS];
@@ -210,7 +211,7 @@ __global__ void range_kernel(const float *x, size_t count, value_range *ranges)
         ranges[blockIdx.x] = range;
 }
 
-/* The scale and zero point of the whole range. */
+/* Computes the scale and zero point of the whole range. */
 __global__ void scale_kernel(const value_range *ranges, int count, float *scale,
                              unsigned char *zero)
 {

@@ -44,7 +44,7 @@ template <typename C> __device__ inline C softplus(C x)
     return x > 0 ? x + m_log1p(m_exp(-x)) : m_log1p(m_exp(x));
 }
 
-/* Mod-28: the remainder has the divisor's sign, also if it is zero. */
+/* Mod-28: the remainder has the divisor's sign, even if the remainder is zero. */
 __device__ inline double floor_mod(double x, double y)
 {
     const double remainder = fmod(x, y);
@@ -165,7 +165,7 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, i
         CASE(CUDA_N_ADD, (int64_t)(a + b));
         CASE(CUDA_N_SUB, (int64_t)(a - b));
         CASE(CUDA_N_MUL, (int64_t)(a * b));
-    case CUDA_N_DIV: /* never by 0: the lowering checks that */
+    case CUDA_N_DIV: /* never 0: the lowering checks the divisor */
         return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
     case CUDA_N_MOD:
         if (y == 0 || y == -1)

@@ -101,7 +101,7 @@ template <typename C> __device__ inline C finished(int fold, C x, C shift, size_
     }
 }
 
-/* The maximum, which is subtracted before exp(); 0 if it is not finite. */
+/* Returns the maximum, which is subtracted before exp(); 0 if it is not finite. */
 template <typename C> __device__ inline C shift_of(C greatest)
 {
     return greatest - greatest == 0 ? greatest : (C)0;
@@ -342,7 +342,7 @@ void run_softmax(cudaStream_t stream, const T *x, T *y, const struct cuda_axis *
                count);
 }
 
-/* ---- sums so far ---- */
+/* ---- CumSum ---- */
 
 template <typename C>
 __global__ void cumsum_kernel(const void *x, void *y, cuda_axis axis, int is_reverse,
@@ -381,8 +381,8 @@ void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_
  *
  * Elements become 64-bit keys in the same order. A block finds the k-th greatest key of its line
  * digit by digit, from counts of each digit's values. Every thread then collects the chosen keys of
- * its part of the line after those of earlier threads. Last, each chosen key counts the keys before
- * it: that is its place. */
+ * its part of the line, after those of earlier threads. At last, each chosen key counts the keys
+ * before it to find its place. */
 
 namespace
 {
@@ -413,7 +413,7 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
     __shared__ unsigned counts[DIGITS];
     __shared__ size_t greater[THREADS], equal[THREADS];
     __shared__ uint64_t found;    /* the known digits of the k-th key */
-    __shared__ size_t still_open; /* number of chosen keys that begin with them */
+    __shared__ size_t still_open; /* number of chosen keys that begin with these digits */
     const unsigned self = threadIdx.x;
     const size_t part = (axis.extent + THREADS - 1) / THREADS;
     const size_t first = self * part < axis.extent ? self * part : axis.extent;
@@ -454,7 +454,7 @@ __global__ void top_k_kernel(const void *x, unsigned char *values, int64_t *indi
         greater[self] = above;
         equal[self] = same;
         __syncthreads();
-        size_t to = 0, before = 0; /* sums over all earlier threads */
+        size_t to = 0, before = 0; /* sums over all preceding threads */
         for (unsigned t = 0; t < self; t++) {
             to += greater[t];
             before += equal[t];

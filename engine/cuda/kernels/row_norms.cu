@@ -39,7 +39,7 @@ template <typename T, int EACH> struct lane_numbers {
             visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
     }
 
-    /* Joins use(number, true if it exists) over the row. */
+    /* Joins the results of use(number, true if it exists) over the row. */
     template <typename Join, typename Use>
     __device__ inline float fold(float start, Join join, Use use, int count)
     {
@@ -50,7 +50,7 @@ template <typename T, int EACH> struct lane_numbers {
         return warp_join(start, join);
     }
 
-    /* Numbers beyond the row are `otherwise`. */
+    /* Numbers after the row's end are `otherwise`. */
     __device__ inline void load(const T *row, int count, float otherwise)
     {
         each_piece([&](float(&piece)[EACH], int i) {
@@ -72,7 +72,8 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
     v.load(x + row * (size_t)count, count, -INFINITY);
     const float greatest = v.fold(
         -INFINITY, max_op(), [](float x, bool) { return x; }, count);
-    /* Elements beyond the row add nothing, also if all of the row is -inf (its result is NaN). */
+    /* Elements after the row's end add nothing, even if the whole row is -inf (the result is then
+     * NaN). */
     const float sum = v.fold(
         0.0f, add_op(),
         [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);
@@ -167,7 +168,7 @@ void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *
                                                 rows, (int)row, epsilon, is_rms)));
 }
 
-/* inner == 1: a block a row. */
+/* inner == 1: one block per row. */
 template <typename T, typename Op>
 __global__ void reduce_row_kernel(const T *x, T *y, size_t reduced, Op op, float start, float scale)
 {

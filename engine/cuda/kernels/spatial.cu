@@ -94,9 +94,9 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 
 /* ---- GroupNormalization ----
  *
- * The kernels sum each channel over groups of pixels, and join the sums to means. They do the same
- * for squared differences, and get a factor and a shift per channel. One last pass applies these.
- * The order is fixed, so that the same image gives the same answer to the last bit. */
+ * The kernels sum each channel over groups of pixels, and compute means from the sums. They do the
+ * same for squared differences, and compute a factor and a shift per channel. The last pass applies
+ * these. The order is fixed, so that the same image gives the same answer to the last bit. */
 
 namespace
 {
@@ -106,7 +106,7 @@ struct groups_buffers {
     size_t pieces;
     float *partial;        /* [images, pieces, channels] */
     float *mean;           /* [images, channels] */
-    float *factor, *shift; /* the same */
+    float *factor, *shift; /* [images, channels] */
 };
 
 size_t pieces_of(const struct cuda_groups *g)
@@ -160,7 +160,8 @@ __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial
     }
 }
 
-/* A block a group: to[n, c] is its mean; or, with `scale`, x's factor, and shift what is added. */
+/* One block per group. to[n, c] is the mean; or, with `scale`, x's factor, and `shift` the
+ * addend. */
 __global__ void groups_join_kernel(const float *partial, const float *mean, const float *scale,
                                    const float *bias, float *to, float *shift, cuda_groups g,
                                    size_t pieces, size_t blocks)
@@ -276,7 +277,7 @@ void cuda_lrn(cudaStream_t stream, int dtype, const void *x, void *y, size_t pix
 
 namespace
 {
-/* The input position that reaches output position `at` through a tap; -1: none. */
+/* Returns the input position that reaches output position `at` through a tap; -1 if none does. */
 __device__ static inline int transposed_from(int at, int tap, int dilation, int stride, int pad,
                                              int extent)
 {
@@ -335,7 +336,7 @@ enum { MOST_TAPS = 4 };
 
 struct sample_taps {
     int count;
-    int64_t index[MOST_TAPS]; /* -1: nothing */
+    int64_t index[MOST_TAPS]; /* -1: outside, no source */
     float weight[MOST_TAPS];
 };
 
@@ -371,7 +372,7 @@ __device__ static inline float cubic_weight(float x, int i)
 }
 
 /* As in the reference (engine/op/grid.c): coordinates outside are clamped or mirrored before
- * interpolation, and so is every tap; in cubic mode only the taps. */
+ * interpolation, and so is every tap. In cubic mode only the taps are. */
 __device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
                                  sample_taps &to)
 {

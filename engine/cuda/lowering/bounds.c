@@ -1,7 +1,7 @@
-/* The range of all integers of a value, whatever a run computes. Indices that are known to be in
- * range (those of TopK, ArgMax and constants, and values computed from them) need no check on the
- * device. The range of every intermediate value must fit its dtype; a value that may wrap has no
- * known range. */
+/* Finds the range of a value's integers in all possible runs. Indices from TopK, ArgMax, constants,
+ * and values computed from them, are known to be in range and need no check on the device. The
+ * range of every intermediate value must fit its dtype; a value that may wrap has no known
+ * range. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/op/ops.h"
@@ -143,7 +143,7 @@ static bool of_extent(const struct node *node, int64_t otherwise, struct bounds 
     return true;
 }
 
-/* True if all fit the dtype, of up to 64 bits with a sign; other values would wrap. */
+/* True if all values fit the dtype, which has up to 64 bits with a sign; others would wrap. */
 static bool fits(const struct bounds *bounds, enum dtype dtype)
 {
     const bool has_sign = dtype != DTYPE_U8 && dtype != DTYPE_U16 && dtype != DTYPE_U32;

@@ -15,7 +15,7 @@ struct cuda_concat_step {
     struct part {
         struct cuda_operand operand;
         size_t width, offset; /* bytes of a row */
-        const void *table;    /* NULL: numbers as they are */
+        const void *table;    /* NULL: numbers do not change */
     } * parts;
     struct cuda_parts form;
     /* ScaleShift. */
@@ -84,7 +84,7 @@ static bool quantized_parts_fit(const struct node *node)
     return true;
 }
 
-/* Parts of a ScaleShift are numbers of its result's type. */
+/* Parts of a ScaleShift have its result's type. */
 KERNEL_CLAIM(scaled_parts_claim)
 {
     if (!claim_reads_image(node) || node->epilogue.residual || !is_f32_constant(node->inputs[1]) ||
@@ -129,7 +129,7 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_con
     to->width = width;
     s->form.pitch += width;
     if (!part || !width || !s->form.rows || compile->program->plan.places[part->index].pitch)
-        return STATUS_OK; /* the node of the part writes it in place */
+        return STATUS_OK; /* the part's node writes it in place */
     s->count++;
     s->step.bytes += 2 * s->form.rows * width;
     if (node->op == OP_QLINEAR_CONCAT) {

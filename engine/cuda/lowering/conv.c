@@ -18,7 +18,7 @@ enum { MOST_CANDIDATES = 14, GROUP_OF_TILES = 16 };
 
 struct conv_step {
     struct cuda_step step;
-    __typeof__(cuda_conv_simt) *plain; /* on ordinary cores; NULL: on tensor cores */
+    __typeof__(cuda_conv_simt) *plain; /* runs on ordinary cores; NULL: runs on tensor cores */
     struct cuda_conv conv;
     struct cuda_epilogue epilogue;
     const void *weights;
@@ -91,7 +91,7 @@ CUDA_RUN(conv_tune)
     return STATUS_OK;
 }
 
-/* ---- what a node is ---- */
+/* ---- classification of a node ---- */
 
 /* Every output position reads one input position, in order. */
 static bool is_pointwise(const struct cuda_conv *c)
@@ -271,7 +271,8 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
     return STATUS_OK;
 }
 
-/* Few channels a group leave most of a tile empty; beyond a quarter of it tensor cores win. */
+/* Few channels per group leave most of a tile empty. Above a quarter of a tile, tensor cores are
+ * faster. */
 static bool is_for_tiles(const struct cuda_conv *c)
 {
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);

@@ -7,7 +7,7 @@ struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* KIND_UNARY: the operator; else applied after it */
+    struct epilogue activation; /* KIND_UNARY: the operator; otherwise applied after it */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     enum dtype dtype;
@@ -33,7 +33,7 @@ CUDA_RUN(elementwise_run)
     return cuda_launched(base, program, err);
 }
 
-/* 1 more than the kind; 0: another operator. */
+/* Returns the kind plus 1; 0 for other operators. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + CUDA_ADD, [OP_SUM] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB,
     [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,

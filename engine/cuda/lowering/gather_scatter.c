@@ -1,8 +1,8 @@
 /* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices.
  *
- * Indices that may be out of range run on the host, which reports the error; here all are known to
- * be in range (bounds.c). Scatters that write a place twice depend on the order; here no two are
- * equal, as constants can show. */
+ * Nodes whose indices may be out of range run on the host, which reports the error. Here all are
+ * known to be in range (bounds.c). A scatter that writes a place twice depends on the order. Here
+ * all indices differ, which only constants can show. */
 #include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -18,7 +18,7 @@ struct gather_scatter_step {
     int size;
     bool scatters; /* `from` goes over a copy of x */
     struct cuda_operand x, from, indices;
-    size_t bytes; /* of x */
+    size_t bytes; /* shape of x */
     struct cuda_pad pad;
     struct cuda_access_map map;
     struct cuda_tuples tuples;
@@ -181,7 +181,7 @@ static bool read_along(const struct node *node, struct gather_scatter_step *s)
     return shape_count(&indices->shape) > 0;
 }
 
-/* The place in x of the i-th index of a scatter, in the kernels' form. */
+/* Returns the place in x of the i-th index of a scatter, in the kernels' form. */
 static size_t place_of(const struct gather_scatter_step *s, const struct tensor *indices, size_t i)
 {
     int64_t at = 0;

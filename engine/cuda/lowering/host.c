@@ -1,5 +1,5 @@
-/* Nodes without a kernel on the GPU: their operands are copied to the host, the reference kernel
- * runs, and the results are copied back. This is slow but always right; `lensd inspect --profile`
+/* Nodes without a kernel on the GPU: a step copies their operands to the host, runs the reference
+ * kernel, and copies the results back. This is slow but always right; `lensd inspect --profile`
  * shows such steps as "host". */
 #include "engine/cuda/lowering/lowering.h"
 

@@ -1,7 +1,7 @@
 /* Gemm and MatMul as matrix products. */
 #include "engine/cuda/lowering/lowering.h"
 
-/* The product of all but the last two dimensions. */
+/* Returns the product of all but the last two dimensions. */
 static int64_t batch_of(const struct shape *shape)
 {
     int64_t batch = 1;
@@ -10,7 +10,8 @@ static int64_t batch_of(const struct shape *shape)
     return batch;
 }
 
-/* A second operand that is a matrix, or batch dimensions that are equal (or all 1 on one side). */
+/* True if the second operand is a matrix, or the batch dimensions are equal (or all 1 on one
+ * side). */
 static bool matmul_fits(const struct node *node)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
@@ -49,7 +50,7 @@ CUDA_CREATE(lower_matmul)
     p.m = as->dims[as->rank - (p.trans_a ? 1 : 2)];
     p.k = as->dims[as->rank - (p.trans_a ? 2 : 1)];
     p.n = bs->dims[bs->rank - (p.trans_b ? 2 : 1)];
-    if (batch_of(bs) == 1) { /* one matrix for all rows of a */
+    if (batch_of(bs) == 1) { /* b is one matrix for all rows of a */
         p.m *= p.batch;
         p.batch = 1;
     } else {

@@ -8,7 +8,7 @@
 
 #include "engine/base/size.h"
 
-/* A step is one launch; each operand after the second is one more, whose left operand is y. */
+/* A step is one launch. Each operand after the second adds one, with y as the left operand. */
 struct pointwise_launch {
     struct cuda_pointwise numbers;
     struct cuda_operand operands[CUDA_OPERANDS];
@@ -39,12 +39,12 @@ CUDA_RUN(pointwise_run)
     return cuda_launched(base, program, err);
 }
 
-/* ---- which operators ---- */
+/* ---- operators ---- */
 
 enum kind {
     KIND_FLOAT = 1,  /* computes with floats only */
-    KIND_WHOLE = 2,  /* with integers and booleans */
-    KIND_DOUBLE = 4, /* integers in float64 */
+    KIND_WHOLE = 2,  /* computes with integers and booleans */
+    KIND_DOUBLE = 4, /* computes integers in float64 */
     KIND_CHAIN = 8,  /* any number of operands */
     KIND_SMOOTH = 16 /* kinds smooth enough for 16-bit numbers */
 };
@@ -54,7 +54,7 @@ struct pointwise_entry {
     enum cuda_pointwise_op number;
     int operands;
     unsigned kinds;
-    const char *alpha_name, *beta_name; /* attributes; NULL: none */
+    const char *alpha_name, *beta_name; /* names of attributes; NULL: none */
     double alpha, beta;
 };
 
@@ -118,13 +118,13 @@ static const struct pointwise_entry *entry_of(enum op op)
     return NULL;
 }
 
-/* The number of operands in the computation: without CastLike's target type and Clip's bounds. */
+/* Returns the number of operands, without CastLike's target type and Clip's bounds. */
 static size_t number_count(const struct node *node, const struct pointwise_entry *entry)
 {
     return entry->kinds & KIND_CHAIN ? node->input_count : (size_t)entry->operands;
 }
 
-/* The type to compute in; false if there is none. */
+/* Finds the type to compute in. Returns false if there is none. */
 static bool pointwise_domain_of(const struct node *node, const struct pointwise_entry *entry,
                                 enum cuda_domain *ret)
 {
@@ -138,7 +138,7 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     }
     const bool moves = entry->number == CUDA_N_WHERE ||
                        (entry->number == CUDA_N_COPY && !dtype_is_float(node->outputs[0]->dtype));
-    if (is_unsigned && !(whole && moves)) /* beyond int64's */
+    if (is_unsigned && !(whole && moves)) /* beyond the range of int64 */
         return false;
     *ret = narrow                                   ? CUDA_IN_FLOAT
            : whole && !(entry->kinds & KIND_DOUBLE) ? CUDA_IN_WHOLE
@@ -146,7 +146,8 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
 }
 
-/* Divisors of integers are known not to be zero. Others run on the host, which reports it. */
+/* True if integer divisors are known not to be zero. Otherwise the host runs the node and reports a
+ * zero. */
 static bool divides_safely(const struct node *node)
 {
     const struct value *divisor = node->inputs[1];
@@ -160,7 +161,7 @@ static bool divides_safely(const struct node *node)
     return value_bounds(divisor, &bounds) && (bounds.low > 0 || bounds.high < 0);
 }
 
-/* Clip's bounds; false if a run computes them. */
+/* Reads Clip's bounds. Returns false if a run computes them. */
 static bool clip_of(const struct node *node, struct cuda_pointwise *n)
 {
     n->alpha = -INFINITY;

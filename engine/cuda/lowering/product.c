@@ -1,9 +1,9 @@
 /* Matrix products by cuBLASLt, whose algorithm the autotuner chooses.
  *
  * cuBLASLt is column-major, and reads a row-major y = a b as y' = b' a'. So the operands change
- * places, and our m and n are its n and m. float32 is multiplied as such, or as TF32 with
+ * places, and our m and n are its n and m. float32 is multiplied unchanged, or as TF32 with
  * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) read
- * the rounded sum, as in PyTorch; fused ones read the float32 sum. */
+ * the rounded sum, as in PyTorch. Fused ones read the float32 sum. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
 /* The maximum number of products of a batch per call. Some of cuBLASLt's kernels count them along
- * the grid's z, which ends at 65535. The test stand-in takes fewer, to test the limit. */
+ * the grid's z, which is limited to 65535. The fake for tests takes fewer, to test the limit. */
 #ifdef LENSD_FAKE_CUDA
 enum { MOST_MEMBERS = 1000 };
 #else
@@ -28,7 +28,7 @@ struct cuda_product_step {
     int candidate_count, candidate;
     struct cuda_product product;
     uint32_t a_value, b_value, y_value, residual_value;
-    const void *weights; /* b on the device, or NULL: a value */
+    const void *weights; /* b on the device; NULL if b is a value */
     bool has_residual;
     /* The part of the epilogue that cuBLASLt computes; a separate kernel computes the rest. */
     enum { FUSED_NOTHING, FUSED_SUMS, FUSED_ALL } fused;
@@ -50,7 +50,7 @@ static void product_free(struct cuda_step *base)
         cublasLtMatmulDescDestroy(s->desc);
 }
 
-/* Of the next call. */
+/* Sets how many members of the batch the next call multiplies. */
 static enum status set_members(struct cuda_product_step *s, const struct cuda_backend *backend,
                                int count, struct error *err)
 {
@@ -106,7 +106,7 @@ CUDA_RUN(product_run)
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (!s->fused && residual == y) {
-        /* The product would overwrite this operand, so a copy is kept after the product's
+        /* The product would overwrite this operand, so its copy lies after the product's
          * workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
@@ -266,7 +266,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
     cublasLtMatmulPreferenceDestroy(preference);
     const int proposed = result == CUBLAS_STATUS_SUCCESS ? s->candidate_count : 0;
     s->candidate_count = 0;
-    for (int i = 0; i < proposed; i++) /* other entries have no further fields set */
+    for (int i = 0; i < proposed; i++) /* entries in other states have no other fields set */
         if (s->candidates[i].state == CUBLAS_STATUS_SUCCESS &&
             s->candidates[i].workspaceSize <= WORKSPACE)
             s->candidates[s->candidate_count++] = s->candidates[i];

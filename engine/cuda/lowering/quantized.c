@@ -26,7 +26,7 @@ struct int8_step {
     uint32_t residual, x_zero;
     bool has_residual, has_x_zero;
     int unpadded;                    /* channels of x if the kernel needs more; 0: no padding */
-    size_t fill_bytes, padded_bytes; /* of the workspace, before the sums */
+    size_t fill_bytes, padded_bytes; /* bytes of the workspace before the sums */
     struct cuda_conv_candidate candidates[MOST_CANDIDATES];
     int candidate_count, candidate;
 };
@@ -49,10 +49,10 @@ struct quantized_operands {
     const struct value *x, *y;
     const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
     const struct value *weights, *weights_zero;
-    const struct value *x_scale, *weights_scale, *bias; /* NULL: none */
-    size_t y_terms;           /* operand; 0: the result is int32 or float */
+    const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
+    size_t y_terms;           /* index of the operand; 0: the result is int32 or float */
     bool is_conv, transposed; /* weights of a matrix are [n, k] */
-    int64_t channels;         /* of y */
+    int64_t channels;         /* channels of y */
     enum dtype stored;        /* type of the product, before a table */
 };
 
@@ -88,7 +88,7 @@ static bool quantized_read_operands(const struct node *node, struct quantized_op
     return true;
 }
 
-/* A constant of one number, or of one for each channel. */
+/* True for a constant with one number, or with one number per channel. */
 static bool quantized_is_vector(const struct value *value, enum dtype dtype, int64_t channels)
 {
     return value && value->known && value->known->dtype == dtype &&
@@ -137,9 +137,9 @@ KERNEL_CLAIM(quantized_claim)
 
 /* How weights are packed. */
 struct quantized_packing {
-    struct tensor *weights, *zero; /* zero: NULL: none */
+    struct tensor *weights, *zero; /* `zero` may be NULL */
     bool is_conv, transposed;
-    int64_t channels, depth, taps; /* of y; of a group of x; places of the window */
+    int64_t channels, depth, taps; /* channels of y; of a group of x; places of the window */
     int64_t padded, row;           /* packed: channels of a group, and numbers of a row */
 };
 
@@ -158,7 +158,7 @@ static struct quantized_packing quantized_packing_of(const struct quantized_oper
     return p;
 }
 
-/* Less its zero point. */
+/* Subtracts the zero point. */
 static int weight_at(const struct quantized_packing *p, int64_t m, int64_t tap, int64_t c)
 {
     const int64_t at = p->is_conv      ? (m * p->depth + c) * p->taps + tap
@@ -233,7 +233,7 @@ static int32_t quantized_bias_at(const struct quantized_operands *o, size_t m)
     return o->bias ? (int32_t)tensor_int(o->bias->known, m) : 0;
 }
 
-/* Per channel: the sum of weights, or the bias minus that sum times x's zero point. */
+/* Computes for each channel the sum of weights, or the bias minus that sum times x's zero point. */
 static enum status make_bias(const struct cuda_lowering *compile,
                              const struct quantized_operands *o, const struct quantized_packing *p,
                              struct cuda_int8_epilogue *e, struct error *err)
@@ -261,7 +261,7 @@ static enum status make_bias(const struct cuda_lowering *compile,
     return status;
 }
 
-/* Computed in the order of the reference kernel, so that both round the same way. */
+/* Computes in the order of the reference kernel, so that both round the same way. */
 static enum status make_scales(const struct cuda_lowering *compile,
                                const struct quantized_operands *o, struct cuda_int8_epilogue *e,
                                struct error *err)
@@ -407,7 +407,7 @@ static enum status conv_of(const struct node *node, const struct quantized_opera
     return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
 }
 
-/* False: too large for an int. */
+/* Returns false if it is too large for an int. */
 static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
 {
     const struct shape *x = &o->x->shape;

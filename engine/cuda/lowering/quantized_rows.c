@@ -77,9 +77,9 @@ CUDA_RUN(quantized_rows_run)
     return cuda_launched(base, program, err);
 }
 
-/* ---- what a node is ---- */
+/* ---- classification of a node ---- */
 
-/* Set a node's parameters; return false if the kernels cannot run it. */
+/* These functions set a node's parameters. They return false if the kernels cannot run it. */
 
 static bool read_quantize(const struct node *node, struct int8_rows_step *ret)
 {
@@ -189,7 +189,7 @@ KERNEL_CLAIM(quantized_rows_claim)
 
 /* ---- tables ---- */
 
-/* The reference kernel's result for each 8-bit number. */
+/* Stores the reference kernel's result for each 8-bit number. */
 static enum status function_table(const struct cuda_lowering *compile, const void **ret,
                                   struct error *err)
 {

@@ -70,7 +70,7 @@ static bool axis_of(const struct node *node, int64_t axis, struct cuda_axis *ret
     return axes_domain_of(x->dtype, &ret->domain);
 }
 
-/* ---- what nodes are ---- */
+/* ---- classification of nodes ---- */
 
 static bool read_fold(const struct node *node, struct axis_step *s)
 {

@@ -46,8 +46,8 @@ CUDA_RUN(row_norms_run)
     return cuda_launched(base, program, err);
 }
 
-/* Returns true if the reduced axes are adjacent, so that x is [outer, reduced, inner]. False if
- * they are not, or if they are unknown. */
+/* Returns true if the reduced axes are adjacent, so that x is [outer, reduced, inner]. Returns
+ * false if they are not, or are unknown. */
 static bool reduced_block(const struct node *node, struct row_norms_step *s)
 {
     const struct shape *x = &node->inputs[0]->shape;
@@ -72,7 +72,7 @@ static bool rows_fit(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* Softmax and normalizations. The functions set all that depends on the node alone. */
+/* Softmax and normalizations. The functions set all members that depend only on the node. */
 static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);

@@ -95,7 +95,7 @@ static struct spatial_step *spatial_create(const struct cuda_lowering *compile, 
 
 /* ---- Resize ---- */
 
-/* The shape of a [N, …, C] tensor in ONNX's order. */
+/* Returns the shape of a [N, …, C] tensor in ONNX's order. */
 static struct shape channels_first(const struct shape *last)
 {
     struct shape plain = *last;
@@ -110,7 +110,7 @@ KERNEL_CLAIM(resize_claim)
     struct resize_plan plan;
     ret->can = KERNEL_CHANNELS_LAST;
     ret->narrow = NARROW_SAME;
-    /* The layout pass asked this before it changed the shapes. */
+    /* The layout pass calls this before it changes the shapes. */
     return image_is_kept(node) && claim_reads_image(node) &&
            (node->channels_last || resize_is_spatial(node, &plan));
 }
@@ -120,7 +120,7 @@ KERNEL_CLAIM(resize_any_claim)
     return image_is_kept(node) && !node->channels_last;
 }
 
-/* An axis's rows of the tables: `taps` numbers for each position of the output. */
+/* An axis's part of the tables: `taps` numbers for each position of the output. */
 static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
                       size_t *positions, double *weights, int32_t *index, float *weight)
 {
@@ -137,7 +137,7 @@ static void fill_axis(const struct resize_plan *plan, const struct resize_axis *
     }
 }
 
-/* Fills `resize`'s taps and tables on the device. axes[d]: which of the plan's dimension d is. */
+/* Fills `resize`'s taps and tables on the device. axes[d] is the plan's axis for dimension d. */
 static enum status make_tables(const struct cuda_lowering *compile, const struct resize_plan *plan,
                                const int *axes, struct spatial_step *s, struct error *err)
 {
@@ -213,7 +213,7 @@ const struct cuda_kernel cuda_kernel_resize_any = {{"resize any", {OP_RESIZE}, r
 
 /* ---- GroupNormalization, InstanceNormalization, LRN ---- */
 
-/* Called before and after the layout pass, so the parameters tell the number of channels. */
+/* Called before and after the layout pass, so the number of channels comes from the parameters. */
 KERNEL_CLAIM(groups_claim)
 {
     ret->can = KERNEL_CHANNELS_LAST;

@@ -5,7 +5,7 @@
 #include "engine/cuda/lowering/lowering.h"
 #include "engine/op/families.h"
 
-/* A window begins at most this far into the padded image, and ends at most as far from there. */
+/* A window begins at most this far into the padded image, and is at most this long. */
 #define MOST_PLACES ((int64_t)1 << 30)
 
 static bool fits_window(const struct window *w)
@@ -22,7 +22,7 @@ static bool fits_window(const struct window *w)
 static bool fits_shape(const struct shape *shape)
 {
     for (int d = 0; d < shape->rank; d++)
-        if (shape->dims[d] > INT_MAX - 16) /* channels are filled up */
+        if (shape->dims[d] > INT_MAX - 16) /* channels are padded */
             return false;
     return true;
 }

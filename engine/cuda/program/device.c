@@ -8,7 +8,7 @@ static _Atomic int broken[DEVICE_MAX]; /* by device: its permanent cudaError_t, 
 static _Atomic bool opened[DEVICE_MAX];
 static _Atomic unsigned long batches_begun[DEVICE_MAX], batches_ended[DEVICE_MAX];
 
-/* CUDA's reference says of each: "any further CUDA work will return the same error". */
+/* For each of these CUDA's reference says: "any further CUDA work will return the same error". */
 static bool is_lasting(cudaError_t error)
 {
     /* cudaErrorContained and cudaErrorTensorMemoryLeak, which have no names in older toolkits. */
@@ -36,7 +36,8 @@ static bool is_lasting(cudaError_t error)
 }
 
 /* Remembers an error that makes the process's context on the device unusable (an illegal address,
- * an ECC error, a lost card). Every later call returns it, so the process gives the device up. */
+ * an ECC error, a lost card). Every later call returns the error, so the process abandons the
+ * device. */
 static void note_error(int device, cudaError_t error)
 {
     int none = 0;
@@ -182,8 +183,8 @@ bool device_reads_peer(const struct cuda_backend *backend, int peer)
     return can && (result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled);
 }
 
-/* Not cudaMemcpy: it uses the legacy default stream, and non-blocking streams do not wait for that.
- * From pageable memory it may also return before the bytes have arrived. */
+/* Not cudaMemcpy: it uses the legacy default stream, and non-blocking streams do not wait for that
+ * stream. From pageable memory cudaMemcpy may also return before the bytes have arrived. */
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err)
 {
@@ -216,7 +217,7 @@ enum status blas_check(cublasStatus_t result, int device, const char *what, stru
 {
     if (result == CUBLAS_STATUS_SUCCESS)
         return STATUS_OK;
-    cudaError_t cause = cudaGetLastError(); /* more precise if CUDA itself failed */
+    cudaError_t cause = cudaGetLastError(); /* CUDA's own error is more precise */
     if (cause != cudaSuccess)
         return cuda_check(cause, device, what, err);
     return error_set(err,

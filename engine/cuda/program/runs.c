@@ -8,10 +8,10 @@
  *                                              └fetched──▶ the caller, in collect
  *
  * Each run in flight has a slot: a place for its inputs (staging) and one for its results in device
- * memory. What the run computes is copied from the arena to its results before the next one
- * overwrites it. A slot is used again only when its last run has been collected, so there are no
- * other waits; tests/fake_cuda/test_runs.c shows that each one is needed. Page-locked memory holds
- * the results of one run more, so that a caller can read them while two others are in flight.
+ * memory. The run's outputs are copied from the arena to its results before the next run overwrites
+ * them. A slot is reused only after its last run was collected, so no other waits are needed.
+ * tests/fake_cuda/test_runs.c shows that each wait is needed. Page-locked memory holds the results
+ * of one run more, so that a caller can read them while two others are in flight.
  *
  * Results are not copied from the arena: the next run would wait for the copy over the bus. */
 #include "engine/cuda/program/program.h"
@@ -100,9 +100,10 @@ void runs_close(struct cuda_backend *backend)
         cuda_ignore(cudaFreeHost(backend->pinned));
 }
 
-/* ---- where things lie ---- */
+/* ---- addresses ---- */
 
-/* The only node that reads a value; it must read it once, and the value must not be an output. */
+/* Returns the only node that reads a value. It must read the value once, and the value must not be
+ * an output. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -333,7 +334,7 @@ enum status runs_record(struct cuda_backend *backend,
     enum status status = launch(context, err);
     cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
     if (status != STATUS_OK)
-        cuda_ignore(ended); /* the earlier error says more */
+        cuda_ignore(ended); /* the earlier error tells more */
     else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
     if (status == STATUS_OK)
@@ -362,8 +363,8 @@ bool runs_records(void)
     return !wish || strcmp(wish, "off") != 0;
 }
 
-/* The first run is not recorded, because libraries and kernels load code in it, which a recording
- * does not allow. A graph is uploaded to the device at its first launch; this function uploads it
+/* The first run is not recorded, because libraries and kernels load code in it. A recording does
+ * not allow that. A graph is uploaded to the device at its first launch; this function uploads it
  * now, so that the first batch does not wait. */
 enum status runs_capture(struct cuda_program *program, struct error *err)
 {
@@ -388,7 +389,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 
 /* ---- submit ---- */
 
-/* Copies rows of the image input; of a row of bytes only the part of its place that it fills. */
+/* Copies rows of the image input; of a row of bytes, only the part that it fills. */
 static enum status copy_image_rows(struct cuda_program *program, const struct cuda_slot *slot,
                                    const char *from, int valid_rows, struct error *err)
 {
@@ -443,7 +444,8 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                       "copying the inputs", err);
 }
 
-/* NaN in every float type has all bits set; elements that a kernel leaves out become visible. */
+/* All bits set is a NaN in every float type, so elements that a kernel leaves out become
+ * visible. */
 static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
                           struct error *err)
 {
@@ -516,7 +518,7 @@ static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot
         size_t bytes = value_bytes(graph->outputs[i]);
         if (!bytes || program->constants[i] || (request->wanted && !request->wanted[i]))
             continue;
-        if (request->rows) /* a program for several rows gives one row to each */
+        if (request->rows) /* a program for several rows gives each image one row */
             bytes = bytes / (size_t)program->rows * rows;
         TRY(fetch(backend, slot, program->result_offsets[i], bytes, err));
     }
@@ -552,7 +554,8 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Spins for short passes, as waking up takes tens of microseconds; else leaves the core. */
+/* Spins for short passes, because waking up takes tens of microseconds. Otherwise leaves the
+ * core. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;
@@ -617,7 +620,7 @@ struct cuda_profile {
     struct cuda_program *program;
     struct cuda_slot *slot;
     cudaEvent_t *events; /* before each step, and after the last step */
-    unsigned flags;      /* of their recording */
+    unsigned flags;      /* flags of the events' recording */
 };
 
 static enum status enqueue_profiled(void *context, struct error *err)

@@ -16,10 +16,10 @@
 
 enum {
     ROUNDS = 3,
-    MOST_LAUNCHES = 24, /* of a short kernel in a round */
+    MOST_LAUNCHES = 24, /* launches of a short kernel in a round */
 };
 #define ROUND_MS  2.0   /* time for launches in a round; at least one launch */
-#define BUDGET_MS 150.0 /* per step, without the loading in a first launch */
+#define BUDGET_MS 150.0 /* time per step, without the loading in a first launch */
 
 /* A candidate replaces the best guess if it takes less than this share of its time. Repeated
  * measurements differ by one or two per cent. */
@@ -29,9 +29,9 @@ struct tune_measurement {
     struct cuda_step *step;
     struct cuda_program *program;
     int *chosen;         /* the candidate that the step runs */
-    enum status refusal; /* the last candidate's; STATUS_OK: none refused */
+    enum status refusal; /* the last candidate's status; STATUS_OK: none refused */
     struct tune_timing {
-        int launches; /* of a round; 0: not known yet */
+        int launches; /* launches of a round; 0: not known yet */
         cudaGraphExec_t recorded;
     } timings[AUTOTUNE_CANDIDATES];
 };
@@ -163,8 +163,8 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* No batch ran during the measurement if all batches that began before its end ended before its
-     * start. */
+    /* True if no batch ran during the measurement: all batches that began before its end also ended
+     * before its start. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;
     snprintf(text, sizeof text, "%d %d", quickest, count);

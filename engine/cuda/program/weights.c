@@ -2,10 +2,10 @@
  *
  * A hash of its contents identifies an upload. A second session with the same weights on a device
  * (another version of a model's labels, a trial of another precision) shares the upload. A session
- * on another device copies it from there, if the two devices can reach each other's memory, so that
- * weights are packed once.
+ * on another device copies the upload, if the two devices can reach each other's memory. So weights
+ * are packed once.
  *
- * A session's uploads lie in a few slabs. A slab lives as long as a session uses something in it.
+ * A session's uploads lie in a few slabs. A slab lives as long as a session uses an upload in it.
  *
  * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
  * do not make the same. */
@@ -23,7 +23,7 @@ enum { SLAB_LEAST = 4 << 10, SLAB_MOST = 16 << 20 };
 struct weight_slab {
     unsigned char *data;
     size_t bytes, used;
-    int users; /* its uploads, plus 1 for the session that fills it; guarded by lock */
+    int users; /* number of its uploads, plus 1 for the session that fills it; guarded by lock */
 };
 
 /* Bytes on a device. */
@@ -33,7 +33,7 @@ struct weight_upload {
     struct graph_hash hash;
     size_t bytes;
     struct weight_slab *slab;
-    void *data; /* in it */
+    void *data; /* in the slab */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +46,7 @@ struct cuda_weight {
     enum weight_layout layout;
     enum dtype dtype;
     struct weight_upload *upload;
-    /* Its source and kind, from cuda_weights_make(). */
+    /* Source and kind, from cuda_weights_make(). */
     struct tensor *source, *beside;
     int kind;
 };
@@ -65,7 +65,7 @@ static float float_at(const struct tensor *tensor, size_t i)
     }
 }
 
-/* A packed constant: rows whose element i comes from source_of(). */
+/* A packed constant: rows of elements. source_of() gives element i. */
 struct weight_packing {
     size_t rows, row;
     size_t channels, taps; /* of a convolution's weights; channels include padding */
@@ -113,7 +113,7 @@ static struct weight_packing weight_packing_of(const struct tensor *constant,
     return p;
 }
 
-/* The source of element i of row r; SIZE_MAX: it is padding. */
+/* Returns the source of element i of row r; SIZE_MAX for padding. */
 static size_t source_of(const struct tensor *constant, enum weight_layout layout,
                         const struct weight_packing *p, size_t r, size_t i)
 {
@@ -170,7 +170,7 @@ static void pack_one(const struct tensor *constant, enum weight_layout layout, s
                                               : half_of(float_at(constant, from));
 }
 
-/* The constant in the layout that the device needs; malloc'ed. NULL when out of memory. */
+/* Returns the constant in the layout that the device needs, malloc'ed. NULL when out of memory. */
 static void *weight_pack(const struct tensor *constant, enum weight_layout layout, enum dtype dtype,
                          size_t *ret_bytes)
 {
@@ -209,7 +209,8 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
-/* Copies from another device that has it; false if none has it or this one cannot reach it. */
+/* Copies the upload from another device. Returns false if none has it, or if this one cannot reach
+ * it. */
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {
@@ -220,7 +221,7 @@ static bool copy_from_peer(const struct cuda_backend *backend, const struct weig
                                                  wanted->bytes, backend->stream);
         if (result == cudaSuccess)
             result = cudaStreamSynchronize(backend->stream);
-        cuda_ignore(result); /* the host's copy is used */
+        cuda_ignore(result); /* the caller uses the host's copy */
         if (result == cudaSuccess)
             return true;
     }
@@ -264,7 +265,7 @@ static enum status create_slab(const struct cuda_backend *backend, size_t bytes,
 }
 
 /* A slab is half as large as the session's uploads so far. This keeps the number of slabs and their
- * unused part small. If there is no memory for that, it is as large as the upload. */
+ * unused part small. If memory is short, a slab is as large as the upload. */
 static enum status place_locked(struct cuda_backend *backend, struct weight_upload *upload,
                                 struct error *err)
 {
@@ -421,7 +422,7 @@ enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *const
     return STATUS_OK;
 }
 
-/* Everything is compiled, so the host's copies are not needed any more. */
+/* All programs are compiled, so the host's copies are not needed any more. */
 void cuda_weights_settle(struct cuda_backend *backend)
 {
     for (struct cuda_weight *w = backend->weights; w; w = w->next) {
