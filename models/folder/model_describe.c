@@ -271,9 +271,9 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
     return edit_end(&edit);
 }
 
-/* ret_any: they did. Rows that depend on the photo stay: then a pass has one. => *ret_any tells
- * whether they did. If the number of rows depends on the photo, they stay, and a pass has one
- * photo. */
+/* PaddleDetection's rows of all photos, [batch x n, 6], become [batch, n, 6], so that photos can
+ * share a pass. *ret_any tells whether they did. If the number of rows depends on the photo, they
+ * stay, and a pass has one photo. */
 static enum status split_rows(struct model *model, const struct graph *one, bool *ret_any,
                               struct error *err)
 {
@@ -315,7 +315,7 @@ static bool is_listed_before(const struct graph *graph, size_t i)
     return k < i;
 }
 
-/* ret_any: there was one. => *ret_any tells whether there was one. */
+/* Transposes all outputs of that form. *ret_any tells whether there was one. */
 static enum status transpose_all(struct model *model, const struct graph *one,
                                  const struct task_facts *facts, bool *ret_any, struct error *err)
 {

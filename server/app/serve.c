@@ -1,7 +1,7 @@
 /* lensd serve: wiring and lifecycle.
  *
  *     port opens ─▶ loader thread: model, session ─▶ ready ─▶ SIGTERM, SIGINT ─▶ drain ─▶ exit 0
- * /livez 200 /readyz 503, with progress 200 503, and after --drain-delay no
+ *     /livez 200    /readyz 503, with progress       200      503, and after --drain-delay no
  *                                                             new connections; what was accepted
  *                                                             is answered, up to --grace
  *

@@ -85,8 +85,7 @@ static int run_command(size_t which, int argc, char **argv)
         config_help(commands[which].command, stdout);
         result = 0;
     } else {
-        if (config.warning[0] && commands[which].command != COMMAND_SERVE) /* main() logs the
-                                                                            * error */
+        if (config.warning[0] && commands[which].command != COMMAND_SERVE) /* serve logs it */
             fprintf(stderr, "lensd: %s\n", config.warning);
         image_use_old_libheif(config.old_libheif);
         result = commands[which].run(&config);

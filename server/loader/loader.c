@@ -686,8 +686,8 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
 
 /* ---- sizes and precisions ---- */
 
-/* ret_version: the version in *ret, which the caller frees; NULL: it is gone. => *ret_version
- * points into *ret, which the caller frees; NULL if the version is gone. */
+/* Reads the current files of a version. *ret_version points into *ret, which the caller frees; NULL
+ * if the version is gone. */
 static enum status look_at_version(const struct tracked_version *tracked, struct repository *ret,
                                    const struct repository_version **ret_version, struct error *err)
 {

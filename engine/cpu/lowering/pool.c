@@ -21,8 +21,8 @@ struct pool_step {
     float *partial;
 };
 
-/* ret_first is the first of them; *ret_counted is the number of taps in the divisor. => *ret_first
- * is the first one; *ret_counted is the divisor's number of taps. */
+/* Returns the number of taps of the window at `start` inside the image. *ret_first is the first
+ * one; *ret_counted is the divisor's number of taps. */
 static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
                         int64_t *ret_counted)
 {

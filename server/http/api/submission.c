@@ -84,8 +84,8 @@ static size_t submission_sum_with(size_t sum, size_t count, size_t each)
     return size_mul(count, each, &product) && size_add(sum, product, &sum) ? sum : SIZE_MAX;
 }
 
-/* ret_unforeseen is the size of those results, and of their text, whose size was unknown before the
- * run. => *ret_unforeseen is the part whose size was unknown before the run, with its text. */
+/* Returns the size of the results from which an answer is written. *ret_unforeseen is the part
+ * whose size was unknown before the run, with its text. */
 static size_t answer_bytes(const struct predict_request *request, size_t *ret_unforeseen)
 {
     const struct deployment *deployment = request->deployment;
