@@ -68,8 +68,7 @@ static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct 
         cJSON_DeleteItemFromObjectCaseSensitive(root, "detector_name");
     TRY(read_thresholds(cJSON_GetObjectItemCaseSensitive(root, "detect"), &least, err));
     TRY(read_regions(cJSON_GetObjectItemCaseSensitive(root, "regions"), &least, err));
-    /* The parameter is the score that all boxes must exceed. doods_write() compares each box with
-     * its label's threshold. */
+    /* Boxes must exceed the parameter; doods_write() compares each with its label's. */
     cJSON_DeleteItemFromObjectCaseSensitive(root, "confidence");
     TRY(check_memory(cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)),
                      "for a request", err));

@@ -27,8 +27,7 @@ static const struct immich_task tasks[] = {
     {"ocr", "detection", "recognition", &dialect_immich_text, &line_boxes},
     {"clip", "visual", "textual", &dialect_immich_clip}};
 
-/* Cleans a name as Immich does for the folders of its cache. Returns false if it is empty or too
- * long. */
+/* Cleans a name like Immich's cache folders. Returns false if it is empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
 {
     const char *slash = strrchr(name, '/');

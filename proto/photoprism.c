@@ -93,9 +93,8 @@ static enum nsfw_kind kind_of(const char *label)
     return NSFW_KINDS;
 }
 
-/* Takes the picture's best score of each kind. Returns false if it has no labels, or one that means
- * no kind.
- * */
+/* Finds the picture's best score of each kind. Returns false without labels, or for one of no
+ * kind. */
 static bool read_kinds(const struct answer_image *image, float *kinds)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

@@ -74,8 +74,8 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
-    const char *labels = strstr(member->string, "labels"); /* labels may be any text; other lists
-                                                            * have no commas */
+    const char *labels = strstr(member->string, "labels"); /* labels are any text; others have no
+                                                            * commas */
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
         const bool is_point = cJSON_IsArray(entry) && (strstr(member->string, "points") ||
@@ -304,8 +304,7 @@ static enum status read_dialect(const struct dialect *dialect, cJSON *root, size
         return error_set(err, STATUS_INVALID, "a JSON request must be an object");
     if (cJSON_GetObjectItemCaseSensitive(root, "track"))
         return error_no_tracks(dialect->name, err);
-    TRY(read_pictures(dialect, root, max_images, request, err)); /* the reader may change the
-                                                                  * tree */
+    TRY(read_pictures(dialect, root, max_images, request, err)); /* may change the tree */
     model = dialect->model ? cJSON_GetObjectItemCaseSensitive(root, dialect->model) : NULL;
     if (model && !cJSON_IsString(model))
         return error_set(err, STATUS_INVALID, "\"%s\" must be a string", dialect->model);

@@ -9,8 +9,7 @@
 #include "proto/dialects.h"
 #include "proto/writer.h"
 
-/* Writes boxes as TorchServe's object_detector does: [{"person": [x1, y1, x2, y2], "score":
- * 0.99}]. */
+/* Writes boxes like TorchServe's object_detector: [{"person": [x1, y1, x2, y2], "score": 0.99}]. */
 static void write_named_boxes(struct writer *w, cJSON *list, const struct answer_image *image)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

@@ -21,7 +21,7 @@ struct json_cursor {
     size_t size, at;
     size_t max_nesting;
     struct error *err;
-    const char *name; /* dtype of the input */
+    const char *name; /* the input's name */
 };
 
 static struct json_cursor cursor_of(const struct v2_input *input, struct error *err)
@@ -46,8 +46,7 @@ static char peek_byte(const struct json_cursor *c)
 
 /* A number of RFC 8259 in two forms. */
 struct number {
-    bool negative, is_integer; /* is_integer: it has no fraction and no exponent, and fits 64
-                                * bits */
+    bool negative, is_integer; /* is_integer: without fraction or exponent, and fits 64 bits */
     uint64_t magnitude;
     double value;
 };

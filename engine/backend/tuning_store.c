@@ -46,7 +46,7 @@ static struct {
     size_t count, capacity;
     uint64_t changes; /* number of texts that this process has set */
     uint64_t written; /* number of the last change that is in the file */
-    char *folder;     /* error of tuning_save(); NULL: none */
+    char *folder;     /* for tuning_save(); NULL: none */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct tuning *find_locked(enum tuning_kind kind, const struct graph_hash *key)
@@ -343,8 +343,7 @@ static int lock_folder(const char *folder)
     return -1;
 }
 
-/* Returns the file's contents, malloc'ed; NULL when out of memory. *ret_change: the newest change
- * in it. */
+/* Returns the file's contents, malloc'ed, and its newest change; NULL when out of memory. */
 static char *print_file(size_t *ret_size, uint64_t *ret_change)
 {
     char *bytes = NULL, head[HEAD_MOST], end[LAST_LINE + 1], key[HASH_TEXT];

@@ -1,5 +1,4 @@
-/* Arenas: a list of zeroed chunks. Allocations take parts of chunks; all chunks are freed
- * together. */
+/* Arenas: a list of zeroed chunks. Allocations are parts of chunks; all are freed together. */
 #include "engine/base/arena.h"
 
 #include <stdlib.h>

@@ -12,8 +12,7 @@ struct thread_beginning {
     char name[16];
 };
 
-/* A thread sets its own name. Another thread's name is a file in /proc, which a confined process
- * may not open. */
+/* A thread sets its own name: a confined process may not write another's, a file in /proc. */
 static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;

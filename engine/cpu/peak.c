@@ -20,8 +20,7 @@ static void run_stretch(void *context)
     __asm__ volatile("" ::"m"(total)); /* uses the result, so that the compiler keeps the loops */
 }
 
-/* Returns the seconds of `count` rounds on all threads at once, from the first start to the last
- * end. */
+/* Returns the seconds from the first start to the last end of `count` rounds on all threads. */
 static double stretch(const struct peak_probe *probe, int threads, long count)
 {
     struct stretch_of of = {probe, count};

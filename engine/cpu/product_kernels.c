@@ -31,8 +31,7 @@ enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 /* When memory is short, packed weights may exceed the originals by an eighth plus this. */
 #define SLACK_BYTES ((size_t)1 << 20)
 
-/* Another kernel replaces the rule's choice if it takes less than this share of the choice's
- * time. */
+/* Another kernel replaces the rule's choice if it takes less than this share of that one's time. */
 #define SWITCH_RATIO 0.92
 
 /* A kernel with already packed weights may be slower by this factor, the measurement error. */
@@ -322,8 +321,7 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
                             .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
-    /* Splits loops as oneDNN does. Otherwise the cost would include chunks taken over from a late
-     * thread. */
+    /* Splits loops as oneDNN does, so that no thread pays for chunks of a late one. */
     parallel_is_even = true;
     const enum status status = autotune_choose(&tune, costs, ret_chosen, err);
     parallel_is_even = false;
@@ -343,7 +341,7 @@ static enum status choose_by_measuring(const struct lowering *lowering,
     enum status status = gather_candidates(&m, ruled, *ret, err);
     if (status == STATUS_OK && m.count > 1)
         status = measure_all(&m, &chosen, err);
-    if (status == STATUS_NO_MEMORY) /* too small for a trial: the rule's choice stays */
+    if (status == STATUS_NO_MEMORY) /* too little for a trial: the rule's choice stays */
         status = STATUS_OK;
     drop_others(&m, chosen);
     (void)place_operands(&m, NULL);

@@ -14,8 +14,7 @@ static void backend_close(struct backend *base)
     if (!backend)
         return;
     cuda_ignore(cudaSetDevice(backend->device));
-    runs_settle(backend); /* no run may read memory that is freed below, even if the device
-                           * failed */
+    runs_settle(backend); /* no run may read memory freed below, even if the device failed */
     cuda_weights_free(backend);
     device_free(backend, backend->arena);
     device_free(backend, backend->pixel_table);

@@ -32,8 +32,7 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
-/* Machine code runs on its own and later minor versions of its major version; PTX runs on all later
- * versions. */
+/* Machine code runs on its own and later minor versions of its major one; PTX on all later ones. */
 static bool has_code(int version)
 {
     for (const int *built = code_of; *built; built++)

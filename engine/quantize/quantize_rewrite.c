@@ -110,8 +110,7 @@ static struct channels channels_of(const struct node *layer, const struct tensor
  * scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
-/* The largest weight of a channel is stored as `most`, or as a smaller number if the bias is far
- * larger. */
+/* The largest weight of a channel is stored as `most`, or smaller if the bias is far larger. */
 static void choose_scales(const float *weights, struct channels c, const float *bias,
                           float input_scale, float most, float *scales)
 {

@@ -181,7 +181,7 @@ static enum status copy_input(struct smoothing *s, struct node *node, size_t i, 
     snprintf(name, sizeof name, "%.500s_smooth_%zu", node->outputs[0]->name, i);
     memcpy(tensor->data, old->data, old->bytes);
     struct value *value = graph_add_constant(s->graph, name, tensor);
-    tensor_unref(tensor); /* the graph owns it */
+    tensor_unref(tensor); /* the graph has a reference */
     TRY(check_memory(value, "while quantizing", s->err));
     node->inputs[i] = value;
     *ret = tensor->data;

@@ -34,8 +34,7 @@ bool quantizer_is_quantized(const struct graph *graph)
 
 /* ---- preparing ---- */
 
-/* Passes may replace an output by the input of an Identity, so this restores the file's names and
- * types. */
+/* Restores the file's names and types: passes may replace an output by an Identity's input. */
 static enum status keep_outputs(const struct graph *from, struct graph *graph, struct error *err)
 {
     struct edit edit = {.graph = graph, .err = err};

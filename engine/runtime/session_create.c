@@ -3,8 +3,7 @@
  *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
  *                                                └─▶ data-dependent tail, run by the interpreter
  *
- * session_create() makes everything on the loader's thread. Then a lane's thread owns the
- * session. */
+ * session_create() makes everything on the loader's thread. Then a lane's owns it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -57,8 +57,7 @@ static size_t head_classes(const struct heads *heads, size_t i)
 
 static const struct value *head_value(const struct heads *heads, size_t i)
 {
-    return heads->model->graph->outputs[heads->outputs[i]]; /* its producer is a node of the
-                                                             * model */
+    return heads->model->graph->outputs[heads->outputs[i]]; /* a node of the model makes it */
 }
 
 static bool contains_one(const char *name, const char *const *words, size_t count)

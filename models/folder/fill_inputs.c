@@ -93,8 +93,7 @@ static struct value *fill_sides(struct edit *edit, const struct model *model,
                              (struct value *[]){dims, which}, 2, DTYPE_I64, shape);
 }
 
-/* Returns ones [batch, height, width], as large as the photos. On NULL edit->status has the
- * error. */
+/* Returns ones [batch, height, width], as large as the photos. NULL: edit->status is the error. */
 static struct value *fill_pixels(struct edit *edit, const struct model *model)
 {
     struct value *image = edit->graph->inputs[model->image_input];

@@ -32,9 +32,8 @@ static enum prompt_input prompt_input_of(const struct value *input)
     return mask_prompt_input(input->name, strlen(input->name));
 }
 
-/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. Returns false if the
- * input does not fit its name. A prompt is one list of points, and the server fills only that many
- * numbers. */
+/* Fixes the free dimensions of an input: PROMPT_POINTS_MAX points, else 1. Returns false if it does
+ * not fit its name. A prompt is one list of points: the server fills no more. */
 static bool fix_shape(struct value *input)
 {
     const enum prompt_input kind = prompt_input_of(input);

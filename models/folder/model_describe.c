@@ -409,8 +409,7 @@ static void fit_text(struct model *model)
 }
 
 /* SAM's preprocessing: the longest side is as long as the input, with zeros on the right and below
- * after normalisation. SAM 2 stretches photos. Its encoder has further outputs, with more
- * points. */
+ * after normalisation. SAM 2 stretches photos. Its encoder has more outputs, with more points. */
 static void fit_encoder(struct model *model)
 {
     struct preprocess *p = &model->preprocess;

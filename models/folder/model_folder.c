@@ -183,10 +183,9 @@ static enum status refuse_second_model(const char *folder, struct error *err)
 
 /* ---- two halves ---- */
 
-/* The files of a model's halves in its folder: one for photos, one for texts or SAM's mask
- * decoder. */
+/* The files of a model's halves in its folder: for photos; for texts or SAM's mask decoder. */
 static const struct {
-    const char *photos, *second, *ending; /* length of the second file's name */
+    const char *photos, *second, *ending; /* ending: of the second file's name */
 } halves[] = {
     {"visual/model.onnx", "textual/model.onnx", MODEL_TEXT_ENDING},
     {"onnx/vision_model.onnx", "onnx/text_model.onnx", MODEL_TEXT_ENDING},

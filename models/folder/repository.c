@@ -246,8 +246,7 @@ static enum status describe(struct repository_model *model, struct error *err)
 /* ---- models ---- */
 
 /* Adds the pipeline `stages`, or the model at `path` if that is NULL. On success the repository
- * owns `stages`. Copies both texts. If the model cannot be described, its `problem` has the
- * reason. */
+ * owns `stages`. Copies both texts. If describing the model fails, its `problem` has the reason. */
 static enum status add_model_of(struct repository *repository, const char *path, const char *name,
                                 struct pipeline_config *stages, struct error *err)
 {

@@ -36,8 +36,7 @@ bool text_input_kind_of(const struct value *input, enum text_input_kind *ret)
            text_input_is_name(input->name, strlen(input->name), ret);
 }
 
-/* True if the graph takes tokens and, unless `beside` is set, nothing else. Then *ret has its
- * inputs. */
+/* True if the graph takes tokens and, unless `beside`, only tokens; then *ret has its inputs. */
 static bool find_inputs(const struct graph *graph, bool beside, struct text_input *ret)
 {
     bool has_ids = false;

@@ -20,8 +20,7 @@ static bool is_at(const struct pbtxt_value *value, enum pbtxt_kind kind, const c
     return value->kind == kind && !strcmp(value->path, path);
 }
 
-/* Reads a decimal integer; returns false for other numbers. Numbers beyond 64 bits become
- * LLONG_MIN. */
+/* Reads a decimal integer; false for others. Numbers beyond 64 bits become LLONG_MIN. */
 static bool read_whole(const struct pbtxt_value *value, long long *ret)
 {
     char *end;

@@ -39,8 +39,7 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
-/* Computes the softmax in float64 as scores_top_k does, without storing it: exp(x - greatest) /
- * sum. */
+/* Computes softmax in float64 as scores_top_k does, but stores nothing: exp(x - greatest) / sum. */
 struct scores {
     const float *values;
     double greatest, sum;
@@ -136,7 +135,7 @@ static double mean_square(const struct agreement_tensor *t, const float *values,
             const double x = (double)values[i] - (subtract ? (double)subtract[i] : 0);
             sum += x * x;
         }
-    const size_t numbers = t->count / t->channels; /* range of a channel */
+    const size_t numbers = t->count / t->channels; /* numbers of a channel */
     return sum / (double)numbers;
 }
 

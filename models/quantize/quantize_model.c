@@ -44,12 +44,10 @@ struct quantize_state {
     float *photo; /* prepared */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* fp32's answers for `tried`, then `held_out` photos; a candidate's
-                        * answers */
+    float *answers[2]; /* answers of fp32 for `tried`, then `held_out` photos; of a candidate */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
-    struct task_answer *decoded; /* fp32's answers for the held-out photos; NULL: no boxes, no
-                                  * text */
+    struct task_answer *decoded; /* fp32's for the held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
     /* The best choice of layers so far, on `tried` photos; report->layers has the choice. */

@@ -8,7 +8,7 @@
 
 #include "models/tasks/decoders.h"
 
-enum { RADIUS = 5 }; /* weights of the blur: Gaussian, sigma 0.8 */
+enum { RADIUS = 5 }; /* radius of the blur: Gaussian, sigma 0.8 */
 
 /* Reflects an index beyond the edges into the map: d c b a | a b c d | d c b a. */
 static size_t reflect_index(int64_t at, int64_t side)

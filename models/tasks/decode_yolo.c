@@ -82,8 +82,7 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
     const float confidence = candidates->options->confidence;
     for (size_t i = 0; i < count; i++) {
         const float *row = rows->data + (first + i) * columns;
-        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below the threshold,
-                                     * too */
+        if (!(row[4] > confidence)) /* scores are at most 1, so the product is below it, too */
             continue;
         const size_t best = best_class(row + 5, columns - 5, 1);
         const float score = row[4] * row[5 + best];

@@ -70,8 +70,7 @@ static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float
     struct depth_taps *taps = alloc_array(count, sizeof *taps);
     for (uint32_t i = 0; taps && i < count; i++) {
         const float at = ((float)i + 0.5f) * gain + begin;
-        const float clipped = at > 0 ? (at < input ? at : input) : 0; /* outside the map, use the
-                                                                       * edge */
+        const float clipped = at > 0 ? (at < input ? at : input) : 0; /* clamped to the edge */
         const float point = clipped * ((float)side / input) - 0.5f;
         const float first = floorf(point);
         for (int k = 0; k < TAPS; k++) {

@@ -17,7 +17,7 @@
 
 struct query_masks {
     const struct task_rows *logits; /* [Q, height, width] */
-    size_t classes;                 /* place in the class logits; place / classes is the query */
+    size_t classes;                 /* in a row of class logits; place / classes is the query */
     int32_t width, height;          /* of the planes, which may be larger than the output */
     size_t plane;
     struct area_place *columns,
@@ -156,8 +156,7 @@ static struct area_map map_of(const struct query_masks *masks, const float *scor
     return map;
 }
 
-/* Counts the photo's pixels where the mask's score is at least 0.5. Returns -1 when out of
- * memory. */
+/* Counts the photo's pixels where the mask's score is at least 0.5; -1 when out of memory. */
 static double area_alone(struct query_masks *masks, size_t i)
 {
     const struct area_map map =

@@ -184,8 +184,7 @@ static enum task_layout ultralytics_layout(const struct task_facts *facts, size_
                            (int64_t)(facts->label_count + extras));
 }
 
-/* Reads "[17, 3]": the number of key points, and of numbers in each. Without a text, COCO's
- * numbers. */
+/* Reads "[17, 3]": the number of key points, and of numbers in each. Without a text: COCO's. */
 static bool read_points(const char *text, struct task *task)
 {
     char *end = NULL;

@@ -20,8 +20,7 @@
 #define TEXT_LEAST_SIDE  3
 #define TEXT_LEAST_MOVED 5
 
-/* Sides move outwards by this factor times area / perimeter, unless the model's folder sets the
- * factor. */
+/* Sides move outwards by area / perimeter times this factor or that of the model's folder. */
 #define TEXT_UNCLIP 1.5
 
 /* Largest number of pixels of a map. */
@@ -263,8 +262,7 @@ static struct text_rectangle rectangle_along(const struct text_point *hull, size
     for (size_t k = 0; k < count; k++) {
         const double along = hull[k].x * cosine + hull[k].y * sine;
         const double across = hull[k].y * cosine - hull[k].x * sine;
-        /* Do not use fmin and fmax: GCC 12 for arm64 fails to vectorise them with an internal
-         * error. */
+        /* Not fmin and fmax: GCC 12 for arm64 has an internal error when it vectorises them. */
         left = along < left ? along : left;
         right = along > right ? along : right;
         top = across < top ? across : top;
@@ -399,8 +397,7 @@ static int32_t whole(double at)
     return (int32_t)(at < 0 ? at - 0.5 : at + 0.5);
 }
 
-/* Adds the round corner of a polygon that was moved outwards: an arc from one normal to the
- * next. */
+/* Adds the round corner of a polygon that was moved outwards: an arc between two normals. */
 static bool add_round_corner(struct text_map *map, size_t *count, const int32_t at[2],
                              const double from[2], const double to[2], double outwards)
 {

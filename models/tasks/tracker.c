@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Frames for which a lost object stays: it is removed one frame later, as in ByteTrack's own
- * code. */
+/* Frames that a lost object stays, plus one, as in ByteTrack's own code. */
 #define KEPT_FRAMES  30
 #define SAME_OVERLAP 0.85 /* overlap at which two objects are one */
 

@@ -94,7 +94,7 @@ enum status steps_read(const cJSON *json, const char *what, const char *list_key
                        const struct step_kind *kinds, size_t kind_count, struct step_list *list,
                        struct error *err)
 {
-    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* index of the next entry in each open sequence */
+    const cJSON *stack[SEQUENCE_DEPTH_MAX]; /* the next entry of each open sequence */
     size_t depth = 0;
     const char *type;
     for (const cJSON *at = json; at && !cJSON_IsNull(at);) {

@@ -20,8 +20,7 @@ struct best_path {
 };
 
 /* Returns the score as `tokenizers` reads it with serde_json: the digits as a double, divided by a
- * power of ten. The last bit may be wrong, and it decides between paths with nearly the same
- * score. */
+ * power of ten. Its last bit may be wrong, and decides between paths with nearly equal scores. */
 static double as_serde_reads(double score)
 {
     char text[40], digits[24];
@@ -82,8 +81,7 @@ static void offer(const struct token_model *model, struct best_path *path, doubl
         *path = (struct best_path){score, id, (uint32_t)start};
 }
 
-/* Fills the best paths to all places. Returns false if the vocabulary has no token for unknown
- * characters. */
+/* Fills the best paths to all places. Returns false if an unknown character has no token. */
 static bool find_best_paths(const struct token_model *model, const char *text, size_t size,
                             struct best_path *paths)
 {

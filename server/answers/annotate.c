@@ -166,8 +166,7 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
             snprintf(text + strlen(text), LABEL_TEXT - strlen(text), " #%u", box->track_id);
         if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
             add_crop(image->crops[i], text);
-        float corners[4][2], *highest = corners[2]; /* above the left corner, unless the box is
-                                                     * turned */
+        float corners[4][2], *highest = corners[2]; /* above its left, unless the box is turned */
         outline_of(a, found, i, corners);
         for (int k = 0; k < 4; k++)
             highest = corners[k][1] < highest[1] ? corners[k] : highest;

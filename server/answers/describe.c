@@ -112,8 +112,7 @@ static char *mask_png(struct mask_bitmap *bitmap)
 struct mask_how {
     enum mask_form form;
     bool is_whole;                     /* a PNG of the picture's size */
-    const struct describe_how *pixels; /* options of the pixels that go with polygons; NULL:
-                                        * polygons only */
+    const struct describe_how *pixels; /* options for pixels beside polygons; NULL: no pixels */
 };
 
 /* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of
@@ -256,8 +255,7 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
-/* Describes an anomaly: a prediction with the score, map and mask. Returns false when out of
- * memory. */
+/* Describes an anomaly: prediction with score, map and mask. Returns false when out of memory. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {
@@ -287,8 +285,7 @@ static bool describe_text(const struct text_reading *line, const struct labels *
     return own(described, text);
 }
 
-/* Joins the texts that the next stage read in the boxes of a page. Returns false when out of
- * memory. */
+/* Joins the texts that the next stage read in a page's boxes. Returns false when out of memory. */
 static bool describe_page(const struct detections *found, struct described *described,
                           struct answer_image *page)
 {

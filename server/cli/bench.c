@@ -24,7 +24,7 @@ enum {
     BATCH_MAX = 1024,
     RUNS_MAX = 20000, /* per batch size */
     ROUNDS_MIN = 3,
-    TURN = 3, /* measured runs in a row; an unmeasured one precedes them */
+    TURN = 3, /* measured runs per turn; an unmeasured one precedes them */
 };
 
 struct bench_batch {

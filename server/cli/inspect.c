@@ -425,8 +425,7 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w));
 }
 
-/* Shows the pipeline in the folder. *ret is the command's result. Returns false if there is no
- * pipeline. */
+/* Shows the pipeline in the folder; *ret is the command's result. False: none. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

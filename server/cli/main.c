@@ -120,9 +120,8 @@ static void save_address_space(void)
         mallopt(M_ARENA_MAX, 1);
 }
 
-/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket would get such a
- * number, and the log or an answer would be written into it. Writes, and reads of 0, still fail as
- * on a closed descriptor. */
+/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket could get the number,
+ * and the log or an answer would go into it. Writes, and reads of 0, fail as on a closed one. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

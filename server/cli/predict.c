@@ -248,8 +248,7 @@ static enum status annotated_path(const char *out, const char *path, enum annota
 static enum status write_bytes(const char *path, const uint8_t *bytes, size_t size,
                                struct error *err)
 {
-    /* Never overwrites a file, because it may be a photo, or the result for another photo of the
-     * same name. */
+    /* Never overwrites a file: it may be a photo, or the result for a photo of the same name. */
     FILE *file = fopen(path, "wbx");
     if (!file && errno == EEXIST)
         return error_set(err, STATUS_IO, "there is such a file; remove it, or name another");

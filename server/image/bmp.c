@@ -156,8 +156,7 @@ static void bmp_read_row(const struct bmp_head *head, const uint8_t *row, uint8_
 
 static enum status bmp_read_rows(const struct bmp_head *head, uint8_t *pixels, struct error *err)
 {
-    /* Sides are below 2^31 and a pixel has at most 32 bits, so a product of two does not overflow
-     * 64 bits. */
+    /* Sides are below 2^31, a pixel has at most 32 bits: a product of two fits into 64 bits. */
     const uint64_t row_bits = (uint64_t)head->width * head->bits;
     const uint64_t stride = (row_bits + 31) / 32 * 4, last = (row_bits + 7) / 8;
     size_t before;

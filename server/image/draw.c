@@ -44,7 +44,7 @@ static uint32_t first_pixel(float at, uint32_t side)
 
 /* A line from (x, y) along (dx, dy). */
 struct stroke {
-    float x, y, dx, dy, square; /* of the line's length */
+    float x, y, dx, dy, square; /* square: of the line's length */
     float reach;                /* half the line's thickness */
 };
 

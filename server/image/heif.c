@@ -83,8 +83,7 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* These are also exit statuses of a child process, and differ from those of libraries that end
- * it. */
+/* Also exit statuses of a child process; they differ from those of libraries that end it. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;

@@ -225,8 +225,7 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
     return image_decode_part(decoder, data, size, limits, NULL, ret, err);
 }
 
-/* Returns the largest of 8, 4 and 2 by which both sides can shrink and remain at least as large as
- * the resize. */
+/* Returns the largest of 8, 4, 2 that leaves both sides at least as large as the resize. */
 static unsigned reduction_for(uint32_t width, uint32_t height, const struct crop_frame *frame)
 {
     unsigned reduction = 8;

@@ -163,8 +163,7 @@ static void jpeg_on_progress(j_common_ptr common)
                   reader->limits->max_scans));
 }
 
-/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes after
- * setjmp. */
+/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes later. */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {

@@ -20,7 +20,7 @@
 #include "server/image/decode.h"
 
 #define IDAT         0x49444154
-#define EXCESS_BYTES (64 * 1024) /* after the last row, whose pixels have at most 8 bytes */
+#define EXCESS_BYTES (64 * 1024) /* besides the last row, whose pixels have at most 8 bytes */
 
 struct png_reader {
     png_structp png;

@@ -208,9 +208,8 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Computes the weights of output `i`: the two neighbours' weights, each blurred over `radius`
- * samples to both sides and mirrored at the edges. Positions end at the edges, as in torch's
- * interpolate(). */
+/* Computes the weights of output `i`: its two neighbours' (as torch's interpolate() ends at the
+ * edges), each blurred over `radius` samples to both sides and mirrored at the edges. */
 static void fill_blurred_output(struct resample_axis *axis, int i, const double *blur, int radius,
                                 double *sums)
 {

@@ -241,8 +241,7 @@ static enum status job_prepare(struct resize_job *job, struct error *err)
                               job->frame.resized_height, job->y0, job->y1 - job->y0, err));
     job->passes =
         p->resample == RESAMPLE_LINEAR ? &transform->kernels->linear : &transform->kernels->pillow;
-    /* Holds a window and the rest of its last group. The kernel reads one more sample of each
-     * row. */
+    /* Holds a window and the rest of its last group, and one more sample that the kernel reads. */
     job->ring_rows = transform->vertical.length + GROUP - 1;
     job->ring_stride = job->passes->sample *
                        size_align((size_t)(job->x1 - job->x0) * CHANNELS + 1, RESAMPLE_BLOCK);

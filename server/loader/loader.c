@@ -916,7 +916,7 @@ static void *loader_main(void *argument)
         has_work = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
-    run_jobs(loader); /* it logs the end */
+    run_jobs(loader); /* answers the remaining jobs: the loader has ended */
     return NULL;
 }
 

@@ -204,8 +204,7 @@ static struct question ask(const struct model *model, const struct precision_opt
     return question;
 }
 
-/* Finds a choice of an earlier start, if it is still possible: its 8-bit form may have been
- * deleted. */
+/* Finds a choice of an earlier start, if still possible: its 8-bit form may be gone. */
 static bool find_kept(const struct question *question, struct precision_choice *ret)
 {
     struct precision_choice kept;
@@ -320,8 +319,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
     graph_free(int8);
     if (gate->begin)
         gate->begin(gate->context);
-    session_release_pages(fp32); /* frees pages of the trial's batches: requests may never need
-                                  * them */
+    session_release_pages(fp32); /* pages of the trial, perhaps never needed again */
     if (gate->end)
         gate->end(gate->context);
     if (is_memory(status)) { /* temporary, so the result of the trial is not kept */

@@ -46,8 +46,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t
     const ints zero = _mm512_set1_epi16((short)f->zero);
     const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
     const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
-    const ints mixed = f->to == DTYPE_I8 ? _mm512_packs_epi16(low, high) /* four bytes of each
-                                                                          * register */
+    const ints mixed = f->to == DTYPE_I8 ? _mm512_packs_epi16(low, high) /* four of each register */
                                          : _mm512_packus_epi16(low, high);
     const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const ints bytes = _mm512_permutexvar_epi32(order, mixed);
@@ -66,8 +65,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t
     const float low = (float)((is_signed ? -128 : 0) - f->zero);
     for (size_t i = 0, at = 0; i < count && at < n; i++, at += VEC) {
         const vec q = divide_by_step(f, v[i]);
-        const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN gives
-                                                                                    * `low` */
+        const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN: `low` */
         const ints stored = ints_add(ints_round(clamped), ints_set(f->zero));
         uint8_t bytes[VEC];
         store_bytes(n - at < VEC ? bytes : y + at, stored, is_signed);

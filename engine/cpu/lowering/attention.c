@@ -87,8 +87,7 @@ static size_t matrix_base(const struct attention_layout *l, size_t matrix)
     return (size_t)(l->walk.offset + access_map_at(&l->walk.group[0], (int64_t)matrix));
 }
 
-/* Returns a row of `count` elements as contiguous floats: in place if it is contiguous, otherwise
- * in `to`. */
+/* Returns a row of `count` elements as contiguous floats: in place if contiguous, else in `to`. */
 static const float *row(const struct attention_step *s, const struct attention_layout *l,
                         size_t base, size_t r, size_t count, float *to)
 {
@@ -132,8 +131,7 @@ static void attention_pack(const struct attention_step *s, size_t matrix,
     }
 }
 
-/* Computes exp of a block's scores for keys first … first + count - 1; and rescales earlier
- * sums. */
+/* Computes exp of a block's scores for keys first … first + count - 1; rescales earlier sums. */
 static void weigh(const struct attention_step *s, size_t matrix, size_t first_row, size_t rows,
                   size_t first, size_t count, const struct attention_scratch *t)
 {

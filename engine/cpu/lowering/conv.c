@@ -107,8 +107,7 @@ STEP_CREATE(lower_onednn_conv)
 const struct cpu_kernel cpu_onednn_conv = {{"dnnl_conv", {OP_CONV}, onednn_conv_claim},
                                            lower_onednn_conv};
 
-/* Describes ONNX's [C, M / group, K…] as weights of oneDNN's deconvolution, [group,] M / group, C /
- * group, K…. */
+/* Describes ONNX's [C, M / group, K…] as a deconvolution's [group,] M / group, C / group, K…. */
 static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};

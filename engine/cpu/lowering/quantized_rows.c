@@ -36,7 +36,7 @@ struct row_step {
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
-    size_t thread_bytes; /* of a mean: the sums of an image */
+    size_t thread_bytes; /* for a mean: an image's sums */
     const unsigned char *b_data;
 };
 

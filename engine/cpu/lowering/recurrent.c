@@ -15,8 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/op/recurrent.h"
 
-/* Returns the epilogue's activation for a recurrent function. For NONE the reference kernel runs
- * the node. */
+/* The epilogue's activation for a recurrent function; for NONE the reference kernel runs. */
 static const enum activation activations[] = {
     [FUNCTION_SIGMOID] = ACTIVATION_SIGMOID,
     [FUNCTION_TANH] = ACTIVATION_TANH,
@@ -24,7 +23,7 @@ static const enum activation activations[] = {
     [FUNCTION_HARD_SIGMOID] = ACTIVATION_HARD_SIGMOID,
     [FUNCTION_LEAKY_RELU] = ACTIVATION_LEAKY_RELU,
     [FUNCTION_ELU] = ACTIVATION_ELU,
-    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* this includes functions that are not listed */
+    [FUNCTION_SOFTPLUS] = ACTIVATION_NONE, /* so are all functions that are not listed */
 };
 
 struct recurrent_step {
@@ -108,8 +107,7 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
     simd->binary(BINARY_MUL, out, 1, spare, 1, h, n);
 }
 
-/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate has a reset
- * product. */
+/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate a reset product. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {

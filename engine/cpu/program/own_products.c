@@ -81,8 +81,7 @@ static bool is_inside(const struct product_axis *axis, int64_t o)
     return o >= axis->inside_from && o < axis->inside_to;
 }
 
-/* Returns the offset of result o's first tap in the source, in elements. All its taps are
- * inside. */
+/* Returns the offset in elements of the first tap of result o, whose taps are all inside. */
 static int64_t first_tap(const struct product_axis *axis, int64_t o)
 {
     return (o * axis->result_step + axis->offset) * axis->stride;
@@ -459,8 +458,7 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
     }
 }
 
-/* Finds the results whose windows are inside, and the offsets of taps. Returns false when out of
- * memory. */
+/* Finds results whose windows are inside, and offsets of taps. Returns false when out of memory. */
 static bool describe_taps(struct own_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];

@@ -8,8 +8,7 @@
 
 enum {
     PARALLEL_CHUNKS = 6,   /* chunks per share */
-    PARALLEL_WORTH = 8192, /* less work is not worth waking threads, which takes a few
-                            * microseconds */
+    PARALLEL_WORTH = 8192, /* less is not worth waking threads: that takes a few microseconds */
     PARALLEL_CHUNK = 4096, /* smallest chunk: taking one costs up to a tenth of a microsecond */
 };
 

@@ -24,8 +24,7 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes)
     return true;
 }
 
-/* Makes the arena as large as its users need, and at least `bytes`. Returns false when out of
- * memory. */
+/* Grows the arena to its users' needs, at least `bytes`. Returns false when out of memory. */
 static bool fit_locked(struct shared_arena *arena, size_t bytes)
 {
     for (const struct backend *user = arena->users; user; user = user->next_user)

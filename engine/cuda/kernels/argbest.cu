@@ -1,5 +1,4 @@
-/* The first and last kernel of a run: they convert bytes of photos to numbers, and scores to best
- * classes. */
+/* The first and last kernel of a run convert bytes of photos to numbers, scores to best classes. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* The table is in shared memory, because each pixel reads it three times at random places. */

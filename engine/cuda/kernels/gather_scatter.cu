@@ -50,8 +50,7 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* Indices are known to be in range (bounds.c). Other indices are clamped to stay inside the
- * tensor. */
+/* Indices are known to be in range (bounds.c). Others are clamped into the tensor. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)

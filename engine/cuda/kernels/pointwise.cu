@@ -165,7 +165,7 @@ template <> __device__ inline int64_t binary<int64_t>(const cuda_pointwise &n, i
         CASE(CUDA_N_ADD, (int64_t)(a + b));
         CASE(CUDA_N_SUB, (int64_t)(a - b));
         CASE(CUDA_N_MUL, (int64_t)(a * b));
-    case CUDA_N_DIV: /* never 0: the lowering checks the divisor */
+    case CUDA_N_DIV: /* y is never 0: the lowering checks it */
         return y == -1 ? (int64_t)(0 - a) : y ? x / y : 0;
     case CUDA_N_MOD:
         if (y == 0 || y == -1)

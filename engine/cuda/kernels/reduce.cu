@@ -381,7 +381,7 @@ void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_
  *
  * Elements become 64-bit keys in the same order. A block finds the k-th greatest key of its line
  * digit by digit, from counts of each digit's values. Every thread then collects the chosen keys of
- * its part of the line, after those of earlier threads. At last, each chosen key counts the keys
+ * its part of the line, after those of earlier threads. Finally, each chosen key counts the keys
  * before it to find its place. */
 
 namespace

@@ -72,8 +72,7 @@ __global__ void softmax_short_kernel(const T *x, T *y, size_t rows, int count)
     v.load(x + row * (size_t)count, count, -INFINITY);
     const float greatest = v.fold(
         -INFINITY, max_op(), [](float x, bool) { return x; }, count);
-    /* Elements after the row's end add nothing, even if the whole row is -inf (the result is then
-     * NaN). */
+    /* Elements after the row's end add nothing, even if the whole row is -inf (result: NaN). */
     const float sum = v.fold(
         0.0f, add_op(),
         [=](float &x, bool is_there) { return x = is_there ? exp_of(x - greatest) : 0.0f; }, count);

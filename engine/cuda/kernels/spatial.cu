@@ -160,8 +160,7 @@ __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial
     }
 }
 
-/* One block per group. to[n, c] is the mean; or, with `scale`, x's factor, and `shift` the
- * addend. */
+/* One block per group. to[n, c] is the mean, or with `scale` x's factor; `shift` is the addend. */
 __global__ void groups_join_kernel(const float *partial, const float *mean, const float *scale,
                                    const float *bias, float *to, float *shift, cuda_groups g,
                                    size_t pieces, size_t blocks)

@@ -271,8 +271,7 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
     return STATUS_OK;
 }
 
-/* Few channels per group leave most of a tile empty. Above a quarter of a tile, tensor cores are
- * faster. */
+/* Few channels per group leave most of a tile empty. Above a quarter, tensor cores win. */
 static bool is_for_tiles(const struct cuda_conv *c)
 {
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);

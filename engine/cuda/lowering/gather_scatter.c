@@ -18,7 +18,7 @@ struct gather_scatter_step {
     int size;
     bool scatters; /* `from` goes over a copy of x */
     struct cuda_operand x, from, indices;
-    size_t bytes; /* shape of x */
+    size_t bytes; /* size of x */
     struct cuda_pad pad;
     struct cuda_access_map map;
     struct cuda_tuples tuples;

@@ -146,8 +146,7 @@ static bool pointwise_domain_of(const struct node *node, const struct pointwise_
     return *ret == CUDA_IN_WHOLE ? entry->kinds & KIND_WHOLE : (entry->kinds & KIND_FLOAT) != 0;
 }
 
-/* True if integer divisors are known not to be zero. Otherwise the host runs the node and reports a
- * zero. */
+/* True if integer divisors are known not to be zero. Otherwise the host checks them. */
 static bool divides_safely(const struct node *node)
 {
     const struct value *divisor = node->inputs[1];

@@ -50,7 +50,7 @@ struct quantized_operands {
     const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
-    size_t y_terms;           /* index of the operand; 0: the result is int32 or float */
+    size_t y_terms;           /* operand with y's scale; 0: the result is int32 or float */
     bool is_conv, transposed; /* weights of a matrix are [n, k] */
     int64_t channels;         /* channels of y */
     enum dtype stored;        /* type of the product, before a table */
@@ -158,7 +158,7 @@ static struct quantized_packing quantized_packing_of(const struct quantized_oper
     return p;
 }
 
-/* Subtracts the zero point. */
+/* Returns a weight minus its zero point. */
 static int weight_at(const struct quantized_packing *p, int64_t m, int64_t tap, int64_t c)
 {
     const int64_t at = p->is_conv      ? (m * p->depth + c) * p->taps + tap

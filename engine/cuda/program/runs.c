@@ -102,8 +102,7 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- addresses ---- */
 
-/* Returns the only node that reads a value. It must read the value once, and the value must not be
- * an output. */
+/* Returns the only node that reads a value, and reads it once; the value must not be an output. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -444,8 +443,7 @@ static enum status copy_in(struct cuda_program *program, struct cuda_slot *slot,
                       "copying the inputs", err);
 }
 
-/* All bits set is a NaN in every float type, so elements that a kernel leaves out become
- * visible. */
+/* All bits set is a NaN in every float type, which shows elements that a kernel omits. */
 static enum status poison(struct cuda_backend *backend, const struct cuda_slot *slot,
                           struct error *err)
 {
@@ -554,8 +552,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Spins for short passes, because waking up takes tens of microseconds. Otherwise leaves the
- * core. */
+/* Spins for short passes: waking up takes tens of microseconds. Otherwise leaves the core. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;

@@ -209,8 +209,7 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
-/* Copies the upload from another device. Returns false if none has it, or if this one cannot reach
- * it. */
+/* Copies the upload from another device. Returns false if none has it, or it cannot be reached. */
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {

@@ -42,7 +42,7 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns the crop with a box's vector, or NULL. If the crop failed, *ret_failed is the crop. */
+/* Returns the crop with a box's vector, or NULL; *ret_failed is the crop if it failed. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {

@@ -26,12 +26,12 @@
 struct infer_work {
     struct predict_request request; /* first: submission.h */
     struct v2_request *v2;          /* NULL: a raw body */
-    const void **tensors;           /* rows of the model's inputs; NULL: photos */
+    const void **tensors;           /* one per input of the model; NULL: photos */
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
     uint8_t *texts; /* BYTES that came as JSON */
     struct request_texts rows_of_texts;
-    bool *wanted, *as_binary; /* rows of the model's outputs; one allocation */
+    bool *wanted, *as_binary; /* one per output of the model; one allocation */
     size_t rows;
 };
 
@@ -409,8 +409,7 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
  * then copied into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
-    const size_t each = 64 + deployment->model->labels.longest; /* a label may be as long as its
-                                                                 * file */
+    const size_t each = 64 + deployment->model->labels.longest; /* a label is at most its file */
     return (classes < PREDICT_MAX_TOP_K ? classes : PREDICT_MAX_TOP_K) * 2 * each;
 }
 

@@ -10,8 +10,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 
-/* As in Triton, the status over HTTP is 400 while the server is not ready, and 503 while it shuts
- * down. */
+/* As in Triton, the HTTP status is 400 before the server is ready, and 503 while it shuts down. */
 static void respond_flag(struct exchange *x, const char *name, const char *flag, bool good)
 {
     size_t size = 0;
@@ -215,8 +214,7 @@ static struct v2_stats read_stats(const struct deployment *deployment,
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
 {
-    return model->state == MODEL_READY && !model->stage_count && /* a pipeline's requests count for
-                                                                  * its models */
+    return model->state == MODEL_READY && !model->stage_count && /* its models count */
            (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
            (!x->match.version[0] || !strcmp(x->match.version, model->version));
 }

@@ -359,8 +359,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
-    struct model_host *host = x->server->options.model_host; /* x may be freed before this function
-                                                              * ends */
+    struct model_host *host = x->server->options.model_host; /* x may be freed before the end */
     struct deployment *deployment;
     bool is_done = false;
     struct error err;

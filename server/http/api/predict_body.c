@@ -157,8 +157,7 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the path's API. For other servers' APIs, refuses track and
- * ignores unknown names. */
+/* Sets a parameter by its name in the path's API. Refuses track, and ignores unknown names. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {

@@ -1,5 +1,4 @@
-/* Every path that lensd serves, with its handler. GET / and the OpenAPI test also read the
- * table. */
+/* Every path that lensd serves, with its handler. GET / and the OpenAPI test also read it. */
 #include "server/http/api/route_table.h"
 
 #include "engine/base/size.h"

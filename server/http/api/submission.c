@@ -144,8 +144,7 @@ static void submission_done(struct predict_request *request)
     struct error err;
     size_t bytes;
     if (expect_results(x, request, &bytes, &err) != STATUS_OK) {
-        predict_request_free_results(request); /* now, because its outputs exceed the memory
-                                                * budget */
+        predict_request_free_results(request); /* now: outputs exceed the memory budget */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
@@ -293,8 +292,7 @@ enum status submission_images(struct predict_request *request, size_t count, str
 
 void submission_handle(struct exchange *x, void (*start)(struct exchange *exchange))
 {
-    /* Only the size decides, so that clients cannot choose the thread that reads their
-     * megabytes. */
+    /* Only the size decides: clients must not choose the thread that reads their megabytes. */
     if (x->body.size < SUBMISSION_LARGE_BODY) {
         start(x);
         return;

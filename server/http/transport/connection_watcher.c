@@ -32,8 +32,7 @@ struct late_clients {
 
 /* ---- hang-ups ---- */
 
-/* Returns the request to cancel, pinned; NULL if there is none, or if the request sees `cancelled`
- * itself. */
+/* Returns the request to cancel, pinned; NULL if there is none or it reads `cancelled` itself. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -117,8 +116,7 @@ static void check_header_locked(struct connections *connections, struct connecti
     if (limit == 0)
         return;
     if (connection->is_unix) {
-        /* The kernel counts no bytes here: the header's time then starts at the end of the last
-         * request. */
+        /* The kernel counts no bytes here: the header's time starts at the last request's end. */
         connection->header_since = connection->since;
         limit += connections->limits.idle_timeout_ms;
     } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
@@ -277,8 +275,7 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Releases the penalties of connections that the client has closed but libmicrohttpd still
- * holds. */
+/* Releases penalties of connections that the client has closed but libmicrohttpd still holds. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)

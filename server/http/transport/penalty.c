@@ -72,8 +72,7 @@ struct penalty *penalty_add(struct penalty_table *table, uint64_t client)
     return &penalty_claim(table, client)->penalty;
 }
 
-/* True if a penalty has ended: the client has been answered since, or its refusal is a second
- * old. */
+/* True if a penalty has ended: the client was answered later, or its refusal is a second old. */
 static bool is_over(const struct penalty *penalty, int64_t now)
 {
     return !penalty->refused || now - penalty->refused >= SECOND;

@@ -11,8 +11,7 @@
 #define SHARE_DIVISOR 8 /* share of the queue reserved for clients with few images */
 
 /* The slower of the two stages that every image passes: the workers that prepare, then the lanes. A
- * lane becomes free, runs the full batches ahead (all lanes together at `rate`), then the request's
- * batch. */
+ * lane becomes free, runs the full batches ahead (all lanes together at `rate`), then its own. */
 int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)

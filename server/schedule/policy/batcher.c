@@ -8,9 +8,7 @@
 #include "engine/base/size.h"
 #include "server/schedule/policy/batcher.h"
 
-#define ARRIVALS_TAU_NS                                                                            \
-    INT64_C(20000000) /* period of the arrival rate; short, because bursts                         \
-                       * are */
+#define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
 #define LATE_FRACTION   0.9 /* an image with less than this share of a pass left counts as late */
@@ -28,10 +26,10 @@ struct buffer {
     enum buffer_state state;
     enum batch_close reason;
     int writing, ready; /* number of slots in each state */
-    int micro_batches;  /* slots that lanes have taken */
-    bool is_taken;      /* a lane has taken a slot */
+    int micro_batches;  /* micro-batches that lanes have taken */
+    bool is_taken;      /* a lane has taken a micro-batch */
     int64_t opened, closed;
-    int64_t order; /* lanes take the closed buffer with the lowest number first */
+    int64_t order; /* lanes take the closed buffer with the lowest order first */
     struct buffer_slot *slots;
 };
 

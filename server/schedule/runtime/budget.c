@@ -30,7 +30,7 @@ struct device_budgets {
     size_t account_count;
     size_t host;                 /* bytes for everything below and the CPU's models */
     struct memory_budget run;    /* for photos and tensors of runs: the memory that models leave */
-    pthread_cond_t picture_done; /* memory was freed, or a model was unloaded */
+    pthread_cond_t picture_done; /* or a model was unloaded */
 };
 
 /* The device's account, created without limit if needed; NULL when all accounts are in use. */

@@ -109,8 +109,7 @@ static enum status check_scores(struct deployment *deployment, const struct sess
             shape_text(&deployment->model->outputs[output].shape, text));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &deployment->model->outputs[output].shape;
-    /* The file may declare a shape, such as [1, 300, 6], that the session knows only after a
-     * run. */
+    /* The file may declare a shape that the session knows only after a run, such as [1, 300, 6]. */
     if (scores.shape.rank == SHAPE_UNKNOWN && deployment->model->fixed_batch &&
         shape_is_known(declared))
         scores.shape = *declared;

@@ -339,8 +339,7 @@ struct kernel_measuring {
 };
 
 /* On a core shared with a thread at nice 0, Linux gives a thread at nice 10 about a tenth of the
- * time, and at nice 19 a seventieth. At 19, batches on a busy server would wait minutes for the
- * kernels. */
+ * time, and at nice 19 a seventieth. At 19, a busy server's batches would wait minutes. */
 enum { MEASURING_NICE = 10 };
 
 static void *measure_kernels(void *context)

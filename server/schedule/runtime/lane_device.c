@@ -20,8 +20,7 @@
 #define MOST_PAUSE  (30 * SECOND)
 
 /* A pass is stuck if it takes STUCK_PASSES times its prediction, and at least STUCK_LEAST. It is
- * also stuck if it ignores a stop and still runs STUCK_LATE after its last deadline. In
- * nanoseconds. */
+ * also stuck if it ignores a stop and runs STUCK_LATE past its last deadline. Nanoseconds. */
 #define STUCK_PASSES 100
 #define STUCK_LEAST  (60 * SECOND)
 #define STUCK_LATE   (10 * SECOND)

@@ -115,8 +115,7 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches for the device. `waits`: waits until it is nearly free; otherwise takes only closed
- * batches. */
+/* Takes batches for the device: closed ones, or with `waits` any once it is nearly free. */
 static void inflight_fill(struct lane *lane, bool waits)
 {
     struct batch batch;
@@ -171,8 +170,7 @@ static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
     scheduler_answered(lane->scheduler, inflight->taken);
 }
 
-/* Runs a batch with nothing else in flight: whole, or in sub-batches, or gives it up if the device
- * fails. */
+/* Runs a batch with nothing else in flight: whole, in sub-batches, or ends it with the device. */
 static void inflight_run_alone(struct lane *lane, struct inflight_batch *inflight,
                                const struct outcome *ran)
 {

@@ -488,8 +488,7 @@ void model_host_cancel(struct model_host *host, struct predict_request *request)
     /* The pin keeps the request and its `deployment` member, but not the deployment. That may have
      * answered its requests and ended meanwhile. */
     pthread_mutex_lock(&host->lock);
-    struct deployment *deployment = request->deployment; /* NULL: the request waits for a load, or
-                                                          * has waited */
+    struct deployment *deployment = request->deployment; /* NULL: waits for a load, or has */
     const bool is_here = deployment && !deployment->has_left;
     const bool has_waited = !deployment && table_stop_waiting_locked(host, request);
     if (is_here)

@@ -158,8 +158,7 @@ static bool starts_quickly(struct model_host *host, const struct model *model)
     return starts;
 }
 
-/* Refuses a faster precision that fits into memory beside the served version only with smaller
- * batches. */
+/* Refuses a faster precision that fits beside the served version only with smaller batches. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {

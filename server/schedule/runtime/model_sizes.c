@@ -122,8 +122,7 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
     const char *name = entry->name;
     const struct deployment *base = entry->deployment;
     const struct preprocess *own = &base->model->preprocess;
-    /* The duration for the model's own size; for a larger size it is scaled by the number of
-     * pixels. */
+    /* The duration for the model's own size, scaled by the pixels if `size` is larger. */
     const double pixels = (double)size.height * size.width,
                  own_pixels = (double)own->height * own->width;
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;

@@ -126,9 +126,8 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
     return true;
 }
 
-/* The stages of an unloaded pipeline are gone, but it stays the default. A model that was ready
- * also stays the default when a later folder was never ready: a broken folder does not count as a
- * second model. */
+/* The stages of an unloaded pipeline are gone, but it stays the default. So does a model that was
+ * ready if later ones never were: a broken folder is no second model. */
 static void choose_default_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++)

@@ -28,8 +28,7 @@ struct pool {
     struct pool_thread *threads; /* immutable once created */
     int thread_count;
     pthread_mutex_t lock;
-    pthread_cond_t work, spare_work;   /* two conditions, so that each signal wakes the right
-                                        * thread */
+    pthread_cond_t work, spare_work;   /* separate, so that each signal wakes the right thread */
     struct pool_source *first, **last; /* sources with tickets, in order of arrival */
     int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;

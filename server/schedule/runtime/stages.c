@@ -282,8 +282,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* Crops 1.25 times the box, because the model was trained with crops that include the
- * surroundings. */
+/* Crops 1.25 times the box, because the model was trained with crops of this kind. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
@@ -560,8 +559,7 @@ static enum status ask_room(const struct staged_request *staged, size_t at, int 
 {
     const struct pipeline_stage *stage = &staged->config->stages[at];
     struct predict_request crop = {.model = stage->model,
-                                   .size_choice = SIZE_NEAREST, /* the size may not be compiled
-                                                                 * yet */
+                                   .size_choice = SIZE_NEAREST, /* it may still be compiled */
                                    .admission = ADMIT_BEFORE_CROPS,
                                    .deadline = staged->parts.whole->deadline,
                                    .priority = staged->parts.whole->priority,
