@@ -92,7 +92,9 @@ class Replayed(FaultyServer):
     def __init__(self, *arguments, **options):
         self.asked, self.is_replay, self.problems = {}, False, []
         self.outcomes = {"good": 0, "error": 0, "lost": 0}
-        super().__init__(*arguments, prepare=keep_addresses, **options)
+        # A precision that changes between two requests changes the answer. A test's own --precision is stronger.
+        environment = {"LENSD_PRECISION": "fp32", **(options.pop("environment", None) or {})}
+        super().__init__(*arguments, prepare=keep_addresses, environment=environment, **options)
 
     def request(self, method, path, body=None, headers=None, timeout=harness.PATIENCE):
         answer = super().request(method, path, body, headers, timeout)
