@@ -18,13 +18,13 @@ struct admission {
     int64_t max_wait_ns; /* predicted time to the answer; 0: no limit */
 };
 
-/* The most images that a scheduler holds. In addition to max_images, as many again may be crops of
- * requests that were admitted before their number of boxes was known. A further quarter is for
- * crops of clients that have few images in the queue. */
+/* The most images that a scheduler holds. Beyond max_images there are as many places for crops of
+ * requests, which were admitted before their number of boxes was known. A further quarter of
+ * max_images is for crops of clients that have few images in the queue. */
 size_t admission_capacity(const struct admission *admission);
 
-/* max_images divided by this is reserved among the places of crops for clients with few images. It
- * is also the most images of one part. */
+/* max_images divided by this is the number of crops' places that are reserved for clients with few
+ * images. It is also the most images of one part. */
 #define ADMISSION_CROPS_DIVISOR 4
 
 enum admission_kind {
@@ -34,7 +34,7 @@ enum admission_kind {
 };
 
 /* The load of a model's scheduler, for admission; batcher_load() fills it in. Times are in
- * nanoseconds; 0 means unknown, which admits requests. */
+ * nanoseconds; 0 means unknown, and then requests are admitted. */
 struct model_load {
     size_t images;         /* admitted and not answered */
     size_t bytes;          /* waiting in the queue */
@@ -50,7 +50,7 @@ struct model_load {
     int64_t single;        /* duration of a pass of one image */
     int64_t single_floor;  /* the shortest duration of such a pass so far */
     double arrivals;       /* recent images per nanosecond */
-    int64_t margin;        /* recent excess of actual over predicted time, and its spread */
+    int64_t margin;        /* recent actual minus predicted time, plus its spread */
 };
 
 /* Nanoseconds until `images` more would be answered; 0 if unknown. */
@@ -68,10 +68,10 @@ struct admission_request {
  * limit by itself, so a retry cannot help. STATUS_TIMEOUT: its deadline has passed.
  * STATUS_OVERLOADED: not now; *ret_retry_after_s (may be NULL) is 1 … 60, the predicted time until
  * there is room. The last eighth of max_images is reserved for clients with few images in the
- * queue, so that a client that fills the queue does not block others. max_images limits requests.
- * admission_capacity() limits crops, and also requests that may later have crops while none of
- * their client's images wait here, so that one client's crops do not block others. *ret_predicted
- * (may be NULL) is admission_predict()'s value, also on refusal. */
+ * queue, so that a client that fills the queue does not block others. max_images limits requests,
+ * and admission_capacity() limits crops. A request that may later have crops also has the latter
+ * limit while none of its client's images wait here, so that one client's crops do not block
+ * others. *ret_predicted (may be NULL) is admission_predict()'s value, also on refusal. */
 enum status admission_check(const struct admission *admission, const struct model_load *load,
                             const struct admission_request *request, int64_t *ret_predicted,
                             int *ret_retry_after_s, struct error *err) MUST_USE;

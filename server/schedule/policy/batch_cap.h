@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 struct batch_cap {
-    int most;           /* without a shortage */
+    int most;           /* the cap without a shortage */
     int cap;            /* 1 … most */
-    bool has_risen;     /* since the last shortage; the next one then counts as new */
+    bool has_risen;     /* the cap rose since the last shortage; the next one is then new */
     int64_t patience;   /* nanoseconds between a shortage and the next attempt to raise the cap */
     int64_t next_event; /* when to raise the cap or reset the patience; INT64_MAX: never */
 };

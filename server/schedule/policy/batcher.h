@@ -1,8 +1,8 @@
 /* The batcher decides which image is prepared next, which slot of which batch it gets, when a batch
  * closes, and how many of its images a lane runs at a time.
  *
- * It is a pure state machine without threads, clock, locks and pixels. Every event is a call, with
- * an explicit `now` where time matters, so that a test can drive it step by step with a scripted
+ * It is a pure state machine without threads, clock, locks and pixels. Every event is a call, which
+ * gets `now` where time matters. So a test can drive the batcher step by step with a scripted
  * clock. scheduler.c wraps it with a lock and threads.
  *
  *     admit ─▶ queue ──grant──▶ ticket ──claim──▶ preparing ──reserve──▶ slot ──commit──▶ ready
@@ -22,11 +22,10 @@
  *
  * An idle lane takes ready images at once; batches grow while all lanes are busy.
  *
- * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket.
- * Tickets are granted only while each is sure to find a slot when its decode ends, whichever
- * batches close meanwhile (room(), batcher.c). Therefore a reserve never fails and never blocks, a
- * thread that works for one model never waits for that model's device, and back-pressure builds up
- * in the queue, where images are cheap.
+ * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket. A
+ * ticket is granted only if a slot is sure to be free when the decode ends, whichever batches close
+ * meanwhile (room(), batcher.c). Therefore a reserve never fails and never blocks, and a preparing
+ * thread never waits for a device. Back-pressure builds up in the queue, where images are cheap.
  *
  * Not thread-safe; the caller's lock guards all of it. Calls that break the protocol are bugs of
  * the caller (asserted). No allocation after batcher_create(). */
@@ -77,7 +76,7 @@ struct batch {
     int lane, buffer, first;
     int count; /* at least 1 */
     enum batch_close reason;
-    bool is_first;          /* the first part taken from a buffer that closed for this reason */
+    bool is_first;          /* the first part taken from the buffer since it closed */
     int64_t opened, closed; /* when the buffer's first slot was reserved, and when it closed */
     int slots[BATCHER_MAX_BATCH];
     void *items[BATCHER_MAX_BATCH]; /* the owners of their batch_items */
@@ -89,7 +88,7 @@ struct batch_move {
 };
 
 struct batcher_counts {
-    uint64_t answered; /* since creation; constant while images wait: stuck */
+    uint64_t answered; /* since creation; if constant while images wait, it is stuck */
     size_t admitted;   /* admitted, without an answer */
     size_t queued;     /* of these: not claimed yet */
     size_t bytes;      /* of the queued images */
@@ -162,10 +161,10 @@ void batcher_lane_idle(struct batcher *batcher, int lane, int64_t now);
  * is never idle. */
 void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t now);
 
-/* Whether the forming batch should close now, and why. A full one (max_batch images, or fewer if
- * more are not faster by L(b)) closes. Otherwise it closes if a device is idle for which there is
- * no closed batch, and at least one image is ready. After closing, slots that are still being
- * written delay the batch by at most one resize. Every event closes batches that are due. */
+/* Decides whether the forming batch should close now, and why. It closes when full: at max_batch
+ * images, or at fewer if more are not faster by L(b). It also closes when an image is ready and a
+ * device without a closed batch is idle. Slots that are still being written then delay the batch by
+ * at most one resize. Every event closes batches that are due. */
 enum batch_close batcher_should_close(const struct batcher *batcher);
 
 /* True if an idle lane could run some ready image. */
@@ -180,10 +179,10 @@ bool batcher_can_take(const struct batcher *batcher);
  * batcher_release() or batcher_give_back(). */
 bool batcher_take(struct batcher *batcher, int lane, int64_t now, struct batch *ret);
 
-/* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap:
- * from a closed batch; or, with `at_last` (its device is about to be free), from the forming one
- * once its images are ready. Returns false while another lane has no batch. Otherwise as
- * batcher_take(). */
+/* A lane that has a batch and room for another (depth) takes the next one, to run it without a gap.
+ * It takes images from a closed batch, or with `at_last` (its device is about to be free) from the
+ * forming batch once its images are ready. Returns false while another lane has no batch. Otherwise
+ * as batcher_take(). */
 bool batcher_take_ahead(struct batcher *batcher, int lane, bool at_last, int64_t now,
                         struct batch *ret);
 
@@ -201,8 +200,8 @@ void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64
 /* `images` admitted images have been answered, successfully or not. */
 void batcher_answered(struct batcher *batcher, size_t images);
 
-/* Removes the next image from the queue without preparing it (its time is over); NULL when none is
- * left. The caller must still answer it. */
+/* Removes the next image from the queue when its time is over, without preparing it; NULL when none
+ * is left. The caller must still answer it. */
 void *batcher_pop(struct batcher *batcher);
 
 struct batcher_counts batcher_counts(const struct batcher *batcher);

@@ -2,8 +2,8 @@
  * images run fastest.
  *
  * Times are measured while the session warms up, then updated by every pass: an exponentially
- * weighted mean for each compiled size. A busy neighbour or heat slows all sizes alike, so the
- * times of sizes that have not run recently are adjusted with those that have.
+ * weighted mean for each compiled size. Another busy process or heat slows all sizes alike. So the
+ * times of sizes that have not run recently are adjusted together with the measured ones.
  *
  * Pure; the scheduler's lock guards it. Times are nanoseconds. */
 #pragma once
@@ -18,7 +18,7 @@
 struct session_info;
 
 struct latency {
-    int count; /* number of compiled sizes; 0: nothing is known about this lane */
+    int count;                    /* number of compiled sizes; 0: this lane was not measured */
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
     double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
     int age[LATENCY_MAX_SIZES];   /* number of passes of other sizes since this size last ran */
@@ -34,9 +34,10 @@ struct latency {
     int full; /* size of the smallest pass that is nearly as efficient */
 };
 
-/* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending, with milliseconds[i] of sizes[i];
- * 0 if unknown, then it is estimated from its neighbours. A file may fix its batch to more than
- * LATENCY_MAX_BATCH images: passes are planned for at most that many, and padded. */
+/* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] is the time of
+ * sizes[i], 0 if unknown: then it is estimated from its neighbours. A file may fix its batch to
+ * more than LATENCY_MAX_BATCH images: then passes are planned for at most LATENCY_MAX_BATCH and
+ * padded. */
 void latency_init(struct latency *latency, const int *sizes, const double *milliseconds, int count);
 
 /* Uses the session's measurements. */

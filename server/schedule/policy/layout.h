@@ -17,7 +17,7 @@ struct batch_layout {
 };
 
 /* Creates the layout for `rows` rows of the session's inputs. STATUS_NO_MEMORY, STATUS_SHAPE (a
- * size does not fit). Free with batch_layout_done(), which accepts zeroes. */
+ * size does not fit). Free with batch_layout_done(), which accepts a zeroed struct. */
 enum status batch_layout_init(const struct session *session, size_t rows, struct batch_layout *ret,
                               struct error *err) MUST_USE;
 void batch_layout_done(struct batch_layout *layout);

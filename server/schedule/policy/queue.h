@@ -6,16 +6,16 @@
  * Within a priority the oldest image goes first, as long as its client has no more than its share:
  * 2 more than twice the average of the other clients. Otherwise the clients of that priority take
  * turns, one image each (deficit round robin with equal costs), so that a client that floods the
- * queue delays only itself. If clients always took turns, equal clients would not be treated more
- * fairly, but waiting times would vary more and more deadlines would be missed (tests/simulate: 5
- * to 10 % of goodput under overload).
+ * queue delays only itself. Taking turns always would not be fairer to equal clients, but waiting
+ * times would vary more, and requests would miss more deadlines (tests/simulate: 5 to 10 % of
+ * goodput under overload).
  *
- * Between priorities the image with the lowest `admitted + priority * QUEUE_AGE_NS` goes first: the
- * more urgent one, unless the other has waited QUEUE_AGE_NS longer for every step between them. So
- * no image starves.
+ * Between priorities the image with the lowest `admitted + priority * QUEUE_AGE_NS` goes first.
+ * That is the more urgent image, unless the other one has waited QUEUE_AGE_NS longer for each step
+ * of priority between them. So no image starves.
  *
  * Large images, which are slow to prepare, have separate lines in each priority, so that a small
- * image can be taken when no more large ones are allowed.
+ * image can be taken when the limit of large ones is reached.
  *
  * Every operation is O(1); no allocation after queue_init(). Not thread-safe. */
 #pragma once
@@ -49,7 +49,7 @@ struct batch_item {
     bool is_queued;
     int64_t admitted, claimed;
     int64_t predicted; /* predicted nanoseconds from admission to its answer; 0: unknown */
-    int64_t margin;    /* part of the prediction: correction learnt from earlier ones */
+    int64_t margin;    /* part of the prediction: a correction learnt from earlier predictions */
     struct queue_client *line;
     struct batch_item *previous, *next; /* of its client */
     struct batch_item *older, *newer;   /* of its class */
@@ -77,7 +77,7 @@ struct queue_class {
 struct queue {
     size_t capacity, count, bytes, large; /* `large`: how many of `count` are large */
     struct queue_class classes[QUEUE_CLASSES];
-    struct queue_client *clients; /* `capacity` of them; the first `touched` have been used */
+    struct queue_client *clients; /* an array of `capacity`; the first `touched` have been used */
     size_t touched;
     struct queue_client *free;
     struct queue_client **buckets;
@@ -102,6 +102,6 @@ void queue_remove(struct queue *queue, struct batch_item *item);
 size_t queue_of_client(const struct queue *queue, uint64_t client);
 
 /* Upper bound for the number of queued images that go before a new image of this client and
- * priority: all more urgent ones, and all of its priority, or a share per client if they take
- * turns. */
+ * priority: all more urgent ones, and those of its priority: all, or a share per client if clients
+ * take turns. */
 size_t queue_ahead(const struct queue *queue, uint64_t client, int priority);

@@ -32,7 +32,7 @@ struct device_budgets *budget_create(const struct budget_limit *limits, size_t c
 void budget_free(struct device_budgets *budget);
 
 /* Waits until no other model is being loaded. Returns false if *cancel (may be NULL) became 1
- * meanwhile; do not call budget_end() then. */
+ * meanwhile; then do not call budget_end(). */
 bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel);
 void budget_end(struct device_budgets *budget);
 
@@ -44,8 +44,8 @@ size_t budget_share(struct device_budgets *budget, struct device_id device, int 
  * part for each. Called by the thread that loads. */
 void budget_expect(struct device_budgets *budget, int loads);
 
-/* Like budget_share(), but leaves a part for each load of budget_expect(). Limits the batch sizes
- * after the first. */
+/* Like budget_share(), but leaves a part for each load announced with budget_expect(). It limits
+ * the batch sizes after the first. */
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Books bytes of a device, or releases them. */
@@ -56,8 +56,8 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Takes all bytes for a photo as soon as they are free, and waits for them at most until `until`
- * (clock_now()). STATUS_TIMEOUT: they are not free yet; STATUS_TOO_LARGE: they never can be. */
+/* Books all bytes for a photo as soon as they are free; waits until `until` (clock_now()) at most.
+ * STATUS_TIMEOUT: they are not free yet; STATUS_TOO_LARGE: models leave less. */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);

@@ -1,17 +1,16 @@
-/* A deployment serves one version of a model. It has the model's description, lanes (a thread and a
- * compiled session on each device), scheduler and counters.
+/* A deployment serves one version of a model. It has the model's description, a lane (a thread and
+ * a compiled session) on each device, a scheduler and counters.
  *
- *     deployment_create ─▶ serves ─▶ deployment_retire: no new requests, answers what it has
- *                                       └─▶ deployment_end: joins threads, frees all but this
+ *     deployment_create ─▶ serves ─▶ deployment_retire: no new requests, answers admitted ones
+ *                                       └─▶ deployment_end: joins threads, frees all but the struct
  *
  * A model takes photos (decoded and preprocessed; classes and labels out) and raw tensors (the
- * file's own inputs and outputs). The description of both does not change once the model is
- * compiled; afterwards only counters do. A deployment is reference-counted: the table of models and
- * every request hold one reference. So names and labels outlive the threads and buffers of a
- * replaced version.
+ * file's own inputs and outputs). Once the model is compiled, only counters change. A deployment is
+ * reference-counted: the table of models and every request hold one reference. So a replaced
+ * version's names and labels outlive its threads and buffers.
  *
- * A model whose file does not fix height and width has a deployment for each size that clients have
- * used recently (model_table.h). */
+ * A model whose file does not fix height and width has a deployment for each recently used size
+ * (model_table.h). */
 #pragma once
 
 #include <stdatomic.h>
@@ -36,9 +35,9 @@ struct deployment_stats {
     _Atomic uint64_t last_ms;    /* wall-clock time of the last request, milliseconds since 1970 */
     _Atomic uint64_t rows;       /* images and rows answered without an error */
     _Atomic uint64_t executions; /* successful forward passes */
-    /* Per request: from first byte to answer, and its slowest image in each phase. */
+    /* Per request: the time from first byte to answer, and of its slowest image in each phase. */
     struct deployment_count success, fail, queue, input, infer, output;
-    /* Of the response cache: time for a lookup, and for storing after a miss. */
+    /* Of the response cache: time of a lookup; of storing after a miss. */
     struct deployment_count cache_hit, cache_miss;
     struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
 };
@@ -50,8 +49,8 @@ struct deployment_stats {
 enum deployment_plan {
     PLAN_MEASURE, /* measure the kernels of layers that were not measured yet */
     PLAN_KNOWN,   /* choose their kernels by rule */
-    PLAN_FIRST,   /* the same, and compile only single images, for a quick start on CPUs. If memory
-                     has no room for a second deployment beside it, as PLAN_MEASURE */
+    PLAN_FIRST,   /* the same, and compile only single images, for a quick start on CPUs. Like
+                     PLAN_MEASURE if memory has no room for a second deployment */
 };
 
 struct deployment {
@@ -65,17 +64,18 @@ struct deployment {
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
     size_t max_rows;                        /* of a request: the queue's limit */
-    size_t image_input;                     /* it takes [H, W, C] of image_dtype; SIZE_MAX: none */
+    size_t image_input;                     /* input that takes [H, W, C] of image_dtype; SIZE_MAX:
+                                               none */
     enum dtype image_dtype;
     bool takes_images;   /* requests can contain photos: deployment_image_input() */
     size_t output;       /* index of the class scores, or of the task's first output */
     size_t class_count;  /* of a classifier; 0: unknown before a run */
     char no_answer[320]; /* a sentence with the reason why photos get no answer; "" if they do */
-    struct text_cache *text_cache; /* of texts, or of photos for a mask decoder; owned; or NULL */
+    struct text_cache *text_cache; /* for texts, or for photos of a mask decoder; owned; or NULL */
     struct deployment_stats stats;
     struct meters meters; /* the scheduler's metrics, for requests that outlive it */
 
-    struct scheduler *scheduler; /* exists until deployment_end(), as `lanes` */
+    struct scheduler *scheduler; /* like `lanes`, exists until deployment_end() */
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
     double load_ms; /* CPU time of the thread that created it */
@@ -85,10 +85,10 @@ struct deployment {
     /* Members for the model host, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
-    bool has_left; /* not in the table and its lists: do not use its scheduler */
+    bool has_left; /* it is not in the table or its lists: do not use its scheduler */
     struct deployment *next_retiring;
     uint64_t serial;  /* different for each deployment in the table */
-    uint64_t used_at; /* of a size: number of its last use, counted over all sizes of the model */
+    uint64_t used_at; /* of a size: its last use, as a count of uses over all sizes of the model */
 };
 
 /* True if a model's file does not fix the first dimension of its inputs, so that rows of several
@@ -101,8 +101,8 @@ bool deployment_is_classifier(const struct deployment *deployment);
 /* True if the model answers texts with vectors. */
 bool deployment_takes_texts(const struct model *model);
 
-/* The input for photos in the session (session_options.image_input): the model's image input if it
- * is the only input, or the others take words. Otherwise SIZE_MAX. */
+/* The input for photos in the session (session_options.image_input): the model's image input, if it
+ * is the only input or the others take words. Otherwise SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);
 
 /* Fills in the description of deployment->model, compiled into `session`. STATUS_SHAPE when the
@@ -126,7 +126,7 @@ void deployment_note_cache_hit(struct deployment *deployment, int64_t started, d
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
 
 /* Counts a forward pass of `rows` rows: milliseconds of its slowest row's preparation and of the
- * pass. Call it before answering its rows, so that a client that has an answer sees it counted. */
+ * pass. Call it before answering its rows, so that clients see answered rows counted. */
 void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms);
 
 /* Counts the milliseconds for answering those rows. */

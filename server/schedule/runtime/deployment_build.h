@@ -9,7 +9,7 @@ struct deployment_options {
     const struct model_host_options *host;
     struct pool *pool;
     struct device_budgets *budget;             /* for booking the memory of sessions */
-    struct device_queue *const *device_queues; /* the lane on host->devices[i] uses entry i */
+    struct device_queue *const *device_queues; /* entry i is for the lane on host->devices[i] */
     struct model *model;
     const struct precision_choice *choices; /* by enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* from an earlier deployment: session_options */
@@ -30,9 +30,9 @@ enum status deployment_create(const struct deployment_options *options, struct d
 enum status deployment_measure_kernels(const struct deployment_options *options,
                                        struct error *err) MUST_USE;
 
-/* Runs the pending trials on the lanes' sessions while they serve. Replaces the pending ones of
- * `choices` (by enum device_kind). The options' model is the deployment's, with its graph. Errors:
- * those of precision_try(). */
+/* Runs the pending trials on the lanes' sessions while they serve, and replaces the pending entries
+ * of `choices` (by enum device_kind). options->model is the deployment's model, with its graph.
+ * Errors: those of precision_try(). */
 enum status deployment_try_precision(struct deployment *deployment,
                                      const struct deployment_options *options,
                                      struct precision_choice *choices, struct error *err) MUST_USE;
@@ -42,5 +42,5 @@ enum status deployment_try_precision(struct deployment *deployment,
 void deployment_retire(struct deployment *deployment);
 
 /* Joins the threads, frees sessions and buffers, and drops the creator's reference. All images must
- * be answered, and the pool must have ended or deployment_retire() been called. NULL is fine. */
+ * be answered. Before, call deployment_retire() or end the pool. NULL is fine. */
 void deployment_end(struct deployment *deployment);

@@ -2,8 +2,8 @@
  *
  * One forward pass runs on a device at a time; on a CPU two would compete for the cores. The next
  * turn goes to the waiting lane that has used the least time. A lane that was idle starts at the
- * level of the others, so it cannot save up time. A lane gets a free device at once. So a model
- * with passes of 100 ms and one with passes of 10 ms get equal time while both have work.
+ * level of the others, so it cannot save up time. A lane gets a free device at once. So two models
+ * with passes of 100 ms and 10 ms get equal time while both have work.
  *
  * Thread-safe; a struct device_turn belongs to one lane's thread. One lock per device, held for a
  * few instructions, never together with another one. */
@@ -42,7 +42,6 @@ void device_turn_begin(struct device_turn *turn);
 bool device_turn_is_contended(struct device_turn *turn);
 
 /* Gives the device back after `used` nanoseconds. With `wants_more` the lane queues again at once,
- * although it first answers its images and only then calls device_turn_begin() (or
- * device_turn_end() again). Otherwise a lane with many short passes would wait behind one with long
- * passes each time. */
+ * answers its images, and then calls device_turn_begin() (or device_turn_end() again). If it queued
+ * later, a lane with many short passes would wait each time for one with long passes. */
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more);

@@ -4,9 +4,9 @@
 #include "models/folder/model.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Sets image->answer. `outputs` are all outputs of a pass of `batch` images, in which this one was
- * number `row`. `buffers` is an array of TASK_MAX_OUTPUTS. Any thread that owns the image. Errors
- * are those of task_answer_of(), with the sentence in image->error. */
+/* Sets image->answer. `outputs` are all outputs of a pass of `batch` images, in which this image
+ * was number `row`. `buffers` is an array of TASK_MAX_OUTPUTS. Any thread may call it if it owns
+ * the image. Errors are those of task_answer_of(), with the sentence in image->error. */
 enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
                             int batch, int row, struct task_buffer *buffers,
                             struct predict_image *image) MUST_USE;

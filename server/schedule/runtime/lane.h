@@ -15,7 +15,7 @@ enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
 
-/* Other threads than the lane's use it only between lane_borrow() and lane_return(). */
+/* Other threads use it only between lane_borrow() and lane_return(). */
 struct session *lane_session(const struct lane *lane);
 
 /* Waits for a turn on the device and for the lane's answers. Until lane_return() the lane does not
@@ -23,7 +23,7 @@ struct session *lane_session(const struct lane *lane);
 void lane_borrow(struct lane *lane);
 void lane_return(struct lane *lane);
 
-/* As measured at its creation; valid and unchanged as long as the lane. */
+/* As measured at the session's creation; valid and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
 size_t lane_bytes(const struct lane *lane); /* on its device, with its part of the shared arena */

@@ -3,10 +3,10 @@
  * quarantines the lane when its device fails. Each file calls only files after it in this list.
  *
  * Locks: `lock` guards only the two members below it. Calls to the scheduler and the device queue
- * take their own locks. The thread that runs the session, the lane's or one that borrows it
- * (lane_borrow()), holds `session_lock` from before its runs until their outputs are answered. A
- * thread that needs a turn on the device gets the turn before this lock. The output buffers and the
- * current batch belong to the lane's thread alone. */
+ * take their own locks. The thread that runs the session is the lane's or one that borrows it
+ * (lane_borrow()). It holds `session_lock` from before its runs until their outputs are answered. A
+ * thread that needs a turn on the device takes this lock after it gets the turn. The output buffers
+ * and the current batch belong to the lane's thread alone. */
 #pragma once
 
 #include <semaphore.h>
@@ -15,7 +15,7 @@
 #include "server/schedule/policy/batch_cap.h"
 #include "server/schedule/runtime/lane.h"
 
-/* A batch in flight: taken, not answered yet. */
+/* A batch in flight: it was taken, but not answered yet. */
 struct inflight_batch {
     struct batch batch;
     size_t taken; /* number of images, including dropped ones */
@@ -43,7 +43,7 @@ struct lane {
     struct device_budgets *budget; /* NULL: there is none, or nothing is booked yet */
     struct shared_arena *arena;    /* its queue's */
     size_t needs;  /* bytes that it needs on its device, as checked against the limit */
-    size_t booked; /* the part of `needs` that does not lie in `arena` */
+    size_t booked; /* the part of `needs` that is not in `arena` */
     struct scheduler *scheduler;
     struct deployment *deployment;
     int index; /* index of this lane in its scheduler */
@@ -72,7 +72,7 @@ struct lane {
     struct inflight_batch inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended; /* end of the last pass */
-    bool has_best; /* the run collected last has only the best classes */
+    bool has_best; /* the outputs collected last have only the best classes */
     struct task_buffer buffers[TASK_MAX_OUTPUTS]; /* for outputs that are not float32 */
     struct batch_cap cap;
     struct lane_meters meters;
@@ -100,7 +100,7 @@ static inline int lane_padded_batch(const struct lane *lane, int batch)
     return session_batch_for(lane->session, batch);
 }
 
-/* Only the lane's thread calls these, except lane_is_quarantined(). */
+/* Only the lane's thread calls these functions, except lane_is_quarantined(). */
 
 /* ---- lane_inflight.c ---- */
 
@@ -130,7 +130,7 @@ enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum stat
                            struct error *err);
 
 /* Decides whether to stop a run (session_set_stop()): true if no client waits for an image of the
- * pass any more, or the grace time is over. `lane` is a struct lane. */
+ * pass, or the grace time is over. `lane` is a struct lane. */
 bool lane_is_unwanted(void *lane);
 
 /* Marks of the rows from `first` on that are bytes, not floats (session_run.are_pixels). NULL:
@@ -142,10 +142,10 @@ void lane_end_turn(struct lane *lane);
 
 /* ---- lane_device.c ---- */
 
-/* Any thread. The lane informs the scheduler right afterwards. */
+/* Any thread. The lane tells the scheduler shortly after this becomes true. */
 bool lane_is_quarantined(struct lane *lane);
 
-/* Probes the device. Only STATUS_DEVICE counts as a failure: a model may refuse zeros. */
+/* Probes the device. Only STATUS_DEVICE counts as a failure, as a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);
 
 /* Call these before and after collecting a pass that runs `part` of `batch`. */

@@ -27,7 +27,7 @@
  * later
  *
  * and, for dashboards made for Triton, its names with {model,version}. A request is one HTTP
- * request. It failed if one of its images did; its times are those of its slowest image:
+ * request. It fails if one of its images fails; its times are those of its slowest image:
  *
  *     nv_inference_request_success, nv_inference_request_failure{reason}, nv_inference_count,
  *     nv_inference_exec_count, nv_inference_pending_request_count, nv_model_load_duration_secs,
@@ -70,11 +70,11 @@ struct meters {
     struct triton_meters triton;
 };
 
-/* `finds_boxes`: answers are boxes, which are counted. */
+/* `finds_boxes`: answers are boxes, and these are counted. */
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
                  const char *version, bool finds_boxes);
 
-/* The series of a lane; lanes of a model on the same device share them. */
+/* The series of a lane. Lanes of a model on the same device share them. */
 struct lane_meters {
     struct metric *copy_in, *forward, *copy_out; /* phases */
     struct metric *batch_size;
@@ -91,12 +91,12 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
 /* Counts an image that was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
-/* Milliseconds of a request, and of its slowest image in each phase. */
+/* Milliseconds: of a request, and of its slowest image in each phase. */
 struct request_times {
     double total, queue, input, infer, output;
 };
 
-/* Counts a request before its on_done. `status` is that of its first failed image. */
+/* Counts a request; called before its on_done. `status` is that of its first failed image. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
 /* Counts a request that was answered from the response cache, `ms` after its first byte. */

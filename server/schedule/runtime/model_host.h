@@ -9,21 +9,21 @@
  * pixels into it. A lane (one thread per model and device) takes the forming batch when it is full,
  * or when the device is idle and an image is ready. A bad image fails alone, before it has a slot.
  * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
- * the last image of a request is done, a thread of the model host calls its on_done.
+ * the last image of a request is done, a thread of the model host calls the request's on_done.
  *
  * The policy is pure: admission.c admits or refuses, batcher.c assigns slots and closes batches.
  * The runtime executes it: scheduler.c adds a lock, buffers and conditions to a batcher; pool.c and
  * worker.c are the decode threads, lane.c the device threads; deployment.c describes a version of a
  * model, deployment_build.c holds its threads and buffers; model_table.c is the table of models and
- * versions, model_load.c adds models to it, model_sizes.c has the sizes of models with free height
- * and width, model_host.c the rest.
+ * versions, model_load.c adds models to it, model_sizes.c handles the sizes of models with free
+ * height and width. model_host.c has the rest.
  *
  * Versions are replaced without interruption: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request
  * is refused because of it.
  *
- * Locks: one for the table of models, one per model scheduler, one for the pool; never two at once.
- * None is held during decoding, forward passes, copies or callbacks. */
+ * Locks: one for the table of models, one per scheduler, one for the pool. No thread holds two of
+ * them, or one during a decode, a forward pass, a copy or a callback. */
 #pragma once
 
 #include <stdatomic.h>
@@ -45,8 +45,8 @@ enum model_host_state {
     MODEL_HOST_READY,
     MODEL_HOST_DRAINING,
     MODEL_HOST_FAILED,   /* a required model did not load */
-    MODEL_HOST_STUCK,    /* model_host_is_stuck(); only model_host_readiness() returns it */
-    MODEL_HOST_UNLOADED, /* models were removed, or none has come; nothing is being loaded */
+    MODEL_HOST_STUCK,    /* as model_host_is_stuck() says; only model_host_readiness() returns it */
+    MODEL_HOST_UNLOADED, /* all models were removed, or none was added; nothing is being loaded */
 };
 
 /* The states of a version of a model; model_table.c draws their transitions. */
@@ -107,7 +107,7 @@ struct model_host_options {
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
-    const struct image *pixels; /* upright RGB to use instead of `data`; likewise; or NULL */
+    const struct image *pixels; /* upright RGB instead of `data`; borrowed until on_done; or NULL */
     const char *name;           /* field or file name for the answer; borrowed; may be NULL */
     struct error preset; /* status != OK: the image is invalid (bad base64 …) and does not run */
 
@@ -118,12 +118,14 @@ struct predict_image {
     size_t prediction_count;
     struct task_answer answer;    /* for tasks other than classification; freed like predictions */
     uint64_t frame;               /* not read by the model host: its number in its track; 0: none */
-    struct predict_image **crops; /* not read by the model host: by box, its crop with the answer of
-                   the next stage (stages.h), or NULL; NULL: no crops. Freed like predictions */
+    struct predict_image **crops; /* not read by the model host: by box, its crop with the next
+                                     stage's answer (stages.h), or NULL; NULL: no crops. Freed like
+                                     predictions */
     uint8_t *photo; /* with decode_only: width * height pixels, RGB; predict_request_free_results()
          frees it, unless the caller takes it */
     struct tensor **outputs; /* with raw_outputs: by output of the model, NULL if not wanted, first
-                     dimension 1 if it has rows; freed by predict_request_free_results() */
+                                dimension 1 if it has rows; freed by
+                                predict_request_free_results() */
     int batch;               /* size of the batch it ran in */
     struct device_id device;
     /* Milliseconds of the phases that it has reached, otherwise 0. queue_ms: waiting for a worker,
@@ -131,11 +133,11 @@ struct predict_image {
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
     double output_ms; /* from the end of the forward pass to the answer */
     int64_t decode_start,
-        forward_start; /* clock_now() when a worker took it, when its pass began; 0: never */
+        forward_start; /* clock_now() when a worker took it and when its pass began; 0: never */
 
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
-    bool has_moved;                  /* private: its device failed, and it went to another one */
+    bool has_moved;                  /* private: its device failed, and it went to another device */
     struct predict_image *next_deferred; /* private: the next image for a worker to answer */
     int64_t since;                       /* private: start of its current phase */
 };
@@ -151,8 +153,8 @@ struct model_entry;
 
 #define REQUEST_WORD_INPUTS 8
 
-/* Words that a detector looks for in the photos of a request. rows[i], of bytes[i], is for input i
- * of the model; NULL for the photo's input. Borrowed until on_done. */
+/* Words that a detector looks for in the photos of a request. rows[i] has bytes[i] bytes for input
+ * i of the model; it is NULL for the photo's input. Borrowed until on_done. */
 struct request_words {
     struct task_words words;
     const void *rows[REQUEST_WORD_INPUTS];
@@ -187,14 +189,15 @@ struct predict_request {
     bool decode_only;            /* return the photos as pixels: no forward pass, no predictions */
     bool raw_outputs;            /* return the model's outputs unchanged, no predictions */
     const bool *wanted_outputs;  /* of output_count; NULL: all; borrowed until on_done */
-    const bool *binary_outputs;  /* the same, not read by the model host; NULL: all as text */
+    const bool *binary_outputs;  /* not read by the model host: outputs to send in binary; NULL:
+                                    none */
     bool wants_picture;          /* not read by the model host: answer with the annotated photo */
     int top_k;                   /* 1 … PREDICT_MAX_TOP_K */
     bool asks_top_k; /* the client has set top_k: refuse it if the model does not use it */
     bool ignores_unused_options;   /* accept options that the model does not use */
     struct task_options *options;  /* borrowed; submit looks up class names; NULL: the model's */
     int64_t started;               /* clock_now() at the request line, for total times */
-    int64_t deadline;              /* clock_now() after which the answer is useless; 0: none */
+    int64_t deadline;              /* clock_now() from which on the answer is useless; 0: none */
     enum admission_kind admission; /* for a request in parts: admission.h */
     int priority;    /* 1 (goes first) … 8 (last); 0: the default, QUEUE_DEFAULT_PRIORITY */
     uint64_t client; /* for fairness between clients; 0: unknown */
@@ -212,36 +215,36 @@ struct predict_request {
     struct model_entry *held[PIPELINE_STAGES_MAX]; /* private: set by model_host_hold() */
     size_t held_count;
     struct predict_request *next_waiting; /* private */
-    _Atomic size_t pending; /* private: unanswered images, plus one for each other user */
+    _Atomic size_t pending; /* private: unanswered images, plus 1 for each other user */
 };
 
 struct model_host;
 
-/* Starts the workers; models are added afterwards. Copies the options. STATUS_CONFIG for a number
- * out of range, STATUS_NO_MEMORY. */
+/* Starts the workers; models are added afterwards. Copies the options. STATUS_CONFIG: a number is
+ * out of range; STATUS_NO_MEMORY. */
 enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
                               struct error *err) MUST_USE;
 
 /* Stops accepting (submit returns STATUS_DRAINING) and waits until every admitted image is answered
  * or `grace_ms` is over. Then images whose forward pass has not begun fail with STATUS_DRAINING,
- * and only running decodes and forward passes are waited for. Every on_done has returned when this
+ * and it waits only for running decodes and forward passes. Every on_done has returned when this
  * returns. Returns true if everything was answered within the grace time. Not from the model host's
  * own threads; further calls do nothing. */
 bool model_host_drain(struct model_host *host, int grace_ms);
 
 /* Ends all threads, frees sessions and models; drains without grace first, if necessary. No other
- * call may be running: join a loader in model_host_add_model() first. NULL is fine. */
+ * call may be running: join first a loader that is in model_host_add_model(). NULL is fine. */
 void model_host_free(struct model_host *host);
 
 /* Compiles and warms up `model` on every device of the options (may take seconds: call it from a
  * loader thread), then serves it as model->name and model->version. If that version is already
- * served, its sizes in use are also compiled again (struct model_host_source). Then the new one
- * replaces it in one step, and the call returns when the old one has answered its requests. A size
- * that fails to compile is compiled when it is next requested. Other versions of the name do not
+ * served, its sizes in use are also compiled again (struct model_host_source); one that fails is
+ * compiled when it is next requested. Then the new deployment replaces the old one in one step, and
+ * the call returns when the old one has answered its requests. Other versions of the name do not
  * change. Takes ownership of `model`, even on failure. A failure is also recorded as by
- * model_host_fail(), and does not change what is served. Reports progress. `cancel` may be NULL.
- * Several threads may load different models at once. Errors: those of session_create();
- * STATUS_SHAPE; STATUS_CONFIG (a name too long); STATUS_DRAINING; STATUS_NO_MEMORY. */
+ * model_host_fail(); models that are served stay. Reports progress. `cancel` may be NULL. Several
+ * threads may load different models at once. Errors: those of session_create(); STATUS_SHAPE;
+ * STATUS_CONFIG (a name too long); STATUS_DRAINING; STATUS_NO_MEMORY. */
 enum status model_host_add_model(struct model_host *host, struct model *model,
                                  const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -251,7 +254,7 @@ enum status model_host_add_model(struct model_host *host, struct model *model,
 enum status model_host_list_model(struct model_host *host, struct model *model,
                                   struct error *err) MUST_USE;
 
-/* True if the version was unloaded and requests can load it. */
+/* True if the version is unloaded and requests can load it. */
 bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version);
 
 /* True if the version is loaded, or is being loaded for a request. */
@@ -265,35 +268,35 @@ enum status model_host_add_pipeline(struct model_host *host, const char *name, c
                                     const struct pipeline_config *config,
                                     struct error *err) MUST_USE;
 
-/* Returns the stages, malloc'ed, and the name if the requested model (NULL: the default, the
- * newest) is a pipeline. *ret is NULL otherwise. STATUS_NO_MEMORY. */
+/* If the requested model (NULL: the default, the newest) is a pipeline, returns its stages,
+ * malloc'ed, and its name. Otherwise *ret is NULL. STATUS_NO_MEMORY. */
 enum status model_host_find_pipeline(struct model_host *host, const char *name, const char *version,
                                      char ret_name[static 128], struct pipeline_config **ret,
                                      struct error *err) MUST_USE;
 
 /* Finds the model that takes the texts of a request for model `name` (NULL: the default): that
- * model, or its other half. STATUS_INVALID: it takes no texts. Returns an unknown name unchanged;
+ * model, or its other half. STATUS_INVALID: neither takes texts. Returns an unknown name unchanged;
  * the submission then fails. */
 enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
                                  struct error *err) MUST_USE;
 
-/* STATUS_CONFIG with a sentence if a stage of this pipeline names a size for which its model has no
- * room, in addition to sizes of earlier stages and of pipelines before it in the table. Models that
- * are not served are skipped. */
+/* STATUS_CONFIG with a sentence if a stage of this pipeline names one size too many for its model.
+ * Sizes of earlier stages and of pipelines before it in the table count. Models that are not served
+ * are skipped. */
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
-/* Writes name and version of a model that was compiled for a quick start, or serves in fp32 before
- * its trials. Returns false if there is none. */
+/* Finds a model that was compiled for a quick start, or serves in fp32 before its trials, and
+ * writes its name and version. Returns false if there is none. */
 bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16]);
 
 /* Improves a version while it serves. If it was compiled for a quick start, its kernels are
- * measured, and a deployment that runs batches with them replaces it; the next call runs its
+ * measured, and a deployment that uses them and runs batches replaces it; the next call runs its
  * trials. `model` is the same version, read again from its files. If another precision wins, a
- * session of that precision replaces the one in fp32, as with model_host_add_model(), and the log
- * says so. Takes ownership of `model`, even on failure. Call it from the thread that added the
- * version. STATUS_CANCELLED: it must be done later. Other errors are shown as the reason for fp32,
- * and not returned. */
+ * session of that precision replaces the fp32 one, as with model_host_add_model(), and this is
+ * logged. Takes ownership of `model`, even on failure. Call it from the thread that added the
+ * version. STATUS_CANCELLED: call it again later. Other errors are not returned; they are shown as
+ * the reason for fp32. */
 enum status model_host_try_precision(struct model_host *host, struct model *model,
                                      const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -301,15 +304,15 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
 
 /* Keeps the models that a request needs (its model, or those of a pipeline's stages) loaded until
  * predict_request_free_results(). Returns false if some are not loaded but will be; call
- * model_host_await(). Returns true also if waiting cannot help: submitting then fails. */
+ * model_host_await(). Also returns true if waiting cannot help: submitting then fails. */
 bool model_host_hold(struct model_host *host, struct predict_request *request);
 
 /* Waits for the loads, then holds as model_host_hold() and calls on_done once, from any thread and
  * perhaps before this returns. It also calls on_done when a load fails, the client hangs up
- * (model_host_cancel()), or the deadline passes; submitting then returns the error. The caller then
- * submits the request with another on_done. STATUS_NOT_READY (the deadline is before the predicted
- * end of the loads) and STATUS_OVERLOADED (too many requests wait) set *ret_retry_after_s; on_done
- * is not called. */
+ * (model_host_cancel()), or the deadline passes; submitting then returns the error. After on_done
+ * the caller submits the request with another on_done. STATUS_NOT_READY (the deadline is before the
+ * predicted end of the loads) and STATUS_OVERLOADED (too many requests wait) set
+ * *ret_retry_after_s; on_done is not called. */
 enum status model_host_await(struct model_host *host, struct predict_request *request,
                              int *ret_retry_after_s, struct error *err) MUST_USE;
 
@@ -325,38 +328,37 @@ int64_t model_host_unload_idle(struct model_host *host);
 
 /* ---- sizes ---- */
 
-/* Returns the same version as `deployment`, which the caller has acquired, for photos or tensors of
- * height x width pixels, or a deployment that has replaced it meanwhile. The caller releases both.
- * If the file does not fix height and width, each size is compiled at the first request.
- * DEPLOYMENT_SIZES of them are kept in addition to the model's own, preferably those that pipelines
- * name. The nearest size is the one with the smallest ratio between sides. STATUS_INVALID: the file
- * fixes the size, the model does not work with this one, or pipelines name all kept sizes;
- * STATUS_SHORT_OF_MEMORY: memory has no room for it; STATUS_NOT_READY with *ret_retry_after_s (may
- * be NULL): it is being compiled. */
+/* Returns the version of `deployment`, or of its replacement, compiled for photos or tensors of
+ * height x width pixels. The caller has acquired `deployment`, and releases both. If the file does
+ * not fix height and width, each size is compiled at the first request. DEPLOYMENT_SIZES of them
+ * are kept in addition to the model's own, preferably those that pipelines name. The sides of the
+ * nearest size differ by the smallest ratio. STATUS_INVALID: the file fixes the size, the model
+ * does not work with this one, or pipelines name all kept sizes; STATUS_SHORT_OF_MEMORY: memory has
+ * no room for it; STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
 enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
                                     int height, int width, enum size_choice choice,
                                     struct deployment **ret, int *ret_retry_after_s,
                                     struct error *err) MUST_USE;
 
 /* Returns the version of `deployment` compiled for shorter rows that fit `tokens` tokens; the
- * caller releases it. NULL if there is none. If the length of text_input_row_length() is not
- * compiled yet, its compilation is requested. The caller has acquired `deployment`, a model for
- * texts. Any thread. */
+ * caller releases it. NULL if there is none. If rows of text_input_row_length() are not compiled
+ * yet, their compilation is requested. The caller has acquired `deployment`, a model for texts. Any
+ * thread. */
 struct deployment *model_host_acquire_length(struct model_host *host,
                                              const struct deployment *deployment, size_t tokens);
 
 /* Callbacks for the thread that adds models. */
 struct model_host_source {
     void (*wake)(void *context); /* from any thread: a client needs a model that is not loaded or a
-                                    size that is not compiled, or has used a model that must be
-                                    unloaded at once; or NULL */
+                                    size that is not compiled, or has used a model that must now be
+                                    unloaded; or NULL */
     /* Reads a version again, on the thread that adds it; or NULL. */
     enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
                         struct error *err);
     void *context;
 };
 
-/* Call this before requests are submitted. The struct is copied. */
+/* Call this before requests are submitted. Copies the struct. */
 void model_host_set_source(struct model_host *host, const struct model_host_source *source);
 
 /* The number of sizes that pipelines name and that are not compiled yet; a size counts once for
@@ -364,16 +366,16 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
 size_t model_host_sizes_left(struct model_host *host);
 
 /* Writes the model, version and size of the next size to compile; sizes of pipelines come first.
- * Returns false if there is none. Until then the model host is not ready, if it was not ready when
- * a pipeline.json was added. */
+ * Returns false if there is none. Until all are compiled the model host is not ready, if it was not
+ * ready when a pipeline.json was added. */
 bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
                           int *ret_height, int *ret_width);
 
 /* Compiles that size. Takes ownership of `model`, the version read again, even on failure. If
  * DEPLOYMENT_SIZES are kept, it replaces the least recently used one that no pipeline names. Call
  * it from the thread that added the version. A failure is recorded and returned to clients that
- * request the size again. A cancelled size stays in the queue. If memory is short, such a kept size
- * is removed, if any, and this size stays in the queue. */
+ * request the size again. A cancelled size stays in the queue. If memory is short and there is such
+ * a kept size, it is removed, and this size stays in the queue. */
 void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
                          const _Atomic int *cancel);
 
@@ -393,7 +395,7 @@ enum status model_host_remove_model(struct model_host *host, const char *name, c
 
 /* Returns the newest ready version of a model, or the named version (NULL: the default model; NULL:
  * the newest), for a raw-tensor request. It accepts requests until model_host_release(), which must
- * follow soon in every case: a replacement waits for it. Errors as model_host_submit():
+ * always follow soon, because a replacement waits for it. Errors as model_host_submit():
  * STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s (may be NULL). If `ret` is NULL, it
  * only checks whether the model can answer, or a request can load it. */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
@@ -405,20 +407,19 @@ void model_host_release(struct model_host *host, struct deployment *deployment);
 struct memory_budget *model_host_run_memory(struct model_host *host);
 
 /* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it
- * and the model host is not ready before it is. `required_total` is the number of models that must
- * be loaded before the model host is ready (the largest so far counts), so that the first of three
- * is not enough. A model announced with 1 or more is required as long as it is in the table
- * (options.ready_strict). */
+ * and the model host is not ready before it is. The model host becomes ready when `required_total`
+ * models are loaded (the largest number so far counts). A model announced with 1 or more is
+ * required as long as it is in the table (options.ready_strict). */
 void model_host_announce(struct model_host *host, const char *name, const char *version,
                          size_t required_total);
 
 /* Records that an announced model cannot be loaded, with the sentence `failure`. The model host
  * becomes MODEL_HOST_FAILED unless a version of that name is served. If this version itself is
- * served, the failure is that of its replacement. Unknown names are ignored. */
+ * served, its replacement has failed. Unknown names are ignored. */
 void model_host_fail(struct model_host *host, const char *name, const char *version,
                      const char *failure);
 
-/* Clears the failures of ready versions: nothing prevents their replacement any more. */
+/* Clears the failures of ready versions, because nothing prevents their replacement any more. */
 void model_host_clear_failure(struct model_host *host, const char *name);
 
 /* Call it when every model that existed at start has been tried. From now on the model host is
@@ -429,10 +430,10 @@ enum model_host_state model_host_state(const struct model_host *host);
 
 /* The state for health probes: model_host_state(), but MODEL_HOST_FAILED when a served model has no
  * working device left, and MODEL_HOST_STUCK. With options.ready_strict, if a required model is not
- * served: whether it is loading, has failed or was unloaded. */
+ * served, the state says whether it is loading, has failed or was unloaded. */
 enum model_host_state model_host_readiness(struct model_host *host);
 
-/* Seconds until the next readiness check is useful: an estimate while models load, else 1. */
+/* Seconds after which another readiness check is useful: an estimate while models load, else 1. */
 int model_host_retry_after(struct model_host *host);
 
 /* Admits or refuses, never blocks. The caller has set the input members and zeroed the rest.
@@ -457,20 +458,19 @@ enum status model_host_would_admit(struct model_host *host, const struct predict
 
 /* Copies the name of the default model for requests without one to `size` bytes, whether it is
  * ready or not: options.default_model, else the only model, or the only pipeline whose stages are
- * all other models. While it is unloaded no other model replaces it. False and "" if there is
- * none. */
+ * all other models. It stays the default while unloaded. False and "" if there is none. */
 bool model_host_default(struct model_host *host, char *ret, size_t size);
 
 /* True if a request can name another model than the default. */
 bool model_host_has_choice(struct model_host *host);
 
 /* Keeps a submitted request alive: its on_done is not called before model_host_cancel(). Returns
- * false if it is not admitted (yet), or all is answered and on_done has been called. The caller
- * must keep the memory valid during the call. */
+ * false if it is not admitted (yet), or all its images are answered and on_done has been called.
+ * The caller must keep the memory valid during the call. */
 bool predict_request_pin(struct predict_request *request);
 
 /* The client of a pinned request has gone. Its queued images are answered with STATUS_CANCELLED at
- * once and make room; its other images when their turn comes. Releases the pin; on_done may be
+ * once, to make room, its other images when their turn comes. Releases the pin; on_done may be
  * called from here. */
 void model_host_cancel(struct model_host *host, struct predict_request *request);
 
@@ -514,7 +514,8 @@ struct model_status {
     int width, height, channels; /* of the photos; 0 without */
     size_t class_count;
     bool is_default;
-    char stages[PIPELINE_STAGES_MAX][128]; /* names of the models; a pipeline is like its first */
+    char stages[PIPELINE_STAGES_MAX][128]; /* of the models; the other members are the first
+                                              model's */
     size_t stage_count;                    /* 0: not a pipeline */
     bool is_first; /* compiled for a quick start; a deployment with batches will replace it */
 };

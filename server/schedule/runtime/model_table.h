@@ -3,8 +3,8 @@
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
  * No function of a scheduler is called while it is held. A thread that uses a deployment without
- * the lock is counted in its users; a thread that takes the deployment out of the table waits for
- * them before it ends it. `state` is an atomic copy that any thread can read. */
+ * the lock is counted in its users. A thread that takes the deployment out of the table waits for
+ * its users before it ends the deployment. `state` is an atomic copy that any thread can read. */
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include "server/schedule/runtime/model_host.h"
 #include "server/schedule/runtime/worker.h"
 
-/* Number of size failures that are remembered. */
+/* Number of sizes whose failures are remembered. */
 #define FAILED_SIZES 16
 
 struct deployment_size {
@@ -61,12 +61,12 @@ struct model_entry {
     struct model_host *host;
     _Atomic int refs;        /* the table's and one for each request that holds it */
     _Atomic int64_t used;    /* clock_now() when it was last held, released or loaded */
-    _Atomic int64_t keep_ns; /* the last request's value for `idle_ns`; negative: none */
+    _Atomic int64_t keep_ns; /* the last request's value instead of `idle_ns`; negative: none */
     int64_t idle_ns;         /* time without a request before it is unloaded; INT64_MAX: never */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     bool on_demand;          /* a request caused the load; others wait for it, too */
     uint64_t wanted_at;      /* number of the request for a load, which orders loads; 0: none */
-    /* L(b) of the last deployment that ran batches; size 0 ends them */
+    /* L(b) of the last deployment that ran batches; size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t took[DEVICE_MAX]; /* by device: bytes used when it was last loaded */
     uint64_t loads, unloads[UNLOAD_CAUSES];
@@ -100,7 +100,7 @@ struct model_host {
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "" if unknown */
     size_t required_total;
-    uint64_t generations, serials; /* last numbers given to deployments */
+    uint64_t generations, serials; /* the last numbers given to deployments */
     bool settled, draining;
     bool awaits_sizes; /* not ready until the sizes that its pipelines name are compiled */
     struct model_host_source source;
@@ -108,7 +108,7 @@ struct model_host {
     struct predict_request *waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
     uint64_t wishes; /* number of requests for loads so far */
-    /* table_sizes_to_come_locked(), which model_table.c must not call: model_sizes.c uses it */
+    /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
@@ -119,7 +119,7 @@ int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_co
 void table_update_state_locked(struct model_host *host);
 
 /* The version that answers for a name (NULL: the default model): the requested one, otherwise the
- * newest ready one, otherwise one that gives the reason why none is. NULL: there is none. */
+ * newest ready one, otherwise one that says why none is ready. NULL: there is none. */
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
@@ -129,7 +129,7 @@ const char *table_default_locked(const struct model_host *host);
 /* Estimated seconds until a loading model is ready, from its progress so far; at least 1. */
 int table_seconds_left(const struct model_entry *entry);
 
-/* The same until all loading models are ready. */
+/* Estimated seconds until all loading models are ready. */
 int table_retry_after_locked(const struct model_host *host);
 
 /* The entry of exactly this version, or NULL. */
@@ -146,8 +146,8 @@ size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES]);
 
 /* Iterates over all deployments that may hold images, in the table or leaving it. Releases `before`
- * (NULL: start) and returns the next, counting the caller as its user, or NULL at the end.
- * Deployments that enter the table meanwhile come last. */
+ * (NULL: start) and returns the next, counting the caller as its user, or NULL at the end. Those
+ * that enter the table meanwhile come last. */
 struct deployment *table_use_next(struct model_host *host, struct deployment *before);
 
 /* The entry of a version, created if needed; NULL when out of memory. An entry that was announced
@@ -163,14 +163,14 @@ struct model_entry *table_find_announced_locked(struct model_host *host, const c
 /* Moves a deployment (*at may be NULL) from the table to the list `retiring`. */
 void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving);
 
-/* The same for all deployments of an entry, whose sizes it forgets. */
+/* The same for all deployments of an entry; forgets the entry's sizes. */
 void table_empty_locked(struct model_host *host, struct model_entry *entry,
                         struct leaving *leaving);
 
-/* Ends them; returns when they have answered everything. */
+/* Ends these deployments; returns when they have answered everything. */
 void table_retire(struct model_host *host, const struct leaving *leaving);
 
-/* Releases the table's or a request's hold on an entry. */
+/* Releases the reference that the table or a request has on an entry. */
 void table_unref_entry(struct model_entry *entry);
 
 /* True if a request can be answered: at once, or after a load that requests can start. */
@@ -180,7 +180,7 @@ bool table_can_answer(const struct model_entry *entry);
 void table_describe_locked(struct model_entry *entry, const struct model *model,
                            const struct deployment *deployment);
 
-/* Records a failed load. `is_passing`: a later load may succeed, so requests can start one. */
+/* Records a failed load. `is_passing`: a later load may succeed, so requests can start it. */
 void table_fail_locked(struct model_host *host, struct model_entry *entry, const char *failure,
                        bool is_passing);
 
@@ -189,7 +189,7 @@ void table_fail_locked(struct model_host *host, struct model_entry *entry, const
 size_t table_find_needed_locked(struct model_host *host, const struct predict_request *request,
                                 struct model_entry *ret[static PIPELINE_STAGES_MAX]);
 
-/* True if requests for the entry have to wait; requests its load if it is unloaded. */
+/* True if requests for the entry have to wait. If it is unloaded, asks for its load. */
 bool table_want_locked(struct model_host *host, struct model_entry *entry);
 
 /* Makes a request hold the entries that it needs. Returns false if it has to wait for a load. */
@@ -198,8 +198,8 @@ bool table_hold_locked(struct model_host *host, struct predict_request *request)
 /* True if an admitted request would have to wait for a load, which then begins. */
 bool table_must_wait_locked(struct model_host *host, const struct predict_request *request);
 
-/* Wakes requests that need not wait any more: all their models are loaded, their time is over, or
- * their model cannot come, such as `failed` (NULL: none). Unlocks. Call it after changes. */
+/* Wakes requests that need not wait any more: all their models are loaded, their time is over, or a
+ * model cannot be loaded, such as `failed` (NULL: none). Unlocks. Call it after changes. */
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed);
 
 /* ---- model_demand.c ---- */
@@ -221,7 +221,7 @@ bool table_unload_oldest(struct model_host *host, const char *name);
  * "" if there are none. */
 void table_name_loaded(struct model_host *host, const char *name, char *text, size_t size);
 
-/* The host's options for each of its deployments; the caller adds the rest. */
+/* The host's options for any of its deployments; the caller adds the rest. */
 struct deployment_options table_deployment_options(const struct model_host *host,
                                                    struct model *model,
                                                    const struct precision_choice *choices,
@@ -233,10 +233,10 @@ struct deployment_options table_deployment_options(const struct model_host *host
 void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 
-/* Compiles the sizes in use of the same version for `deployment`, which is not in the table yet, so
- * that no request for them is refused. Sizes that fail are omitted. None is compiled if
- * `deployment` completes one made for a quick start, whose sizes stay. ret: zeroed; the caller ends
- * its deployments, even on failure. STATUS_CANCELLED. */
+/* `deployment` is not in the table yet. Compiles for it the sizes of its version that are in use,
+ * so that no request for them is refused. Sizes that fail are omitted. Compiles none if
+ * `deployment` completes one made for a quick start: that one's sizes stay. ret: zeroed; the caller
+ * ends its deployments, even on failure. STATUS_CANCELLED. */
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
                               bool completes, const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES],

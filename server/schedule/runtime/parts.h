@@ -1,11 +1,11 @@
-/* A request in parts: its photos are decoded first, then parts of them are run as images of further
- * requests, one request after the other, and the answers are merged.
+/* A request in parts: its photos are decoded first. Then parts of the photos run as images of
+ * further requests, one request after the other. At the end the answers are merged.
  *
  *     whole, decode_only ─▶ part ─▶ part ─▶ … ─▶ whole has the answers
  *
- * A plan chooses the next part: slices.c cuts a photo into tiles for one detector, stages.c crops
- * its boxes for the next model. Parts have the whole's deadline, client and priority, and are
- * batched like other requests. One thread at a time. */
+ * A plan chooses the next part: slices.c cuts a photo into tiles for one detector, stages.c crops a
+ * detector's boxes for the next model. Parts have the whole's deadline, client and priority, and
+ * are batched like other requests. One thread at a time. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"
@@ -21,8 +21,8 @@ struct request_parts {
     struct predict_request *whole; /* owned by the caller; NULL: the request is not in parts */
     struct request_part *last;     /* NULL: none yet */
 
-    /* The plan. Called when the whole has been decoded, and then after each part is done. *ret is
-     * the next part, from parts_add(); NULL: there is none, and the whole has its answers. A
+    /* The plan. Called when the photos of `whole` have been decoded, and then after each part. *ret
+     * is the next part, from parts_add(); NULL: there is none, and `whole` has its answers. A
      * failure fails the whole request; with STATUS_NOT_READY *ret_retry_after_s is set. */
     enum status (*next)(struct request_parts *parts, struct request_part **ret,
                         int *ret_retry_after_s, struct error *err);
@@ -32,18 +32,18 @@ struct request_parts {
 void parts_begin(struct request_parts *parts, struct predict_request *whole);
 
 /* Adds a part of `count` images without pixels, for `model` (borrowed), with the options and the
- * callback of the whole. NULL when out of memory. */
+ * callback of `whole`. NULL when out of memory. */
 struct request_part *parts_add(struct request_parts *parts, const char *model, size_t count);
 
-/* The `width` x `height` pixels of an image from (x, y) on, as an image. */
+/* A `width` x `height` rectangle of an image, with its top left corner at (x, y), as an image. */
 struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
                         uint32_t height);
 
-/* Returns the pixels of a decoded photo of the whole request. */
+/* Returns the pixels of a decoded photo of `whole`. */
 struct image parts_photo(const struct predict_image *photo);
 
 /* Records that the model which answered `part` answers the whole request. */
 void parts_answered_by(struct request_parts *parts, const struct request_part *part);
 
-/* Frees the parts, not the whole; accepts zeroes. */
+/* Frees the parts, but not `whole`; accepts a zeroed struct. */
 void parts_done(struct request_parts *parts);

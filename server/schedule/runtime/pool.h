@@ -2,9 +2,9 @@
  *
  * A source (a model's scheduler) offers tickets, one per task. A thread takes a ticket of the
  * source that has used the least time and calls run(state, source), which chooses the task. So a
- * model with a thousand waiting images does not delay another's single image, and models with work
- * get equal time, not equal numbers of images. A source that was idle starts at the level of the
- * others, so it cannot save up time. Offering never allocates and never blocks on work.
+ * model with a thousand waiting images does not delay another model's single image. Models with
+ * work get equal time, not equal numbers of images. A source that was idle starts at the level of
+ * the others, so it cannot save up time. Offering never allocates and never blocks on work.
  *
  * Long tasks (large photos) could keep all threads busy. Therefore at most `threads` of them run at
  * a time, from all sources together, and one spare thread works only while long tasks run. */
@@ -16,12 +16,13 @@
 
 #include "engine/base/status.h"
 
-/* Embedded in a source of work; initially zero; private to pool.c, guarded by the pool's lock. */
+/* Embedded in a source of work; initially zero. Private to pool.c; the pool's lock guards it. */
 struct pool_source {
     struct pool_source *next;
     size_t tickets;
-    size_t blocked;   /* tickets that found only long tasks while no further one could begin */
-    int64_t used;     /* nanoseconds, relative to other sources; running tasks count as expected */
+    size_t blocked;   /* tickets that found only long tasks when no further long task could begin */
+    int64_t used;     /* nanoseconds, relative to other sources; with the expected time of running
+                         tasks */
     int64_t expected; /* recent duration of a task */
 };
 
@@ -51,13 +52,13 @@ enum status pool_create(const struct pool_options *options, struct pool **ret,
 /* Adds `tickets` to the source's; run() must return true that many times. Any thread. */
 void pool_offer(struct pool *pool, struct pool_source *source, size_t tickets);
 
-/* Called by run(): true if it may begin a long task. Then call pool_end_long() when the task has
- * ended, or turns out to be short. */
+/* Called by run(): true if it may begin a long task. Call pool_end_long() when that task has ended,
+ * or turns out to be short. */
 bool pool_begin_long(struct pool *pool) MUST_USE;
 void pool_end_long(struct pool *pool);
 
 /* Drops the source's tickets and waits until no thread works for it. Afterwards it may be freed, if
- * no thread offers for it any more. Not from the pool's own threads. */
+ * no thread offers tickets for it any more. Not from the pool's own threads. */
 void pool_forget(struct pool *pool, struct pool_source *source);
 
 /* Threads finish their task and end; remaining tickets are dropped. NULL is fine. */

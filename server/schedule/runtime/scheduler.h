@@ -8,7 +8,7 @@
  * An image and its owners: after submit the scheduler has it in its queue; claim gives it to a
  * worker; commit gives it back; next_batch gives it to a lane. The owner ends it with
  * scheduler_finish(), after which its request may be freed. Then it reports the answer to the
- * scheduler (drop, abandon, answered), for which drain waits. */
+ * scheduler (drop, abandon, answered); drain waits for these reports. */
 #pragma once
 
 #include "server/schedule/policy/admission.h"
@@ -31,12 +31,12 @@ struct scheduler_options {
     struct device_id device; /* device that batches are copied to; determines the kind of memory */
     bool takes_pixels;       /* every lane's session takes photos as bytes */
     int workers;             /* threads of the pool */
-    struct batch_layout layout; /* of a buffer; at least max_batch rows: the padded size of a full
-                                   batch. Owned on success. */
+    struct batch_layout layout; /* of a buffer; its rows are the padded size of a full batch, at
+                                   least max_batch. Owned on success. */
 };
 
-/* Allocates lanes * depth + 1 + (at least one, enough for all workers) batch buffers, 64-byte
- * aligned, with their pages touched. STATUS_NO_MEMORY. */
+/* Allocates lanes * depth + 1 batch buffers, and at least one more, so that all workers have slots.
+ * They are 64-byte aligned, and their pages are touched. STATUS_NO_MEMORY. */
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **ret,
                              struct error *err) MUST_USE;
 /* No thread may use it any more: lanes have ended, the pool ended or forgot it. NULL is fine. */
@@ -69,9 +69,9 @@ void scheduler_cancel(struct scheduler *scheduler, struct predict_request *reque
 /* Releases the pin of predict_request_pin(). */
 void predict_request_unpin(struct predict_request *request);
 
-/* Checks before each step of an image's work whether a client still waits for it: STATUS_DRAINING
- * (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT (its deadline
- * has passed or cannot be met), STATUS_DEVICE (no device is left). */
+/* Checks before each step of the work on an image whether a client still waits for it:
+ * STATUS_DRAINING (the grace time is over), STATUS_CANCELLED (its client has gone), STATUS_TIMEOUT
+ * (its deadline has passed or cannot be met), STATUS_DEVICE (no device is left). */
 enum status scheduler_check_wanted(struct scheduler *scheduler, const struct predict_image *image,
                                    struct error *err) MUST_USE;
 
@@ -86,13 +86,13 @@ void scheduler_finish(struct scheduler *scheduler, struct predict_image *image);
 
 struct scheduler *scheduler_of_source(struct pool_source *source);
 
-/* The next image whose answer must be made; NULL if there is none, or no further long task may
+/* The next image whose answer must be made; NULL if there is none, or if no further long task may
  * begin. Call scheduler_end_deferred() once it is finished. */
 struct predict_image *scheduler_take_deferred(struct scheduler *scheduler);
 void scheduler_end_deferred(struct scheduler *scheduler);
 
-/* The next image to prepare; NULL if there is none. Returns false if only large ones wait, and the
- * pool has as many of them as allowed: the ticket was not used. */
+/* The next image to prepare; NULL if there is none. Returns false if only large ones wait and the
+ * pool runs as many large ones as it allows; the ticket was not used. */
 bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret);
 
 /* The calling thread has finished a large image (batch_item.is_large) that it claimed. */
@@ -130,13 +130,13 @@ void scheduler_ran(struct scheduler *scheduler, int lane, int images, int64_t ns
 void *scheduler_row(struct scheduler *scheduler, int buffer, size_t input, int slot);
 
 /* A lane that has a batch takes the next one (batcher_take_ahead()). It sleeps until `until` at
- * most, when the device is about to be free; then, with `may_close`, it may also take the forming
- * batch. Returns false if there is none, or other lanes wait for the device. */
+ * most, when the device is about to be free. Then, with `may_close`, it may also take the forming
+ * batch. Returns false if there is no batch, or if other lanes wait for the device. */
 bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_turn *turn,
                           int64_t until, bool may_close, struct batch *ret);
 
 /* Marks of a buffer's rows, as session_run.are_pixels. The owner of a slot's memory owns its mark.
- * NULL: every row is floats. */
+ * NULL: all rows are floats. */
 uint8_t *scheduler_pixel_marks(struct scheduler *scheduler, int buffer);
 
 /* The lane no longer needs the memory of its batch. */
@@ -165,8 +165,8 @@ bool scheduler_has_lanes(struct scheduler *scheduler, int but_lane);
 
 /* Lets a decode worker make the answer, from copies of the outputs in image->outputs; the scheduler
  * then owns the image. Returns false if as many answers as workers wait or are being made, and the
- * image stays the lane's. In both cases the lane counts the image as finished
- * (scheduler_answered()). */
+ * image stays the lane's. In both cases the lane counts the image in its call of
+ * scheduler_answered(). */
 bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image);
 
 /* `images` of a batch have been finished. */

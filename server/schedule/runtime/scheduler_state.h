@@ -16,7 +16,7 @@ struct scheduler {
     int buffer_count;
     void **buffers;
     struct device_id device; /* device of the memory */
-    uint8_t *marks; /* by row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
+    uint8_t *marks; /* for each row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
 
     _Atomic bool cut;
     _Atomic bool is_lost;      /* no lane works */
@@ -37,15 +37,15 @@ struct scheduler {
     bool accepting, stopping;
     int lanes;
     int lanes_asleep;        /* in wait_ready(); the batcher does not count them as idle */
-    int lanes_woken;         /* have seen work and will take it */
-    int lanes_waiting_ahead; /* in scheduler_take_ahead(): run a batch and want the next one */
+    int lanes_woken;         /* woken, and about to take a batch */
+    int lanes_waiting_ahead; /* in scheduler_take_ahead(): they run a batch and want the next one */
     bool is_quarantined[DEVICE_MAX];
     int quarantined_count;
     char quarantine_reason[256]; /* of the lane quarantined last */
 };
 
-/* Ends every locked section that changed the batcher. After releasing the lock, it distributes what
- * the change made possible (tickets, a batch, the end of a drain). */
+/* Ends every locked section that changed the batcher. After releasing the lock, it acts on the
+ * change: offers tickets, wakes lanes, ends a drain. */
 void scheduler_dispatch_and_unlock(struct scheduler *scheduler);
 
 /* Sets *err to the reason why no lane works, and returns its status; with the lock held. */

@@ -1,5 +1,5 @@
 /* The plan of a pipeline.json (models/folder/pipeline_config.h): the first stage's model gets the
- * photos, each later one crops of the boxes from the stage before. */
+ * photos, each later model gets crops of the boxes of the stage before. */
 #pragma once
 
 #include "models/folder/pipeline_config.h"
@@ -19,20 +19,20 @@ struct staged_request {
 
     /* private */
     size_t stage;                /* the stage whose crops wait or are being predicted */
-    struct task_options options; /* those of the later stages */
+    struct task_options options; /* for the later stages */
     struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* inputs of each stage's model */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
     bool keep_aspect[PIPELINE_STAGES_MAX]; /* does the model's resize keep the aspect ratio? */
     struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* width 0 unless RESIZE_BODY */
-    size_t rooms[PIPELINE_STAGES_MAX]; /* size of a part that leaves room in the stage's queue */
+    size_t rooms[PIPELINE_STAGES_MAX]; /* most images of a part, to leave room in the queue */
 };
 
 /* *ret is the staged request if the model of `whole` is a pipeline, else NULL. The caller then sets
  * `max_images` and `take`, submits `whole` and after it the parts, and frees *ret with
- * stages_free() after the answers. All options of the request apply to the first stage; those of
- * masks and vectors and top_k apply to the others, too. STATUS_NOT_READY with *ret_retry_after_s
- * names a stage that cannot answer now, STATUS_OVERLOADED one with a full queue (parts are admitted
- * with the whole), STATUS_CONFIG one without boxes for the next. */
+ * stages_free() after the answers. All options of the request apply to the first stage; top_k and
+ * the options of masks and vectors also apply to the others. STATUS_NOT_READY with
+ * *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one with a full queue
+ * (parts are admitted with the whole), STATUS_CONFIG one without boxes for the next. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;

@@ -1,6 +1,6 @@
-/* Caches the vectors of recent texts by a hash of the text. A text can replace one with an equal
- * place; beyond the limit, the least recently used go. It belongs to the deployment that computed
- * them. For an encoder of photos it caches outputs by the photo's hash. Any thread. */
+/* Caches the vectors of recent texts by a hash of the text. A text replaces another with the same
+ * place. Beyond the limit, the least recently used are removed. It belongs to the deployment that
+ * computes them. For an encoder of photos it caches outputs by the photo's hash. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@ struct text_cache;
 struct text_cache *text_cache_create(size_t most);
 void text_cache_free(struct text_cache *cache); /* NULL is fine */
 
-/* Copies the `size` numbers cached for a text into `ret`. Returns false if there are none. NULL is
- * an empty cache. */
+/* Copies the `size` numbers cached for a text into `ret`. Returns false if there are none. A NULL
+ * cache is empty. */
 bool text_cache_find(struct text_cache *cache, const char *text, float *ret, size_t size);
 /* The same for a vector of any size: a malloc'ed copy, or NULL. */
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size);

@@ -8,7 +8,7 @@
 struct worker_context {
     const struct model_host_options *options;
     struct device_budgets *budget; /* for the memory of large photos */
-    size_t small_picture;          /* bytes; smaller photos need no permission */
+    size_t small_picture;          /* bytes; smaller photos are decoded without booking memory */
 };
 
 /* `context` is a struct worker_context that outlives the pool. Returns NULL when out of memory. */
