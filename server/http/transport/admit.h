@@ -20,10 +20,10 @@ struct request_head {
     const char *json_length; /* Inference-Header-Content-Length */
     const char *content_encoding;
     const char *origin, *preflight; /* Origin, Access-Control-Request-Method */
-    bool malformed;                 /* a line is invalid, or a proxy may parse it differently */
+    bool malformed;                 /* a line is invalid, or a proxy may read it differently */
     int hosts;                      /* number of Host headers */
     int lengths, encodings;         /* number of Content-Length and Transfer-Encoding headers */
-    const char *length, *encoding;  /* the last of each */
+    const char *length, *encoding;  /* the last header of each name */
 };
 
 enum head_verdict {
@@ -35,18 +35,18 @@ enum head_verdict {
 /* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
-/* Sets the exchange's id and its trace: the client's, or new ones if the headers are NULL. A part
+/* Sets the exchange's id and trace to the client's, or to new ones if the headers are NULL. A part
  * of exchange_admit(). */
 void exchange_identify(struct exchange *exchange, const char *request_id, const char *traceparent);
 
-/* True if a web page sends the request (it has Origin) whose address is neither this server's nor
- * in --cors-origin. The page cannot read the answer, but a handler that changes something must
+/* True if a foreign web page sends the request: its Origin is neither this server nor in
+ * --cors-origin. Such a page cannot read the answer, but a handler that changes something must
  * refuse the request. */
 bool admit_is_foreign(const struct exchange *exchange);
 
 /* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
-/* Answers a request that libmicrohttpd cannot parse, in place of libmicrohttpd's own answer with
+/* Answers a request that libmicrohttpd cannot parse. Replaces libmicrohttpd's own answer, which has
  * `status`. *head has the headers parsed so far; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

@@ -8,5 +8,5 @@
 void answer_pack(struct exchange *exchange);
 
 /* Ends a wait: calls the handler's `finish` if there is no answer yet, frees the handler's work and
- * the body (so that they do not coexist with the packed answer), and packs the answer. */
+ * the body, and then packs the answer, which thus needs no memory beside them. */
 void answer_write(struct exchange *exchange);

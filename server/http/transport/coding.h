@@ -2,7 +2,7 @@
  * (RFC 1950; also raw RFC 1951, which some clients send). Only coding.c uses zlib.
  *
  * Bodies are inflated directly into a bounded buffer, and refused as soon as their ratio is too
- * high: a kilobyte can inflate to a megabyte, which no photo does. */
+ * high. A kilobyte can inflate to a megabyte, but no photo has such a ratio. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ bool coding_parse(const char *content_encoding, enum coding *ret);
 /* "gzip", "deflate"; NULL for none. */
 const char *coding_name(enum coding coding);
 
-/* The coding that an Accept-Encoding header prefers (RFC 9110, section 12.5.3). */
+/* Returns the coding that an Accept-Encoding header prefers (RFC 9110, section 12.5.3). */
 enum coding coding_choose(const char *accept_encoding);
 
 /* The largest possible ratio of deflate. */

@@ -1,5 +1,5 @@
-/* Private to connections.c and connection_watcher.c: the table of connections that they share. Call
- * functions that end in _locked with the lock held. */
+/* Private to connections.c and connection_watcher.c: their shared table of connections. Call the
+ * functions named *_locked with the lock held. */
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@
 
 struct connection {
     int fd;
-    uint32_t generation; /* distinguishes successive sockets of one number in events */
+    uint32_t generation; /* distinguishes in events successive sockets with the same number */
     char address[PEER_ADDRESS_MAX];
     uint64_t client;      /* penalty_client(address, NULL) */
     gnutls_session_t tls; /* NULL: plain */
@@ -40,7 +40,7 @@ struct connection {
     int refusal;           /* HTTP status of the watcher's refusal; 0: none */
     int64_t since;         /* clock_now() when the phase began */
     int64_t header_since;  /* when the header's first bytes were noticed; 0: none yet */
-    uint64_t bytes_before; /* bytes that the socket received before this header; while answering:
+    uint64_t bytes_before; /* bytes that the socket received before this header; during an answer:
                               bytes that the client acknowledged before `since` */
     bool bytes_known;      /* bytes_before has been read */
     size_t answer_size;    /* size of the answer that is being sent */
@@ -55,7 +55,7 @@ struct connection {
     uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
     bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
-    bool has_asked; /* its first request has looked for a penalty to take over */
+    bool has_asked; /* its first request has looked for a penalty of a closed connection */
     int64_t delayed_until;
     struct connection *next_delayed;
     void (*resume)(void *context);

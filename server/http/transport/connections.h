@@ -1,29 +1,27 @@
 /* Every open connection, and a thread that watches them.
  *
- * libmicrohttpd does not look at a suspended connection, and its own time limit counts only
- * silence. The watcher thread therefore handles
+ * libmicrohttpd does not watch a suspended connection, and its own time limit counts only silence.
+ * The watcher thread therefore handles
  *   - hang-ups: if a client disconnects while its images wait, its request is cancelled. A client
- *     that has only shut down its sending side is answered. EPOLLRDHUP reports both alike, so the
- *     watcher sends an interim answer, which a disconnected client's system answers with a reset;
+ *     that has only shut down its sending side is answered. EPOLLRDHUP reports both alike. So the
+ *     watcher sends an interim answer; a disconnected client's system replies with a reset;
  *   - time limits for headers and for bodies, even if bytes arrive slowly: 408;
  *   - bodies that libmicrohttpd cannot continue to read: 400;
  *   - clients that read their answers more slowly than CONNECTION_MIN_RATE: disconnected;
  *   - the number of connections from one address: 429;
  *   - the number of all connections: a new one replaces an idle one, the oldest from the address
  *     with the most connections;
- *   - penalties: the next request of a client that was refused, and comes back at once, is delayed
- *     (penalty.h).
+ *   - penalties: if a refused client comes back at once, its next request is delayed (penalty.h).
  *
  * To refuse a connection, the watcher writes the answer directly to its socket and shuts down our
- * side. The client's bytes are still read and dropped for a moment, so that the answer is not lost
- * to a TCP reset while the client is still sending. This happens only while libmicrohttpd has
+ * side. For a moment it still reads and drops the client's bytes, because a TCP reset would discard
+ * the answer while the client is still sending. The watcher writes only while libmicrohttpd has
  * nothing to write. Under TLS only the connection's own thread may write: the answer to late
- * headers or a late body is kept until that thread reads the next time
- * (connection_send_pending_refusal()). A late handshake and a connection beyond the limit of its
- * address are closed without an answer.
+ * headers or a late body is kept until that thread next reads (connection_send_pending_refusal()).
+ * A late handshake and a connection beyond the limit of its address are closed without an answer.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
- * taken while it is held: a request is pinned under it and cancelled after it. */
+ * taken while it is held: a request is pinned under the lock and cancelled after it is released. */
 #pragma once
 
 #include <stdatomic.h>
@@ -37,7 +35,7 @@
 #include "server/schedule/runtime/model_host.h"
 
 struct connections; /* the table and its thread */
-struct connection;  /* one of them */
+struct connection;  /* one connection */
 struct exchange;
 
 enum connection_phase {
@@ -49,7 +47,7 @@ enum connection_phase {
     CONNECTION_REFUSED,        /* answered by connection_refuse; further bytes are dropped */
 };
 
-/* Connections beyond limits->total. They are accepted when no connection is idle, for probes. */
+/* Connections beyond limits->total. They are accepted for probes when no connection is idle. */
 #define CONNECTION_SPARE 16
 
 /* Connections to --admin-port, besides CONNECTION_SPARE. They do not count in limits->total. */
@@ -62,12 +60,12 @@ struct connection_limits {
 };
 
 /* The minimum rate, in bytes per second, at which a client must read its answer, averaged over each
- * answer_timeout_ms. A modem or the slowest mobile network (32 kbit/s) is that fast. */
+ * answer_timeout_ms. Modems and the slowest mobile networks (32 kbit/s) reach it. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408),
- * which no exchange logs; `waited`: nanoseconds since their first byte. `tick`: called a few times
- * per second while a connection is open or it returns true. */
+/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408); no
+ * exchange exists that could log this. `waited`: nanoseconds since their first byte. `tick`: called
+ * a few times per second while a connection is open, or while it returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
     bool (*tick)(void *context);
@@ -79,7 +77,7 @@ enum status connections_create(const struct connection_limits *limits,
                                const struct connection_observer *observer,
                                struct model_host *model_host, struct metrics *metrics,
                                struct connections **ret, struct error *err) MUST_USE;
-/* Ends the watcher's thread: no request is resumed or cancelled afterwards. Repeatable. */
+/* Ends the watcher's thread. No request is resumed or cancelled afterwards. Repeatable. */
 void connections_stop(struct connections *connections);
 
 /* Every connection must be closed. Accepts NULL. */
@@ -87,11 +85,11 @@ void connections_free(struct connections *connections);
 
 struct connection_socket {
     int fd;
-    const struct sockaddr *address; /* the client's, in the form of trusted_proxies_text() */
+    const struct sockaddr *address; /* the client's, for trusted_proxies_text() */
     void *tls; /* its gnutls_session_t before the handshake, or NULL; not used after close */
     const _Atomic uint64_t *runs; /* iterations of its event loop; outlives the connection */
     bool is_admin;                /* came to --admin-port, which has a limit of its own */
-    bool is_proxied;              /* a PROXY header before the client's bytes has been read */
+    bool is_proxied;              /* a PROXY header preceded the client's bytes */
     bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
 };
 
@@ -143,26 +141,26 @@ bool connection_send_pending_refusal(struct connections *connections,
 /* Counts a client that hung up before its request was complete. */
 void connections_count_gone(struct connections *connections);
 
-/* Counts a client that exceeded a time limit which the watcher does not check. */
+/* Counts a client that exceeded a time limit outside the watcher. */
 void connections_count_late(struct connections *connections);
 
 /* Watches for a hang-up on behalf of `request`: when the client disconnects, or has done so, sets
- * request->cancelled and removes its waiting images from the model host. NULL ends the watch:
- * afterwards the watcher does not touch the request, unless it has pinned the request; a pinned
- * request completes only after it is unpinned. */
+ * request->cancelled and removes its waiting images from the model host. NULL ends the watch.
+ * Afterwards the watcher touches the request only if it has pinned it, and a pinned request
+ * completes only after it is unpinned. */
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 
-/* Sets the HTTP version of the request that is about to be delayed or handled. It decides whether
- * an interim answer may be sent to find out if the client has disconnected. */
+/* Sets the HTTP version of the request that is about to be delayed or handled. The version decides
+ * whether an interim answer may be sent, to find out if the client has disconnected. */
 void connection_set_version(struct connections *connections, struct connection *connection,
                             const char *version);
 
 /* True if the client has disconnected. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
-/* Returns the time (clock_now()) until which a new request must wait; a time in the past means no
- * wait. `forwarded_for`: the client that a trusted proxy names, or NULL. */
+/* Returns when a new request may continue (clock_now()); a time in the past means no wait.
+ * `forwarded_for`: the client that a trusted proxy names, or NULL. */
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);
 
@@ -180,8 +178,8 @@ void connection_note_penalty(struct connections *connections, struct connection 
 /* Resumes all delayed connections. Later requests are not delayed. */
 void connections_end_delays(struct connections *connections);
 
-/* Returns the number of open connections, and how many of them have a request in progress, without
- * those to --admin-port. */
+/* Returns the number of open connections and the number of those with a request in progress.
+ * Connections to --admin-port do not count. */
 void connections_count(struct connections *connections, size_t *ret_open, size_t *ret_busy);
 
 /* True if unread bytes wait on a connection, except those to --admin-port. */

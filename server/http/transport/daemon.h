@@ -1,4 +1,4 @@
-/* Private to server/http/transport: starts libmicrohttpd, stops accepting, stops libmicrohttpd. */
+/* Private to server/http/transport: starts and stops libmicrohttpd, and stops accepting. */
 #pragma once
 
 #include "server/http/transport/event_loop.h"
@@ -21,8 +21,8 @@ struct daemon_loop {
 struct http_daemon {
     struct daemon_loop *loops;
     size_t loop_count;                     /* started so far */
-    struct listener listener, admin, grpc; /* fd -1: not open */
-    struct grpc_server *grpc_server;       /* NULL: none; so is zmq_server */
+    struct listener listener, admin, grpc; /* -1 as fd: not open */
+    struct grpc_server *grpc_server;       /* NULL: none; also zmq_server */
     struct zmq_server *zmq_server;
     bool is_quiesced; /* no thread accepts from the listener */
     struct tls *tls;  /* NULL: plain */
@@ -30,7 +30,7 @@ struct http_daemon {
     struct request_log *log;
 };
 
-/* Starts its threads on the listeners of server->daemon. Returns false if libmicrohttpd fails. */
+/* Starts the threads of server->daemon on its listeners. Returns false if libmicrohttpd fails. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
 /* Starts or stops accepting connections from the listener, or from the admin listener. */
@@ -39,7 +39,7 @@ void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
 /* The number of accepted connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, not the listeners. Also valid before a start. */
+/* Ends its threads and closes its connections, but not the listeners. Also valid before a start. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

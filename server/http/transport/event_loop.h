@@ -1,14 +1,14 @@
 /* A thread that accepts connections and drives one daemon of libmicrohttpd.
  *
  * libmicrohttpd's own thread can sleep on requests that have arrived. MHD_epoll() (0.9.75 and
- * 1.0.1) takes at most 128 events from epoll_wait(); when it gets exactly 128 it calls epoll_wait()
- * again, which blocks, before it serves any of them. So lensd waits in poll() itself and calls
- * MHD_run(), in which epoll_wait() never blocks. In this mode libmicrohttpd has no wake-up for
- * connections that other threads resume: event_loop_resume() wakes the thread.
+ * 1.0.1) takes at most 128 events from epoll_wait(). When it gets exactly 128, it calls
+ * epoll_wait() again before it serves any of them, and this call blocks. So lensd waits in poll()
+ * itself and calls MHD_run(), in which epoll_wait() never blocks. In this mode libmicrohttpd has no
+ * wake-up for connections that other threads resume: event_loop_resume() wakes the thread.
  *
- * lensd accepts connections itself, too: those of a proxy may begin with a header that is not HTTP
- * (proxy_pending.h), and accepting can be stopped and resumed without touching a listening socket
- * that another process may share. */
+ * lensd also accepts connections itself, for two reasons: connections of a proxy may begin with a
+ * header that is not HTTP (proxy_pending.h), and lensd must stop and resume accepting without
+ * touching the listening socket, which another process may share. */
 #pragma once
 
 #include <pthread.h>
@@ -47,12 +47,12 @@ struct event_loop {
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
                       struct proxy_pending *proxied);
 
-/* Starts or stops accepting connections. When it returns after stopping, the daemon's callbacks
+/* Starts or stops accepting connections. When this returns after a stop, the daemon's callbacks
  * have seen every accepted connection. */
 void event_loop_accept(struct event_loop *loop, bool accepts);
 
-/* Ends the thread, which first stops the daemon and thereby closes its connections. The listening
- * socket stays open. No connection may be suspended. Also valid after a failed start. */
+/* Ends the thread. The thread first stops the daemon, and this closes its connections. The
+ * listening socket stays open. No connection may be suspended. Also valid after a failed start. */
 void event_loop_stop(struct event_loop *loop);
 
 /* Calls MHD_resume_connection() for a connection of this loop; from any thread. */

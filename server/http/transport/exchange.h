@@ -1,9 +1,9 @@
 /* One request and its answer, for handlers. It hides the carrier (libmicrohttpd, a gRPC call or
- * ZeroMQ), so that tests can call handlers with synthetic requests.
+ * ZeroMQ). So tests can call handlers with synthetic requests.
  *
  * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
- * thread may own it (exchange_offload); otherwise the model host and the watcher use only the
- * request and exchange_resume(). */
+ * thread may own it (exchange_offload); the model host and the watcher use only the request and
+ * exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
@@ -29,11 +29,11 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* After this the carrier calls no handler until resume(), which any thread may call once. */
+    /* The carrier then calls no handler until resume(). Any thread may call resume(), once. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
     /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
-     * it already has. NULL ends this (connection_watch()). */
+     * the client has already hung up. NULL ends this (connection_watch()). */
     void (*watch)(struct exchange *exchange, struct predict_request *request);
 };
 
@@ -60,7 +60,7 @@ struct http_server {
 
 #define REQUEST_ID_MAX 128
 
-/* Maximum number of headers in addition to those of every answer. */
+/* Maximum number of headers that an answer has in addition to the common ones. */
 #define ANSWER_HEADERS_MAX 12
 struct answer_header {
     const char *name; /* a constant */
@@ -78,7 +78,7 @@ struct answer {
     bool may_keep;     /* clients may cache it and revalidate it (ETag) */
     bool is_packed;    /* compressed, or not worth it */
     size_t
-        charged; /* to the server's budget: first the largest possible size, then the actual one */
+        charged; /* to the server's budget: first the largest possible size, then the actual size */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };
@@ -88,7 +88,7 @@ struct exchange_phases {
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };
 
-/* clock_now() at the phase changes of the image whose forward pass started last. */
+/* clock_now() at each phase change of the image whose forward pass started last. */
 struct exchange_times {
     int64_t submitted, decode_start, decode_end, prepared, forward_start, forward_end;
     int batch; /* images in that pass; 0: there was no pass, and the times are not valid */
@@ -149,8 +149,8 @@ struct exchange {
     struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
     void (*awaited)(struct exchange *exchange); /* continues when the requested model is loaded */
-    void (*next)(struct exchange *exchange);    /* what goes on after the last part of its request;
-                                                   NULL: exchange_answer() */
+    void (*next)(struct exchange *exchange);    /* called after the last part of its request; NULL:
+                                                   exchange_answer() */
 
     char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */
@@ -175,20 +175,20 @@ const char *exchange_client(const struct exchange *exchange);
 /* Records model, number of images and time in each phase, for the log (request_log.c). */
 void exchange_note(struct exchange *exchange, const struct predict_request *request);
 
-/* Returns a request header, NULL if absent; it lives as long as the exchange. Only for its
- * owner. */
+/* Returns a request header, NULL if absent; it lives as long as the exchange. Only the exchange's
+ * owner may call it. */
 const char *exchange_header(const struct exchange *exchange, const char *name);
 
 /* Suspends the connection until exchange_resume(). The handler's thread calls this; an offload
- * thread may call it again once there is a request to watch. If the client hangs up, or already
+ * thread may call it again when there is a request to watch. If the client hangs up, or already
  * has, the request is cancelled. After exchange_resume(), `finish` is called if there is no
  * answer. */
 void exchange_wait(struct exchange *exchange, struct predict_request *request,
                    void (*finish)(struct exchange *exchange));
 
 /* Calls `run` on an offload thread (offload.h); from any thread, while the exchange waits. `run`
- * then owns the exchange, and must call exchange_resume() or pass it on. `bytes` is roughly how
- * many `run` reads or writes, which distinguishes long jobs from short ones. */
+ * then owns the exchange, and must call exchange_resume() or pass the exchange on. `bytes`: roughly
+ * how many bytes `run` reads or writes; this distinguishes long jobs from short ones. */
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
@@ -198,7 +198,7 @@ static inline const struct dialect *exchange_dialect(const struct exchange *exch
     return exchange->dialect || !exchange->route ? exchange->dialect : exchange->route->dialect;
 }
 
-/* For use as `run`: calls `finish`, compresses the answer if that pays, and resumes (answer.c). */
+/* For use as `run`: calls `finish`, compresses the answer if worthwhile, and resumes. */
 void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
@@ -206,7 +206,7 @@ void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */
 
-/* Copies `target`, cut if it is too long. Borrows the other arguments. NULL when out of memory. */
+/* Copies `target`, truncated if too long. Borrows the other arguments. NULL when out of memory. */
 struct exchange *exchange_create(struct http_server *server, const struct exchange_carrier *carrier,
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target);
@@ -220,7 +220,7 @@ void exchange_set_client(struct exchange *exchange, const char *address);
  * NULL. */
 void exchange_find_client(struct exchange *exchange, const char *forwarded_for);
 
-/* The time when a request with this method may continue, if its client was refused just before
+/* Returns when a request with this method may continue if its client was refused just before
  * (connection_penalty()); 0: at once. */
 int64_t exchange_delay(struct exchange *exchange, const char *method);
 

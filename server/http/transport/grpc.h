@@ -3,11 +3,11 @@
  *     grpc.c              the thread: accepts, waits, resumes calls
  *     grpc_connection.c   a connection: reads, writes, nghttp2, limits on clients
  *     grpc_call.c         a call: turns messages into exchanges, answers into messages and trailers
- *     grpc_absent.c       replaces these in a build without libnghttp2
+ *     grpc_absent.c       replaces these files in a build without libnghttp2
  *
- * A call's message is the body of an exchange, so that routes, keys, limits, the log and traces
- * work as for HTTP. The table of all connections (connections.h) counts these connections and
- * closes idle ones; their time limits are checked here. */
+ * A call's message is the body of an exchange. So routes, keys, limits, the log and traces work as
+ * for HTTP. The table of all connections (connections.h) counts these connections and closes idle
+ * ones; the files here check their time limits. */
 #pragma once
 
 #include <stdbool.h>

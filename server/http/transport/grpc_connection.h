@@ -15,7 +15,7 @@
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of all calls together */
-#define GRPC_CREDIT      1000 /* frames without a message that are allowed: see grpc_connection.c */
+#define GRPC_CREDIT      1000 /* allowed frames without a message: see grpc_connection.c */
 #define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
 
 struct grpc_call;
@@ -48,23 +48,23 @@ struct grpc_connection {
     nghttp2_session *session; /* NULL: the connection has ended, and only its calls remain */
     gnutls_session_t tls;     /* NULL: plain */
     bool has_shaken, has_settings, is_busy, wants_feed;
-    bool has_begun;       /* the first bytes have arrived and are not HTTP/1.1's */
-    bool refused_http1;   /* they are HTTP/1.1's: the client gets 400, and nothing in HTTP/2 */
+    bool has_begun;       /* its first bytes have arrived, and they are not HTTP/1.1 */
+    bool refused_http1;   /* HTTP/1.1 arrived: the client gets 400, and nothing in HTTP/2 */
     bool is_ending;       /* it was told to close: nothing more is read */
     bool wants_leave;     /* it uses a spare connection: its client must open another */
     bool is_leaving;      /* it makes no more calls */
     bool has_open_header; /* CONTINUATION may follow */
     struct grpc_call *calls;
     size_t header_room;   /* bytes of all calls' headers */
-    size_t call_count;    /* includes those whose stream is closed */
-    int64_t opened;       /* clock_now(), as all times here */
+    size_t call_count;    /* calls, including those whose stream is closed */
+    int64_t opened;       /* clock_now(), like all times here */
     int64_t idle_since;   /* when its last call ended */
-    int64_t closing;      /* when it started to drop all input; 0: not yet */
+    int64_t closing;      /* when it began to drop all input; 0: not yet */
     int64_t header_since; /* start of a header block that has not ended; 0: none */
     size_t header_bytes;  /* read since the start of the last frame, except CONTINUATION */
     uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
     size_t unsent_size, unsent_at;
-    int64_t unsent_since; /* when it last accepted bytes */
+    int64_t unsent_since; /* when the socket last accepted bytes */
     uint64_t runs;        /* calls of grpc_connection_run() */
     double credit;
     int64_t credit_time;
@@ -73,7 +73,7 @@ struct grpc_connection {
 
 enum grpc_call_state {
     CALL_HEADERS,   /* its headers are arriving */
-    CALL_DELAYED,   /* waits because its client was refused a moment ago */
+    CALL_DELAYED,   /* waits, because its client was refused a moment ago */
     CALL_READING,   /* waits for a message or the rest of one */
     CALL_WORKING,   /* the exchange works */
     CALL_ANSWERING, /* a message is being sent */
@@ -96,7 +96,7 @@ struct grpc_call {
 
     char *headers; /* "name\0value\0" …; malloc'ed */
     size_t headers_size, headers_room;
-    size_t headers_given;      /* size by RFC 9113's measure, including headers that are not kept */
+    size_t headers_given;      /* size as RFC 9113 counts it, including headers that are not kept */
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
     const struct route *route; /* NULL: not found */
     int64_t delayed_until;
@@ -127,7 +127,7 @@ void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockadd
 void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
 /* Checks the time limits. */
 void grpc_connection_tick(struct grpc_connection *connection, int64_t now, bool is_ending);
-/* Closes the socket. Calls whose exchanges work are cancelled but stay. */
+/* Closes the socket. Calls whose exchanges work are cancelled, but not freed. */
 void grpc_connection_end(struct grpc_connection *connection);
 /* Frees the connection if it has ended and has no calls. */
 void grpc_connection_sweep(struct grpc_connection *connection);
@@ -140,7 +140,7 @@ struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t s
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
 void grpc_call_begin(struct grpc_call *call);
-/* Receives a part of the message. Returns by how much the client's window may grow at once. */
+/* Receives a part of the message. Returns how many bytes the client's window may grow now. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
 /* The client has sent everything. */
 void grpc_call_end(struct grpc_call *call);

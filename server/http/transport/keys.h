@@ -7,7 +7,7 @@
  *
  * `lensd key NAME` makes a key (256 random bits) and its line. A key of that length cannot be
  * guessed from a plain hash, so a stolen file gives no access. A key is compared with every line in
- * constant time: the time tells nothing about the lines.
+ * constant time, so that the time reveals nothing about the lines.
  *
  * Thread-safe. One lock guards the lines and their rate limits. It is held during comparisons, but
  * not while a file is read. */
@@ -54,9 +54,9 @@ enum key_verdict {
 };
 
 /* Checks whether `key` (NULL: not given) allows a route with `access`. `name` receives the key's
- * name, "" without a key. With KEY_LIMITED *ret_wait_s is the time in seconds until the next
- * request. An admin's key allows every route. Only granted requests count towards a rate. Granted
- * and limited requests are counted by the key's name. */
+ * name, "" without a key. With KEY_LIMITED *ret_wait_s is the number of seconds until the next
+ * request is allowed. An admin's key allows every route. Only granted requests count towards a
+ * rate. Granted and limited requests are counted by the key's name. */
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 

@@ -12,7 +12,7 @@ struct listen_options {
     int port;              /* 0: any free one */
     const char *option;    /* the option for the port: "--port" */
     const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
-    unsigned unix_mode;    /* its permissions; whoever may write to it may connect */
+    unsigned unix_mode;    /* its permissions; users who may write to it may connect */
     bool tls;              /* only changes the URL */
 };
 
@@ -22,7 +22,7 @@ struct listener {
     char url[320];          /* "http://host:port" for clients on this machine */
     bool is_loopback;       /* accepts only TCP connections from this machine */
     bool is_passed;         /* from listen_take_passed(): other processes may also accept from it */
-    char where[320];        /* the same, or "unix:/run/lensd.sock" */
+    char where[320];        /* like `url`, or "unix:/run/lensd.sock" */
     char path[108];         /* of a Unix socket, else "" */
     uint64_t device, inode; /* of `path`, to detect that another process has replaced it */
 };
@@ -36,7 +36,7 @@ enum status listen_open(const struct listen_options *options, struct listener *r
  * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` names the path. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
-/* Checks whether a Unix socket can be made there; one in use is accepted. STATUS_CONFIG. */
+/* Checks whether a Unix socket can be made there. A socket in use is accepted. STATUS_CONFIG. */
 enum status listen_check_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Takes the listening socket that systemd or another supervisor has passed to this process
@@ -52,9 +52,9 @@ enum status listen_check(const struct listen_options *options, char *warning, si
                          struct error *err) MUST_USE;
 
 /* Makes the kernel drop new connection attempts before it answers them. Clients retry after a
- * second and are refused by then; handshakes that have begun still reach accept(). Closing the
- * socket instead would cut off clients that are already connected. A Unix socket is unlinked for
- * the same purpose. Returns false if the kernel does not allow it; then the socket can only be
+ * second, and by then they are refused. Handshakes that have begun still reach accept(). Closing
+ * the socket instead would disconnect clients that are already connected. A Unix socket is unlinked
+ * for the same purpose. Returns false if the kernel does not allow it; then the socket can only be
  * closed. Do not call this for a passed socket. */
 bool listen_stop(struct listener *listener) MUST_USE;
 

@@ -25,10 +25,10 @@ struct multipart {
 /* True if this Content-Type is multipart/form-data. */
 bool multipart_is(const char *content_type);
 
-/* Splits the hostile body[0 … size). Allows max_parts parts (else STATUS_TOO_LARGE), and 16 headers
- * of 4 KiB together for each part. STATUS_INVALID if the boundary is missing or wrong, a part has
- * no header or no end, or there is no part. Free *ret with multipart_done (also valid on zeroed
- * memory); the body must outlive it. */
+/* Splits the untrusted body[0 … size). Allows max_parts parts (else STATUS_TOO_LARGE), each with 16
+ * headers of at most 4 KiB together. STATUS_INVALID if the boundary is missing or wrong, if a part
+ * has no header or no end, or if there is no part. Free *ret with multipart_done (also valid on
+ * zeroed memory); the body must outlive it. */
 enum status multipart_parse(const char *content_type, const uint8_t *body, size_t size,
                             size_t max_parts, struct multipart *ret, struct error *err) MUST_USE;
 void multipart_done(struct multipart *multipart);

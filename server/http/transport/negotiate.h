@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 /* The quality (0 … 1) of `token` in a list such as "gzip, br;q=0.5, *;q=0". An unlisted token has
- * the quality of "*", or 0 without "*". An unlisted "identity" has 0.001: the last resort. */
+ * the quality of "*", or 0 without "*". An unlisted "identity" has 0.001, as a last resort. */
 double negotiate_token(const char *list, const char *token);
 
 /* The index in `offers` of the media type that `accept` ("text/plain, application/json;q=0.5")
- * prefers; the first of equals. A NULL `accept` prefers the first. -1: none is acceptable. Types
+ * prefers; the first of equals. With a NULL `accept` it is the first. -1: none is acceptable. Types
  * are "type/subtype" without parameters. */
 int negotiate_type(const char *accept, const char *const *offers, size_t count);
 

@@ -1,6 +1,6 @@
-/* Threads for work that would block a connection thread too long: inflating, parsing, writing or
- * compressing megabytes. Jobs start in order, but short ones never wait for long ones: one thread
- * runs no long job. */
+/* Threads for work that would block a connection's thread too long: inflating, parsing, writing or
+ * compressing megabytes. Jobs start in order, but short ones never wait for long ones, because one
+ * thread runs no long job. */
 #pragma once
 
 #include <stdbool.h>

@@ -7,12 +7,12 @@
  *
  * A penalty belongs to a connection. If the connection closes within a second of a refusal, its
  * penalty is kept under the client's address for the rest of that second. The next connection from
- * that address takes the penalty over, provided it was opened after the refusal. One penalty goes
- * to one connection; other connections from the address are not delayed.
+ * that address takes over the penalty, if it was opened after the refusal. A penalty goes to one
+ * connection; other connections from the address are not delayed.
  *
- * Requests that a trusted proxy passes on have one penalty for each forwarded address instead,
- * whatever connection they use. Penalties protect the server against careless clients. API keys
- * with a rate protect it against hostile ones.
+ * Requests from a trusted proxy instead have one penalty for each forwarded address, whichever
+ * connection they use. Penalties protect the server against careless clients. API keys with a rate
+ * protect it against hostile ones.
  *
  * Pure: no thread, lock or clock. Times are clock_now()'s nanoseconds. */
 #pragma once
@@ -31,7 +31,7 @@ struct penalty {
     unsigned level;  /* 0 … PENALTY_LEVELS - 1 */
 };
 
-/* Returns the time until which the next request waits; it may be over already. */
+/* Returns the time until which the next request waits; this time may have passed already. */
 int64_t penalty_until(const struct penalty *penalty);
 
 /* Records the answer to a request. `waited`: the request was delayed. */
@@ -45,12 +45,12 @@ struct penalty_table {
     struct penalty_client {
         uint64_t client;
         struct penalty penalty;
-        size_t fled; /* closed connections whose penalty was not taken over */
+        size_t fled; /* number of closed connections whose penalty was not taken over */
     } clients[PENALTY_CLIENTS];
 };
 
 /* A hash of `address` and `forwarded_for`; the latter may be NULL. IPv6 addresses of one /64 are
- * one client: a single customer has at least that many. */
+ * one client, because a single customer has at least a /64. */
 uint64_t penalty_client(const char *address, const char *forwarded_for);
 
 /* The penalty of a client; NULL if it has none. Valid until the next call. */

@@ -11,7 +11,8 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* The most connections that wait here, in addition to libmicrohttpd's; more replace the oldest. */
+/* The most connections that wait here, besides libmicrohttpd's; a further one replaces the
+ * oldest. */
 #define PROXY_PENDING_MAX 256
 
 /* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
@@ -32,9 +33,9 @@ void proxy_pending_free(struct proxy_pending *proxied);
 /* Readable when proxy_pending_run() has something to do. */
 int proxy_pending_fd(const struct proxy_pending *proxied);
 
-/* Passes connections whose header has arrived, at most `room`, to `take`, with the address in the
- * header (its own if the header has none); the header's bytes have been read. Closes connections
- * that sent something else or took too long. */
+/* Passes at most `room` connections whose header has arrived to `take`, with the address in the
+ * header, or the connection's own if the header has none. The header's bytes have been read. Closes
+ * connections that sent something else or took too long. */
 typedef void proxy_pending_take(void *context, int fd, const struct sockaddr_storage *address,
                                 socklen_t size);
 void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending_take *take,
@@ -49,5 +50,5 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
 /* The number of waiting connections. */
 size_t proxy_pending_count(const struct proxy_pending *proxied);
 
-/* Milliseconds until proxy_pending_run() has work without an event; -1: only after an event. */
+/* Milliseconds until proxy_pending_run() has work without an event; -1: it needs an event. */
 int proxy_pending_sleep_ms(const struct proxy_pending *proxied, size_t room);

@@ -8,7 +8,7 @@
 #define QUERY_MAX 16
 
 struct query_parameter {
-    const char *name, *value; /* inside the text that was parsed */
+    const char *name, *value; /* inside the parsed text */
 };
 
 struct query {
@@ -16,8 +16,8 @@ struct query {
     size_t count;
 };
 
-/* Decodes %XX in place. STATUS_INVALID for a malformed escape, and for a result with control
- * characters or invalid UTF-8. */
+/* Decodes %XX in place. STATUS_INVALID for a malformed escape, or a result with control characters
+ * or invalid UTF-8. */
 enum status url_decode(char *text, struct error *err) MUST_USE;
 
 /* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a malformed escape, more than
@@ -28,7 +28,7 @@ enum status query_parse(char *text, struct query *ret, struct error *err) MUST_U
 const char *query_value(const struct query *query, const char *name);
 
 /* Finds the field `name` in a form of type application/x-www-form-urlencoded, and decodes its value
- * in place. A '%' without two digits stays. Returns the value, *ret_size bytes in `form`, or NULL
- * if there is no such field. */
+ * in place. A '%' without two digits stays. Returns the value, which has *ret_size bytes in `form`,
+ * or NULL if there is no such field. */
 unsigned char *query_form_field(unsigned char *form, size_t size, const char *name,
                                 size_t *ret_size);

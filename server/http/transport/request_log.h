@@ -14,10 +14,10 @@ void request_log_free(struct request_log *log); /* accepts NULL */
 void request_log_write(struct request_log *log, const struct exchange *exchange,
                        const char *outcome);
 
-/* Does the same for a request with late headers, of which only the client is known. `waited` is in
+/* Does the same for a request with late headers; only its client is known. `waited` is in
  * nanoseconds. Thread-safe. */
 void request_log_late(struct request_log *log, const char *address, int64_t waited);
 
-/* Refusals with Retry-After are sampled (log_sample.h). Once their second is over, or at once if
- * `end`, this logs how many lines were omitted. True if more remain to be reported. Thread-safe. */
+/* Refusals with Retry-After are sampled (log_sample.h). When their second is over, or now if `end`,
+ * this logs how many lines were omitted. True if it has more to report later. Thread-safe. */
 bool request_log_tell_left_out(struct request_log *log, bool end);

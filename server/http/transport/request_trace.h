@@ -3,6 +3,6 @@
 
 #include "server/http/transport/exchange.h"
 
-/* Exports only sampled requests to paths with a body: health checks and pages would outnumber them.
- * Call it from the connection's thread. */
+/* Exports only sampled requests to paths that take a body, because health checks and pages would
+ * outnumber them. Call it from the connection's thread. */
 void request_trace(const struct exchange *exchange);

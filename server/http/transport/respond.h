@@ -42,7 +42,7 @@ void respond_refusal(struct exchange *exchange, int http, const char *code, cons
  * documents are parsed on the connection's own thread. */
 bool respond_if_long(struct exchange *exchange);
 
-/* Adds a header to the answer, before or after the answer is set. `name` is a constant. The text
- * and the header must fit (asserted). */
+/* Adds a header to the answer. Call it before or after the answer is set. `name` is a constant. The
+ * text and the header must fit (asserted). */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -5,7 +5,7 @@
  * answer depends on. With a weaker hash, a client could construct two bodies with one key and
  * replace the answer of another client. The hash begins with a secret of the process, so clients
  * cannot choose bodies that all fall into one bucket. It includes the name of the API key, so that
- * the holder of another key cannot find out what was sent.
+ * the holder of another key cannot find out which requests were sent.
  *
  * The least recently used answers are evicted when the cache is full. Thread-safe; one lock, which
  * is not held while a body is hashed or an answer copied. */
@@ -28,11 +28,11 @@ struct response_cache;
 struct response_key {
     bool is_set;
     uint8_t hash[RESPONSE_KEY_BYTES];
-    size_t headers;   /* of the answer's headers, those before the handler's own */
+    size_t headers;   /* number of the answer's headers before the handler's own */
     double search_ms; /* time for hashing and lookup */
 };
 
-/* The model in a request, and the load of it that answered. */
+/* The model in a request, and which load of the model answered. */
 struct cached_model {
     char name[128], version[32]; /* "": the default model; the newest version */
     uint64_t generation;
@@ -75,7 +75,7 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *exc
 bool response_photo_hash(const struct exchange *exchange, const uint8_t *data, size_t size,
                          char ret[static 2 * RESPONSE_KEY_BYTES + 1]);
 
-/* Returns the answer cached under exchange->cache_key, which the caller releases, or NULL. */
+/* Returns the answer cached under exchange->cache_key, or NULL. The caller releases it. */
 struct cached_answer *response_cache_find(struct response_cache *cache,
                                           const struct exchange *exchange);
 void cached_answer_release(struct cached_answer *answer);

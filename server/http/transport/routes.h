@@ -15,7 +15,7 @@ enum method {
     METHOD_GET = 1u << 0,
     METHOD_HEAD = 1u << 1,
     METHOD_POST = 1u << 2,
-    METHOD_OPTIONS = 1u << 3, /* every route allows it; in the table: the route answers it itself */
+    METHOD_OPTIONS = 1u << 3, /* always allowed; if in the table, the route answers it itself */
     METHOD_PUT = 1u << 4,
 };
 
@@ -41,20 +41,20 @@ struct route {
     unsigned methods; /* enum method, several */
     bool takes_body;
     /* Checks before the body is read whether the request can be handled now; an error becomes the
-     * answer. It may also answer itself and return STATUS_OK. May be NULL. */
+     * answer. It may also answer the request and return STATUS_OK. May be NULL. */
     enum status (*admit)(struct exchange *exchange, struct error *err);
     /* Called with the complete body: answers (respond.h), or waits (exchange_wait). */
     void (*handle)(struct exchange *exchange);
     const char *about; /* for GET / */
     enum route_access access;
     const char *advice;            /* advice for a client that used another method; or NULL */
-    const struct dialect *dialect; /* of its requests, answers and errors; NULL: lensd's own */
+    const struct dialect *dialect; /* for its requests, answers and errors; NULL: lensd's own */
     const char *model;             /* the only model that it uses; NULL: any */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
-    /* gRPC: called once the message is read that names a model; NULL: `handle` reads it. */
+    /* gRPC: called when the message that names a model has been read; NULL: `handle` reads it. */
     void (*handle_named)(struct exchange *exchange);
-    /* Writes what is known of a model; NULL: this is no such route. */
+    /* Writes a document that describes a model; NULL: the route has none. */
     char *(*document)(bool is_message, const struct v2_model *model, size_t *ret_size);
 };
 

@@ -1,9 +1,9 @@
 /* The HTTP server: sockets, limits, routes; answers come from the model host.
  *
- * Carries requests and answers. It calls handlers only through pointers in a table:
+ * It carries requests and answers, and calls handlers only through pointers in a table:
  *     server.c        start, reload, drain, end
- *     daemon.c        libmicrohttpd's callbacks: the life of a request (struct exchange)
- *     event_loop.c    the threads that accept connections and drive it
+ *     daemon.c        libmicrohttpd's callbacks, which create and end a request (struct exchange)
+ *     event_loop.c    the threads that accept connections and drive libmicrohttpd
  *     admit.c         checks request line and headers before the body is read
  *     routes.c        finds the route of a path
  *     exchange.c      what a handler may do: read headers, wait, use an offload thread
@@ -16,7 +16,7 @@
  *     keys.c          API keys: who may send which requests, and how often
  *     response_cache.c   answers cached by request
  *     tls.c           the certificate
- *     upload.c        the body, bounded as it grows  http_budget.c: all bodies and answers
+ *     upload.c        collects the body, with a limit  http_budget.c: all bodies and answers
  *     coding.c, multipart.c, negotiate.c, query.c, trace.c: parsers of what clients send
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
@@ -29,7 +29,7 @@
  *     submission.c    a predict request from its body to its answer
  *     request_limits.c   time limits, priority and client of a predict request
  *
- * libmicrohttpd is named in daemon.c and event_loop.c only, nghttp2 in grpc_connection.h and the
+ * Libraries: libmicrohttpd only in daemon.c and event_loop.c, nghttp2 in grpc_connection.h and the
  * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in
  * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict
  * suspends its connection until the model host is done. No request reaches the file system. */
@@ -60,14 +60,14 @@ struct http_options {
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
     int threads;                    /* 1 … */
     int top_k;                      /* number of predictions, if a request does not set it */
-    const char *note; /* for /health and /devices: why --device auto chose the CPU; otherwise "" */
+    const char *note; /* for /health and /devices: why --device auto chose the CPU; else "" */
 
     size_t max_body, max_upload_memory, max_header; /* bytes */
     size_t max_images, max_json_depth;
     size_t response_cache; /* bytes of cached answers; 0: no cache */
     size_t max_connections, max_connections_per_address;
     int64_t header_timeout_ms, body_timeout_ms, answer_timeout_ms, idle_timeout_ms;
-    int64_t default_timeout_ms; /* of requests without one; 0: none */
+    int64_t default_timeout_ms; /* for requests without a time limit; 0: none */
 
     size_t max_inflate_ratio;    /* of a compressed body: output bytes per input byte */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
@@ -76,7 +76,7 @@ struct http_options {
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
     struct keyring_options keys;
 
-    const struct route_table *routes; /* borrowed, as the next four */
+    const struct route_table *routes; /* borrowed, like the next four */
     const struct route_table *grpc_routes, *zmq_routes;
     struct model_host *model_host; /* outlives the server */
     struct loader *loader;         /* loads and unloads models; NULL: fixed models */
@@ -89,8 +89,8 @@ struct http_options {
 struct http_server;
 
 /* Opens the ports and starts the threads. Clients wait in the kernel's queue until
- * http_server_open(), which the same thread calls. STATUS_CONFIG for an address that cannot be used
- * (taken, not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
+ * http_server_open(); the same thread calls it. STATUS_CONFIG: an address cannot be used (taken,
+ * not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
@@ -107,21 +107,21 @@ enum status http_server_check(const struct http_options *options,
  * time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
-/* Starts to serve clients, except on a socket that a supervisor has passed (listen_take_passed()):
- * there they wait for http_server_accept(). Call it when the process has dropped its rights.
- * `confinement` is /health's text about that; borrowed. */
+/* Starts to serve clients. On a socket that a supervisor has passed (listen_take_passed()) they
+ * wait for http_server_accept(). Call it when the process has dropped its rights. `confinement`
+ * describes for /health how the process is confined; borrowed. */
 void http_server_open(struct http_server *server, const char *confinement);
 
 int http_server_port(const struct http_server *server);
 const char *http_server_url(const struct http_server *server);   /* "http://127.0.0.1:8080" */
-const char *http_server_where(const struct http_server *server); /* the same, or "unix:PATH" */
+const char *http_server_where(const struct http_server *server); /* the URL, or "unix:PATH" */
 
-/* Makes the server report that it is not ready, and ends each connection with its next answer.
+/* Makes the server report that it is not ready, and close each connection after its next answer.
  * Requests are answered as before. */
 void http_server_begin_drain(struct http_server *server);
 
 /* Starts accepting connections on a socket that a supervisor has passed. Clients wait there until
- * the models are loaded, so that an earlier process can serve until then. */
+ * the models are loaded, so that an earlier process can serve in the meantime. */
 void http_server_accept(struct http_server *server);
 
 /* Stops accepting. Open connections are still served. --admin-port stays open. */

@@ -1,10 +1,10 @@
 /* TLS: the server's certificate, replaceable at run time.
  *
  * libmicrohttpd drives the handshakes through GnuTLS and calls tls_on_handshake() for the
- * certificate; tls_reload() replaces it for later handshakes. Handshakes in progress keep theirs: a
- * replaced certificate (some kilobytes) is freed when the server ends.
+ * certificate; tls_reload() replaces it for later handshakes. Handshakes in progress keep their
+ * certificate, so a replaced one (some kilobytes) is freed when the server ends.
  *
- * A process can have only one, because GnuTLS passes no context to that callback. */
+ * A process can have only one struct tls, because GnuTLS passes no context to that callback. */
 #pragma once
 
 #include <gnutls/abstract.h>
@@ -26,8 +26,8 @@
 struct tls;
 
 /* Reads a certificate (PEM, followed by its chain in any order) and its key (PEM, not encrypted).
- * STATUS_CONFIG with the file's name if a file is missing, not PEM or encrypted, or the key belongs
- * to another certificate. The paths are borrowed. */
+ * STATUS_CONFIG with the file's name if a file is missing, not PEM or encrypted, or if the key
+ * belongs to another certificate. The paths are borrowed. */
 enum status tls_create(const char *cert_file, const char *key_file, struct tls **ret,
                        struct error *err) MUST_USE;
 
@@ -37,11 +37,11 @@ void tls_free(struct tls *tls);
 /* Reads the files again. On failure the certificate stays. From one thread at a time. */
 enum status tls_reload(struct tls *tls, struct error *err) MUST_USE;
 
-/* Writes a warning about a usable certificate: it has expired, expires within two weeks, or is not
- * valid yet; or every user can read the key. Returns false if all is well. */
+/* Writes a warning about a usable certificate: it has expired, expires within two weeks or is not
+ * valid yet, or every user can read the key. Returns false if all is well. */
 bool tls_warning(const struct tls *tls, char *text, size_t size);
 
-/* When it expires; seconds since 1970. */
+/* When the certificate expires; seconds since 1970. */
 int64_t tls_expires(const struct tls *tls);
 
 /* Callback for MHD_OPTION_HTTPS_CERT_CALLBACK (a gnutls_certificate_retrieve_function2). */
@@ -49,10 +49,10 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
                      const gnutls_pk_algorithm_t *algorithms, int algorithm_count,
                      gnutls_pcert_st **ret_chain, unsigned *ret_count, gnutls_privkey_t *ret_key);
 
-/* For connections that lensd drives without libmicrohttpd: credentials (call
- * gnutls_certificate_free_credentials() after the last connection), and a session for a
- * non-blocking socket, which negotiates `protocol` by ALPN (call gnutls_deinit()). Return false
- * when out of memory. */
+/* For connections that lensd drives without libmicrohttpd. tls_credentials() returns credentials;
+ * call gnutls_certificate_free_credentials() after the last connection. tls_session() returns a
+ * session for a non-blocking socket that negotiates `protocol` by ALPN; call gnutls_deinit(). Both
+ * return false when out of memory. */
 bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
@@ -63,13 +63,13 @@ struct tls_reader {
     void (*look)(void *context);
     void *context;
     uint64_t bytes;             /* read from the socket so far */
-    _Atomic uint64_t handshake; /* bytes of the handshake; 0: it is not over */
+    _Atomic uint64_t handshake; /* bytes of the handshake; 0 until it is over */
 };
 
 /* Call this before the handshake. The thread that drives the session then calls reader->look before
  * each read from the socket. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
-/* Sends `bytes` unchanged and ends our side. Only from the thread that drives the session. If the
- * client does not read, some or all bytes are lost. */
+/* Sends `bytes` unchanged and shuts down our side. Only from the thread that drives the session. If
+ * the client does not read, some or all bytes are lost. */
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size);

@@ -15,12 +15,12 @@ struct trace {
 };
 
 /* Reads "00-TRACE-SPAN-FLAGS" and gives this request a new span, derived from `random`. Returns
- * false and no trace if the header is absent or malformed, which must be ignored (section 3.2.2.5).
- * Of later versions only the known part is read. */
+ * false and no trace if the header is absent or malformed; such headers must be ignored (section
+ * 3.2.2.5). Of later versions it reads only the known part. */
 bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
 
-/* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks downstream
- * services to record it as well. */
+/* Starts a trace with an id derived from `random`. `sampled` sets the flag that asks other services
+ * to record it, too. */
 void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled);
 
 #define TRACE_SAMPLED 1 /* of flags */

@@ -1,4 +1,4 @@
-/* Trusted proxies (--trusted-proxies): their X-Forwarded-For names the client. Pure. */
+/* Trusted proxies (--trusted-proxies): their X-Forwarded-For header names the client. Pure. */
 #pragma once
 
 #include <netinet/in.h>
@@ -26,7 +26,7 @@ enum status trusted_proxies_parse(const char *list, struct trusted_proxies *ret,
 
 #define PEER_ADDRESS_MAX INET6_ADDRSTRLEN
 
-/* Writes the address of a socket's peer: "192.0.2.1" (also for an IPv4-mapped one), "2001:db8::1",
+/* Writes the address of a socket's peer: "192.0.2.1" (also for IPv4-mapped IPv6), "2001:db8::1",
  * "uid:1000" for a Unix socket. `address`: from accept(), or the client that a proxy names. */
 void trusted_proxies_text(int fd, const struct sockaddr *address,
                           char text[static PEER_ADDRESS_MAX]);
@@ -35,7 +35,7 @@ void trusted_proxies_text(int fd, const struct sockaddr *address,
 bool trusted_proxies_have(const struct trusted_proxies *proxies, const char *address);
 
 /* Finds the client in `forwarded_for`: the last address that is not a trusted proxy's, or the first
- * if all are. An invalid entry ends the search from the right. Writes the address in canonical
- * form. Returns false if the last entry is invalid. */
+ * address if all are. The search runs from the right and ends at an invalid entry. Writes the
+ * address in canonical form. Returns false if the last entry is invalid. */
 bool trusted_proxies_client(const struct trusted_proxies *proxies, const char *forwarded_for,
                             char ret[static INET6_ADDRSTRLEN]);

@@ -14,7 +14,7 @@ struct upload {
     size_t size;
     size_t capacity;   /* of data; charged to the budget */
     size_t beside;     /* charged in addition by upload_charge() */
-    size_t compressed; /* size of the compressed body, charged by another upload of this request */
+    size_t compressed; /* size of the compressed body; another upload of this request charges it */
     size_t limit;      /* bytes allowed in this body */
     size_t expected;   /* Content-Length; 0 if unknown */
     struct http_budget *budget;
@@ -24,9 +24,9 @@ struct upload {
  * has checked that `expected` is at most `limit`. */
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected);
 
-/* Appends a copy. STATUS_TOO_LARGE beyond the limit, or if the request alone would exceed the
- * budget; STATUS_OVERLOADED if it does not fit now; STATUS_NO_MEMORY. The caller drops the body
- * after an error. */
+/* Appends a copy. STATUS_TOO_LARGE: the body exceeds its limit, or alone exceeds the budget;
+ * STATUS_OVERLOADED: the budget has no room now; STATUS_NO_MEMORY. The caller drops the body after
+ * an error. */
 enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                           struct error *err) MUST_USE;
 

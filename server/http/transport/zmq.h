@@ -1,11 +1,11 @@
 /* ZeroMQ on a separate endpoint (--zmq-port), for Frigate's detector of type zmq.
  *
  * libzmq is loaded only for this, and reads the sockets on its own thread. A thread of lensd owns a
- * ROUTER socket. It reads a client's message, one or two frames after an empty one (REQ), turns it
- * into an exchange, and sends the answer to the same client. Memory limits, the log, metrics and
- * draining thus work as for HTTP. ZeroMQ carries no API key.
+ * ROUTER socket. It reads a client's message (an empty frame, as REQ sends it, and one or two
+ * others), turns it into an exchange, and sends the answer to the same client. So memory limits,
+ * the log, metrics and draining work as for HTTP. ZeroMQ carries no API key.
  *
- * A client never waits beyond its time limit: if the exchange fails or is late, the client gets the
+ * A client never waits beyond its time limit: if the exchange fails or is late, it gets the
  * handler's `failure` instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
 #pragma once
 
@@ -25,7 +25,7 @@ struct zmq_frames {
     size_t header_size, tensor_size;
     bool has_tensor;     /* there are two frames */
     char model[128];     /* the model that this client has named; "": none. The handler of a message
-                            without a tensor sets it; it is kept if the answer is 200 */
+                            without a tensor sets it; it is stored if the answer is 200 */
     const char *failure; /* constant to send if the answer is not 200; zeros by default. NULL: send
                             nothing, so that the client starts again */
     size_t failure_size;
