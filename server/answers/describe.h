@@ -6,11 +6,11 @@
 #include "server/schedule/runtime/model_host.h"
 
 /* The answer to a completed request (on_done was called), as a list. `model` (NULL: unknown) gives
- * each entry its precision. total_ms counts from request->started. malloc'ed; NULL: no memory. */
+ * the precision. total_ms counts from request->started. malloc'ed; NULL: no memory. */
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms);
 
-/* True if writing the answer is slow although it is small: photos are encoded, masks converted. */
+/* True if writing the answer is slow although it is small: it encodes photos or converts masks. */
 bool describe_is_slow(const struct predict_request *request);
 
 enum describe_form {
@@ -34,7 +34,7 @@ struct describe_how {
     size_t tokens;            /* tokens of all texts */
     float least_text;         /* as in struct predict_answer */
     const struct cJSON *json; /* JSON of the request, for its dialect; NULL: it had none */
-    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If it
+    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If this
      * fails, the description fails with the error in *err. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;

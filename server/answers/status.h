@@ -1,6 +1,6 @@
 /* The state of the server, its models and devices as JSON, for the server and the command line. All
  * texts are malloc'ed; NULL when out of memory. `note` says why --device auto chose the CPU; NULL
- * or "": it did not. *ret_size may be NULL. */
+ * or "" if it did not. *ret_size may be NULL. */
 #pragma once
 
 #include "server/schedule/runtime/model_host.h"

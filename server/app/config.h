@@ -1,8 +1,8 @@
 /* Options: flags > environment (LENSD_…) > a JSON file > defaults.
  *
  * One table (config_options.c) defines each option: name, kind, range, default, commands, help.
- * Parsing, environment names, the file's keys, validation and --help all use it, so that they
- * cannot diverge. Defaults go through the same parser as the user's values. */
+ * Parsing, environment names, the file's keys, validation and --help all use the table, so that
+ * they cannot diverge. Defaults are parsed like the user's values. */
 #pragma once
 
 #include <stdbool.h>
@@ -45,7 +45,7 @@ struct config {
     char thread_note[384]; /* about more threads than cores; "" for none */
 
     /* Options of the server and the model host that the user sets; settings.h adds the rest. The
-     * struct owns their texts, too. */
+     * struct also owns their texts. */
     struct http_options http;
     struct model_host_options model_host;
 
@@ -55,7 +55,7 @@ struct config {
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
     char *preload;    /* serve: "a,b": models to load at start although lazy; NULL: none */
-    char *model_name; /* serve: name in requests; NULL: the file's or folder's */
+    char *model_name; /* serve: name in requests; NULL: that of the file or folder */
     char **arguments; /* predict: the image files */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
@@ -65,8 +65,8 @@ struct config {
     char *text;                       /* predict: a text instead of photos; NULL: none */
     char *annotate;                   /* predict: destination of drawn photos; NULL: none */
     char *size;                 /* predict: "640x480" for free sides; NULL: the model's own size */
-    bool json;                  /* predict, devices, inspect: JSON instead of a table */
-    bool labels;                /* inspect: only the labels */
+    bool json;                  /* predict, devices, inspect: print JSON instead of a table */
+    bool labels;                /* inspect: print only the labels */
     bool jsonl;                 /* predict: one line of JSON per photo */
     char *batch;                /* bench: "1,8,32" */
     int64_t bench_time;         /* bench: milliseconds per device and batch size */
@@ -76,7 +76,7 @@ struct config {
     char *device;               /* selects model_host.devices */
     char *memory;               /* gives model_host.memory_limits */
     int64_t gpu_memory;
-    char fallback[256];                  /* reason why `auto` did not choose a GPU; otherwise "" */
+    char fallback[256];                  /* why `auto` did not choose a GPU; otherwise "" */
     bool profile;                        /* inspect: time the layers instead */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
@@ -101,9 +101,9 @@ struct config {
 enum config_action { CONFIG_RUN, CONFIG_HELP };
 
 /* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
- * STATUS_CONFIG with one sentence that names the option and the remedy (also if the file cannot be
- * read); STATUS_DEVICE for a missing device. Free *ret with config_done() in every case. `argv`
- * must outlive *ret. */
+ * STATUS_CONFIG with one sentence that names the option and the remedy, also if the file cannot be
+ * read; STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case. `argv` must
+ * outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         enum config_action *ret_action, struct error *err) MUST_USE;
 void config_done(struct config *config);
@@ -111,5 +111,5 @@ void config_done(struct config *config);
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);
 
-/* Prints words from column `at` on, at most 80 columns wide. Indents further lines by `indent`. */
+/* Prints `text` from column `at` on, at most 80 columns wide. Indents further lines by `indent`. */
 void config_print_wrapped(FILE *out, const char *text, size_t at, size_t indent);

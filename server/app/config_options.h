@@ -34,7 +34,7 @@ struct command_help {
     const char *usage, *about, *examples;
 };
 
-/* Reads "64K", "16M", "1GiB" or "65536". False for other text, or if it does not fit. */
+/* Reads "64K", "16M", "1GiB" or "65536". False for other text or a number too large. */
 bool config_read_bytes(const char *text, int64_t *ret);
 
 /* Parses `text` into the option's field of *config. Errors name `origin` ("--port"). */

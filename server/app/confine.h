@@ -1,8 +1,8 @@
-/* The daemon confines itself. After the start, a fault in a decoder or a hostile model cannot make
- * it run a program, open other files than serving needs, connect anywhere or attack the kernel
- * through rare system calls.
+/* The daemon confines itself. After the start it can run no program, open only files that serving
+ * needs, connect nowhere and make no rare system calls. So a bug in a decoder or a hostile model
+ * can do less harm.
  *
- *     process_protect()       no_new_privs; without it only root may do the rest
+ *     process_protect()       sets no_new_privs; without it only root may do the rest
  *     confine_files()         Landlock and fewer capabilities, before the first thread, so that all
  *                             threads inherit them
  *     threads start, the port opens, the pid and port files are written, root's rights are dropped
@@ -10,15 +10,15 @@
  *     models load
  *     confine_decode_worker() a narrower seccomp filter in each decode worker
  *
- * None of these can be undone. confine_files.c and confine_calls.c explain what they allow. */
+ * No step can be undone. confine_files.c and confine_calls.c explain what they allow. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "server/app/config.h"
 
-/* Sanitizers open files for their reports, trace the process to find leaks and run a symbolizer. A
- * sanitizer build therefore does not confine itself. */
+/* A sanitizer build does not confine itself, because sanitizers open files for their reports, trace
+ * the process to find leaks and run a symbolizer. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CONFINE_IN_THIS_BUILD false
 #elif defined(__has_feature)
@@ -44,12 +44,12 @@ struct confinement {
 
 /* Restricts the calling thread, and threads that it starts, to the files and folders in `config`
  * and those that libraries need. Root gives up most capabilities. Files that do not exist get no
- * rule. If the kernel does not support it, ret->missing says so. */
+ * rule. If the kernel lacks Landlock, ret->missing says so. */
 void confine_files(const struct config *config, struct confinement *ret);
 
-/* Restricts the system calls of all threads, and completes *confinement. If the kernel does not
- * support it, confinement->missing says so. Call it before any decode worker confines itself. */
+/* Restricts the system calls of all threads, and completes *confinement. If the kernel lacks
+ * seccomp, confinement->missing says so. Call it before any decode worker confines itself. */
 void confine_calls(struct confinement *confinement);
 
-/* Restricts the calling thread to the system calls that decoding needs. Best effort. */
+/* Restricts the calling thread to the system calls that decoding needs. A failure is ignored. */
 void confine_decode_worker(void);

@@ -5,18 +5,18 @@
 
 #include "engine/base/status.h"
 
-/* Disables core dumps, which would contain images and keys, and access to memory by other users;
- * also prevents gaining rights. With `core_dumps`, dumps stay as the system allows. */
+/* Disables core dumps, because they would contain images and keys, and other users' access to
+ * memory; also prevents gaining rights. With `core_dumps`, dumps stay as the system allows. */
 void process_protect(bool core_dumps);
 
 /* Checks that process_write_number() may replace `path`. STATUS_CONFIG for anything but a regular
- * file (a device, a link, a folder) and, with `only_numbers`, for a file with other contents. */
+ * file (a device, a link, a folder) and, with `only_numbers`, for a file that holds no number. */
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
 /* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`
- * (NULL: the current user) owns the file, so that this user can empty it at the end even in another
- * user's folder. The error names `option`: "--port-file". STATUS_CONFIG: no file remains. */
+ * (NULL: the current user) owns the file, and can thus empty it at the end even in another user's
+ * folder. The error names `option`: "--port-file". After STATUS_CONFIG no file remains. */
 struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;
@@ -25,7 +25,7 @@ enum status process_write_number(const char *option, const char *path, long numb
  * removing is not permitted. */
 void process_remove_number(const char *path, long number);
 
-/* Looks up "NAME", "NAME:GROUP" or numbers. STATUS_CONFIG for an unknown user or group, and if only
+/* Looks up "NAME", "NAME:GROUP" or numbers. STATUS_CONFIG: the user or group is unknown, or only
  * root could become that user. */
 struct process_user {
     unsigned uid, gid;
@@ -35,14 +35,14 @@ enum status process_find_user(const char *text, struct process_user *ret,
                               struct error *err) MUST_USE;
 
 /* Creates a folder and its missing parents with the rights of `user` (NULL: those of the process).
- * A later write reports failures. Call it only while there is one thread. */
+ * Failures are not reported; a later write reports them. Call it only while there is one thread. */
 void process_make_folder(const char *folder, const struct process_user *user);
 
-/* Drops root's rights permanently, in all threads. Does nothing if it is that user. */
+/* Drops root's rights permanently, in all threads. Does nothing if `user` runs it already. */
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 
 /* Writes "lensd: sentence" to standard error. Returns the exit status: 2 for problems that users
- * must fix; 1 for problems that may be gone at the next start: too little memory, a GPU that is not
- * available, a port in use. */
+ * must fix; 1 for problems that may be gone at the next start, such as too little memory, a missing
+ * GPU, a port in use. */
 int process_failed(const struct error *err);

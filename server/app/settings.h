@@ -1,4 +1,4 @@
-/* Completes the options of the model host, the HTTP server and traces. */
+/* Makes the options of the model host, the HTTP server and the trace exporter. */
 #pragma once
 
 #include "server/app/config.h"
@@ -12,7 +12,7 @@ struct model_host_options settings_model_host(const struct config *config, struc
 struct http_options settings_http(const struct config *config, struct model_host *model_host,
                                   struct loader *loader, struct metrics *metrics);
 
-/* Returns the options of the exporter; endpoint is NULL without --trace-endpoint. STATUS_CONFIG for
- * an invalid address or share. */
+/* Returns the exporter's options; `endpoint` is NULL without --trace-endpoint. STATUS_CONFIG for an
+ * invalid address or share. */
 enum status settings_traces(const struct config *config, struct metrics *metrics,
                             struct trace_exporter_options *ret, struct error *err) MUST_USE;

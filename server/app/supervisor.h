@@ -1,6 +1,6 @@
 /* Reports to systemd (sd_notify(3)): ready, stopping, reloading, and the watchdog.
  *
- * The protocol is a datagram to the socket in NOTIFY_SOCKET; without that variable nothing happens.
+ * Each report is a datagram to the socket in NOTIFY_SOCKET; without that variable nothing is sent.
  * With WATCHDOG_USEC a thread checks the models four times in that period. It sends WATCHDOG=1
  * while every model with waiting images keeps answering. If a lane, a worker or a scheduler is
  * stuck, it stops sending, and systemd restarts lensd. */
@@ -21,9 +21,9 @@ void supervisor_free(struct supervisor *supervisor);
  * Does nothing unless systemd set WATCHDOG_USEC. */
 void supervisor_watch(struct supervisor *supervisor, struct model_host *model_host);
 
-/* Sends "READY=1" or several such lines; arguments as printf(). */
+/* Sends one or several lines such as "READY=1"; arguments as for printf(). */
 void supervisor_say(struct supervisor *supervisor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Call the first before a reload, and send READY=1 after it. */
+/* Call supervisor_reloading() before a reload, and send READY=1 after it. */
 void supervisor_reloading(struct supervisor *supervisor);

@@ -24,8 +24,8 @@ struct session_options command_session_options(const struct model *model);
 /* Prints the notes about the settings on standard error. */
 void command_notes(const struct config *config);
 
-/* Shows a progress bar on standard error if that is a terminal. Otherwise, with `in_log` (for long
- * work), it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
+/* Shows a progress bar if standard error is a terminal. Otherwise, with `in_log` (for long work),
+ * it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
 void progress_show(const char *what, double share, bool in_log);
 void progress_clear(void);
 

@@ -1,10 +1,10 @@
-/* The registry of faces (--faces FILE): names of people with the vectors that identify them, in an
- * SQLite file that only the owner may read.
+/* The registry of faces (--faces FILE): people's names and the vectors that identify them, in an
+ * SQLite file that only its owner may read.
  *
  * A vector is normalised and belongs to the model that computed it. Vectors of another model are
- * refused, because they are not comparable. Every change is on disk when the function returns;
- * after a crash, a change has happened completely or not at all. Deleted and replaced data is
- * overwritten with zeros in the file.
+ * refused, because they are not comparable. When a function returns, its change is on disk. After a
+ * crash, a change is there completely or not at all. Deleted and replaced data is overwritten with
+ * zeros in the file.
  *
  * Functions take the registry's lock and wait for the disk: never call them from a thread that
  * serves connections. */
@@ -26,7 +26,7 @@ struct faces;
 struct face_vector {
     const float *values;   /* of length 1; borrowed */
     size_t count;          /* 1 … FACES_NUMBERS_MAX */
-    const uint64_t *model; /* its two words: the fingerprint in struct model */
+    const uint64_t *model; /* the two words of the fingerprint in struct model */
 };
 
 /* Creates a registry; borrows `path`. NULL when out of memory. Until faces_open() succeeds, all
@@ -34,20 +34,20 @@ struct face_vector {
 struct faces *faces_create(const char *path);
 void faces_free(struct faces *faces); /* NULL is fine */
 
-/* Opens or creates the file, with mode 0600, and locks it for this process. STATUS_CONFIG: it
+/* Opens or creates the file, with mode 0600, and locks it for this process. STATUS_CONFIG: the file
  * cannot be opened or made private, another process uses it, it is damaged, or it belongs to
  * another program. */
 enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 
-/* How many people are stored. Takes no lock; any thread. */
+/* The number of people stored. Takes no lock; any thread. */
 size_t faces_count(const struct faces *faces);
 
 /* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, long or not UTF-8;
- * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: it has another model's vectors; STATUS_IO. */
+ * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: it holds another model's vectors; STATUS_IO. */
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err) MUST_USE;
 
-/* Deletes a person, if there, and rewrites the file without the deleted data. */
+/* Deletes a person, if present, and rewrites the file without the deleted data. */
 enum status faces_delete(struct faces *faces, const char *name, struct error *err) MUST_USE;
 
 /* Calls `visit` for each name, in order. */

@@ -3,7 +3,7 @@
 
 #include "server/image/image.h"
 
-/* The memory that the current photo has taken from the budget. */
+/* The memory that the current photo has reserved from the budget. */
 struct pixel_account {
     const struct image_memory *memory; /* NULL: no budget */
     size_t taken;
@@ -15,7 +15,7 @@ struct pixel_buffer {
     uint8_t *data;
     size_t capacity;
     unsigned small_uses;           /* uses in a row that needed far less than a giant buffer */
-    struct pixel_account *account; /* NULL: its memory was requested with another buffer */
+    struct pixel_account *account; /* NULL: another buffer has reserved its memory */
 };
 
 /* Makes room for `size` bytes; the content is undefined afterwards. Frees a giant buffer after many
@@ -52,12 +52,12 @@ int exif_orientation(const uint8_t *tiff, size_t size);
 /* Reads the orientation from EXIF data (NULL: none), else from an XMP packet (NULL: none). */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* Reads it from a whole file: the first APP1 segment with EXIF, or the first eXIf chunk. */
+/* Reads it from a file: from the first APP1 segment with EXIF, or the first eXIf chunk. */
 int exif_from_jpeg(const uint8_t *data, size_t size);
 int exif_from_png(const uint8_t *data, size_t size);
 int exif_from_webp(const uint8_t *data, size_t size);
 
-/* Reads it from a TIFF; a BigTIFF needs libtiff, which must be loaded. */
+/* Reads it from a TIFF. For a BigTIFF, libtiff must be loaded. */
 int tiff_orientation(const uint8_t *data, size_t size);
 
 /* Sizes before the EXIF orientation: of the decoded pixels, and of the photo in the file. */
@@ -90,6 +90,6 @@ bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
 
-/* The missing requirement for AVIF and HEIC after avif_load() has failed; static. `package` is the
- * text if libheif is not installed. */
+/* What AVIF and HEIC need after avif_load() has failed; static. It is `package` if libheif is not
+ * installed. */
 const char *heif_need(const char *package);

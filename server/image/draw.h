@@ -1,5 +1,5 @@
-/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips everything outside the
- * photo; ignores coordinates that are not finite. Pure; any thread. */
+/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips at the edges of the photo;
+ * ignores coordinates that are not finite. Pure; any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,7 +30,7 @@ void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float 
 void draw_disc(const struct canvas *canvas, float x, float y, float radius,
                struct rgb_colour colour);
 
-/* Fills whole pixels: those with their centre in the rectangle. */
+/* Fills the pixels with their centre in the rectangle. */
 void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float y2,
                struct rgb_colour colour);
 

@@ -8,17 +8,17 @@
 #include "models/folder/preprocess.h"
 
 /* The position of the resized photo in the model's input, in pixels from the input's upper left
- * corner, x to the right, y down. left and top are negative if the crop cuts there. */
+ * corner, x to the right, y down. left and top are negative if the crop cuts off pixels there. */
 struct crop_frame {
     int resized_width, resized_height;
     int left, top; /* of the resized photo */
-    /* The letterbox around it, filled with pad_value; equal to the photo in all other modes. Pixels
-     * outside it are zero. */
+    /* The letterbox around the photo, filled with pad_value; in all other modes equal to the photo.
+     * Pixels outside it are zero. */
     int canvas_width, canvas_height, canvas_left, canvas_top;
     double map[6]; /* RESIZE_BODY: from frame_body(), or the identity */
 };
 
-/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE if a resized side would exceed
+/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE: a resized side would exceed
  * 65535. */
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
@@ -41,14 +41,14 @@ static inline void frame_body(const struct preprocess *p, double width, double h
     map[5] = (height - down) / 2;
 }
 
-/* The part of an upright photo that is resized: all of it, or the centred crop of
- * preprocess.first_width by first_height (fractions of the short side). At least one pixel. */
+/* The part of an upright photo that is resized: all of it, or a centred crop of first_width by
+ * first_height (in struct preprocess; fractions of the short side). At least one pixel. */
 struct source_frame {
     uint32_t left, top, width, height; /* pixels */
 };
 struct source_frame frame_source(const struct preprocess *p, uint32_t width, uint32_t height);
 
-/* Finds the columns of the stored photo, `width` x `height` before the EXIF turn, that `p` reads
- * once it is upright: [*ret_begin, *ret_end). All columns if the frame cannot be computed. */
+/* Finds the columns [*ret_begin, *ret_end) that `p` reads of a stored photo with `width` x `height`
+ * pixels before the EXIF turn. All columns if the frame cannot be computed. */
 void frame_columns(const struct preprocess *p, uint32_t width, uint32_t height, int orientation,
                    uint32_t *ret_begin, uint32_t *ret_end);

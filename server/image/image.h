@@ -1,8 +1,8 @@
 /* Decodes photos from clients.
  *
  * image_decode_part() and image_decode_reduced() decode a file to upright 8-bit RGB.
- * transform_numbers() and transform_bytes() (transform.h) resize and crop that into the slot of a
- * batch. Both run on the decode workers, each of which has its own `struct image_decoder`. This
+ * transform_numbers() and transform_bytes() (transform.h) resize and crop the pixels into the slot
+ * of a batch. Both run on the decode workers. Each worker has its own `struct image_decoder`. This
  * folder depends neither on HTTP nor on graphs nor on batches. Only jpeg.c and jpeg_encode.c use
  * libjpeg-turbo, only png.c and png_encode.c libpng; webp.c, tiff.c and heif.c load their libraries
  * at run time (engine/base/library.h).
@@ -24,7 +24,7 @@ enum image_format {
     IMAGE_JPEG,
     IMAGE_PNG,
     IMAGE_BMP,
-    IMAGE_GIF, /* only the first photo of the file, as for the next three */
+    IMAGE_GIF, /* only the file's first photo, also for the next three */
     IMAGE_WEBP,
     IMAGE_TIFF,
     IMAGE_AVIF,
@@ -51,7 +51,7 @@ struct image_info {
  * which is valid until its next image_decode or image_decoder_free. */
 struct image {
     struct image_info info; /* of the whole photo */
-    uint32_t width, height; /* of these pixels: less than info's after image_decode_reduced() */
+    uint32_t width, height; /* of these pixels; below info's after image_decode_reduced() */
     size_t stride;
     const uint8_t *pixels;
 };
@@ -63,10 +63,10 @@ uint8_t *image_pixels(const struct image_decoder *decoder);
 
 /* The decoders' memory budget for large photos. */
 struct image_memory {
-    size_t small; /* bytes; smaller photos need no permission */
+    size_t small; /* bytes; smaller photos are not booked */
 
-    /* Reserves the memory of one photo at once; may wait. The decoder's thread calls it while it
-     * holds none. If it fails, decoding fails. */
+    /* Reserves the memory of one photo at once; may wait. The decoder's thread calls it while the
+     * decoder holds no memory of the budget. If it fails, decoding fails. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void (*give)(void *context, size_t bytes);
     void *context;
@@ -78,12 +78,12 @@ enum image_format image_sniff(const uint8_t *data, size_t size);
 /* "JPEG" … "HEIC"; not valid for IMAGE_UNKNOWN. */
 const char *image_format_name(enum image_format format);
 
-/* Lets AVIF and HEIC use a libheif before 1.23, too: a small hostile file can then use memory
+/* Lets AVIF and HEIC use a libheif before 1.23, too. With it, a small hostile file can use memory
  * beyond all limits. Call it from one thread before any other function here. */
 void image_use_old_libheif(bool uses);
 
 /* True if this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may be
- * missing or unusable. *ret_need (may be NULL) is then the missing requirement, static: "the Debian
+ * missing or unusable. *ret_need (may be NULL) then says what is missing, static: "the Debian
  * package libwebp7"; NULL for a format that needs nothing. The first call loads the libraries and
  * starts a process; call it before the process confines itself. Any thread. */
 bool image_format_is_available(enum image_format format, const char **ret_need);
@@ -96,11 +96,11 @@ size_t image_formats(const char *ret_names[static IMAGE_FORMATS]);
 struct image_decoder *image_decoder_create(void);
 void image_decoder_free(struct image_decoder *decoder);
 
-/* Makes large photos take their memory from `memory` (borrowed). Call image_decoder_done() after
+/* Makes large photos reserve their memory from `memory` (borrowed). Call image_decoder_done() after
  * each photo, decoded or not. */
 void image_decoder_ask(struct image_decoder *decoder, const struct image_memory *memory);
 
-/* Returns the memory of the last photo, whose pixels are then undefined. `all`: also frees the
+/* Gives back the memory of the last photo; its pixels are then undefined. `all`: also frees the
  * buffers kept for the next photo. */
 void image_decoder_done(struct image_decoder *decoder, bool all);
 
@@ -108,14 +108,14 @@ void image_decoder_done(struct image_decoder *decoder, bool all);
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
-/* True if, by its header, a photo has 4 megapixels or more, which take tens of milliseconds to
+/* True if, by its header, a photo has 4 megapixels or more, and takes tens of milliseconds to
  * decode on one core. False if the header cannot be read. */
 bool image_is_large(const uint8_t *data, size_t size);
 
 /* Decodes `size` untrusted bytes. STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it
- * looks like: HTML, text …), a format whose library is not installed, or an unsupported variant: a
- * JPEG process that browsers do not support either (arithmetic coding, lossless, 12 bit, two
- * components), rare compressions of TIFF and BMP. STATUS_BAD_IMAGE: empty, truncated, corrupt.
+ * looks like: HTML, text …), a format whose library is not installed, or an unsupported variant:
+ * rare compressions of TIFF and BMP, or JPEGs that browsers do not support either (arithmetic
+ * coding, lossless, 12 bit, two components). STATUS_BAD_IMAGE: empty, truncated, corrupt.
  * STATUS_TOO_LARGE: above a limit; the error names it with its value. STATUS_NO_MEMORY. On failure
  * *ret does not change and the decoder stays usable. A truncated JPEG is refused. */
 enum status image_decode(struct image_decoder *decoder, const uint8_t *data, size_t size,
@@ -123,12 +123,12 @@ enum status image_decode(struct image_decoder *decoder, const uint8_t *data, siz
                          struct error *err) MUST_USE;
 
 /* Like image_decode(), for callers that need only the pixels that `p` reads (transform.h). These
- * are bit-identical; other pixels of a JPEG may be undefined. NULL: all. */
+ * are bit-identical; other pixels of a JPEG may be undefined. NULL: all pixels. */
 enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data, size_t size,
                               const struct image_limits *limits, const struct preprocess *p,
                               struct image *ret, struct error *err) MUST_USE;
 
-/* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller: it is decoded at a
+/* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller. It is decoded at a
  * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
  * rounding, because DCT scaling is another filter. Only for requests that ask for it. */
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,

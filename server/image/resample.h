@@ -15,21 +15,21 @@ enum { RESAMPLE_BITS = 32 - 8 - 2 };
 /* Fractional bits of the weights of RESAMPLE_LINEAR, OpenCV's INTER_RESIZE_COEF_BITS. */
 enum { RESAMPLE_LINEAR_BITS = 11 };
 
-/* The kernels read and write whole blocks of this many bytes: their rows have room for the
- * rounded-up length. */
+/* The kernels read and write whole blocks of RESAMPLE_BLOCK bytes, so rows have room for their
+ * length rounded up. */
 enum { RESAMPLE_BLOCK = 64 };
 
 /* How one axis of `in` samples becomes `out` samples; only outputs first … first + count - 1 are
  * kept. Output first + i is the sum over t < length of
  * input[start[i] + t] * weights[i * length + t], plus a half, shifted by RESAMPLE_BITS, clipped to
- * 0 … 255. All windows have the length of the longest (a loop of one length is predicted by the
- * processor, of two not): shorter ones are filled up with weights of 0. Every window lies inside
- * the input, and start never falls from one output to the next.
+ * 0 … 255. All windows have the length of the longest one, because the processor predicts loops of
+ * one length, but not of two. Shorter windows are filled with weights of 0. Every window lies
+ * inside the input, and start never falls from one output to the next.
  *
  * RESAMPLE_LINEAR has two weights of RESAMPLE_LINEAR_BITS. Its windows may begin one sample before
  * the input or end one sample after it: the sample at the edge is then used twice. */
 struct resample_axis {
-    enum resample filter; /* with the five below: what the tables hold now */
+    enum resample filter; /* this and the five below: what the tables hold now */
     int in, padded, out, first, count;
     int length;
     int *start;
@@ -37,10 +37,9 @@ struct resample_axis {
     size_t outputs_capacity, weights_capacity;
 };
 
-/* Fills the tables (kept as they are when they fit already). in, out: 1 … 2^24; first >= 0,
- * count >= 1, first + count <= out. `padded` samples are resized: `in`, or more with
- * RESAMPLE_BLURRED, which takes those beyond `in` as black. STATUS_NO_MEMORY leaves the axis empty
- * but usable. */
+/* Fills the tables, unless they hold these values already. in, out: 1 … 2^24; first >= 0, count >=
+ * 1, first + count <= out. `padded` samples are resized: `in`, or with RESAMPLE_BLURRED also black
+ * ones beyond `in`. STATUS_NO_MEMORY leaves the axis empty but usable. */
 enum status resample_axis_prepare(struct resample_axis *axis, enum resample filter, int in,
                                   int padded, int out, int first, int count,
                                   struct error *err) MUST_USE;
@@ -51,19 +50,19 @@ void resample_axis_done(struct resample_axis *axis);
 void resample_reach(enum resample filter, int in, int out, int first, int count, int *ret_begin,
                     int *ret_end);
 
-/* The two passes of a filter. Between them a row holds numbers of `sample` bytes. */
+/* The two passes of a filter. Between the passes a row holds numbers of `sample` bytes. */
 struct resample_passes {
     size_t sample;
 
     /* Four RGB rows along the horizontal axis: dst[r], `axis->count` pixels of samples, from
      * src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes one
-     * sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows may
-     * recur. */
+     * sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows of
+     * `src` may be equal. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 
-    /* One row of bytes from `length` rows of samples along the vertical axis: dst[i] for i < count,
-     * rounded up to RESAMPLE_BLOCK in reading and writing. */
+    /* One row of bytes from `length` rows of samples along the vertical axis: dst[i] for i < count.
+     * It reads and writes up to the next multiple of RESAMPLE_BLOCK. */
     void (*vertical)(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
                      size_t count);
 };
@@ -82,11 +81,10 @@ extern const struct resample_kernels resample_kernels_avx2;
 extern const struct resample_kernels resample_kernels_avx512;
 #endif
 
-/* Returns table i of the kernels that this machine supports, the slowest first; NULL after the
- * last. */
+/* Returns table i of those that this machine supports, the slowest first; NULL after the last. */
 const struct resample_kernels *resample_kernels_at(int i);
 
-/* Returns the fastest of these; never NULL. */
+/* Returns the fastest table; never NULL. */
 const struct resample_kernels *resample_kernels_pick(void);
 
 /* Makes `transform` use these kernels instead of the fastest: for tests and measurements. */

@@ -1,9 +1,9 @@
 /* Converts pixels to a model's input: resize, centre crop, channel order, normalisation, in one
  * pass into the slot of a batch, in the layout of the session's first layer.
  *
- * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, with the
- * fixed-point 8-bit intermediate of Pillow's Resample.c, so that a model sees the pixels of its
- * training: largest difference 1/255, mean at most 0.05/255. RESAMPLE_LINEAR is OpenCV's
+ * The resize is Pillow's (Image.resize with reducing_gap None): separable, antialiased, with
+ * Pillow's 8-bit fixed-point numbers between the passes. So a model sees the pixels of its
+ * training: the largest difference is 1/255, the mean at most 0.05/255. RESAMPLE_LINEAR is OpenCV's
  * cv::resize() on bytes, bit for bit. Only rows and columns that the crop keeps are computed. */
 #pragma once
 
@@ -24,21 +24,21 @@ enum status transform_apply(struct transform *transform, const struct image *ima
                             const struct preprocess *p, float *dst, struct error *err) MUST_USE;
 
 /* Does the same in the data type of the session's input (session_info.image_dtype), bit for bit as
- * floats_write() converts the floats: a channel has only 256 values, so this costs no extra pass.
+ * floats_write() converts the floats: a channel has only 256 values, so it needs no extra pass.
  * dst: [height, width, channels] of `dtype`. */
 enum status transform_numbers(struct transform *transform, const struct image *image,
                               const struct preprocess *p, enum dtype dtype, void *dst,
                               struct error *err) MUST_USE;
 
-/* Does the same in two halves, for devices that do the second one. The bytes are [height, width,
+/* Does the same in two halves, for devices that do the second half. The bytes are [height, width,
  * channels] uint8; three channels are always in RGB order. table[c][x] is the value of byte x in
  * the model's channel c. Together they equal transform_apply() bit for bit, unless
- * preprocess.pads_normalised is set: no byte represents that padding. */
+ * preprocess.pads_normalised is set, because no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);
 
-/* Does the same without normalisation and channel order, for tests and tools: Pillow-exact RGB
- * bytes, dst: [height, width, 3] uint8. */
+/* Does the same without normalisation and channel order, for tests and tools. dst: [height, width,
+ * 3] uint8, RGB bytes that equal Pillow's. */
 enum status transform_pixels(struct transform *transform, const struct image *image,
                              const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;

@@ -6,12 +6,12 @@
  *
  * One thread does all of it, so that loads run one after another. Lazy models are read and listed
  * when they are found, and loaded when a request waits for them (model_host_await()). The thread
- * also unloads models that have been idle for long enough. While there is nothing to load, it
- * compiles sizes that clients request, and compares precisions for models that serve in fp32 until
- * then (precision.h). Signatures (models/folder/repository.h) show which files have changed. A
- * changed version is loaded while the old one serves, and replaces it once warm
- * (model_host_add_model()). If it fails to load, the old one stays, and the log, /health and
- * /v2/repository/index give the reason. Older versions are removed when a newer one serves.
+ * also unloads idle models. While there is nothing to load, it compiles sizes that clients request,
+ * and compares precisions for models that still serve in fp32 (precision.h). Signatures
+ * (models/folder/repository.h) show which files have changed. A changed version is loaded while the
+ * old one serves, and replaces it once warm (model_host_add_model()). If it fails to load, the old
+ * one stays, and the log, /health and /v2/repository/index give the reason. Older versions are
+ * removed when a newer one serves.
  *
  * Watching uses inotify and periodic scans, because not every file system reports changes. The
  * loader reacts when the files have not changed for half a second. */
@@ -38,26 +38,26 @@ struct loader;
 enum status loader_create(const struct loader_options *options, struct loader **ret,
                           struct error *err) MUST_USE;
 
-/* The served models, for people: "resnet50" or "3 models". Lives as long as the loader. */
+/* Names the served models for people: "resnet50" or "3 models". Lives as long as the loader. */
 const char *loader_name(const struct loader *loader);
 
-/* The same after loaded_fd was written, with failed models: "4 of 7 models (failed: a, b, c)". */
+/* The same with failed models, after loaded_fd was written: "4 of 7 models (failed: a, b, c)". */
 const char *loader_served(const struct loader *loader);
 
 /* Starts the thread. `loaded_fd` is an eventfd that it writes to after trying to load every model
  * that existed at start. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;
 
-/* The result after loaded_fd was written: an error if no model is served or will be. */
+/* The result, after loaded_fd was written: an error if no model is served or will be served. */
 enum status loader_outcome(struct loader *loader, struct error *err);
 
 /* Instead of starting: loads every model on the caller's thread and returns the first failure, even
- * if other models could be served. STATUS_CONFIG for a pipeline with unfit models. */
+ * if other models could be served. STATUS_CONFIG: a pipeline's models do not fit together. */
 enum status loader_try(struct loader *loader, struct error *err) MUST_USE;
 
 enum loader_job { LOADER_LOAD, LOADER_UNLOAD };
 
-/* Reloads a model from its path, all versions that its policy names, or unloads it; from any
+/* Reloads a model from its path (all versions that its policy names), or unloads it; from any
  * thread. After success `on_done` is called once, from the loader's thread (with STATUS_DRAINING
  * from loader_stop()). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too many wait). */
 enum status loader_submit(struct loader *loader, enum loader_job job, const char *name,

@@ -1,6 +1,6 @@
-/* Reports changes below a folder: inotify on it, its sub-folders and theirs (a model's versions).
- * If the kernel has no watch left, or the file system reports no changes, there are no events, and
- * the caller must scan periodically. One thread. */
+/* Reports changes below a folder: uses inotify on it and two levels of sub-folders (models and
+ * their versions). The caller must also scan periodically, because there are no events if the
+ * kernel has no watch left or the file system reports no changes. One thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 
 #include "models/folder/model.h"
 
-/* True if the option means the embedded model: NULL, or "digits" unless there is such a file. */
+/* True if `model` is the embedded model: NULL, or "digits" if no such file exists. */
 bool model_is_embedded(const char *model);
 /* `name` replaces the model's own; may be NULL. */
 enum status model_open(const char *model, const char *name, struct model **ret,

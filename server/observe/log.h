@@ -9,10 +9,10 @@
  *
  * Thread-safe. Lines are written whole and in order, by write(2)s of at most LOG_LINE_MAX bytes,
  * which a pipe accepts whole, so lines of several processes do not mix. After log_start() no caller
- * waits for the reader of standard error: up to 256 KiB of lines wait, more are dropped, and a line
- * counts them once the reader continues. Values may come from clients: control characters and
- * broken UTF-8 are escaped, so that clients cannot forge a line or control a terminal. Logs never
- * contain image content or secrets. Only server/ logs, once, where an error is handled. */
+ * waits for the reader of standard error: up to 256 KiB of lines wait. More lines are dropped, and
+ * later counted in a line. Values may come from clients: control characters and broken UTF-8 are
+ * escaped, so that clients cannot forge a line or control a terminal. Logs never contain image
+ * content or secrets. Only server/ logs, once, where an error is handled. */
 #pragma once
 
 #include <stdbool.h>
@@ -45,14 +45,14 @@ struct log_field {
 #define LOG_BOOL(name, value)                                                                      \
     ((struct log_field){.key = (name), .kind = LOG_KIND_BOOL, .boolean = (value)})
 
-/* Sets the format and the lowest level written; text from LOG_INFO until the first call. */
+/* Sets the format and the lowest level. Until the first call: text, LOG_INFO. */
 void log_configure(bool json, enum log_level lowest);
 
 /* If standard error is the journal (JOURNAL_STREAM of systemd.exec(5)), gives lines a priority such
  * as "<4>", and omits the time in the text form. Call it before any thread starts. */
 void log_find_journal(void);
 
-/* Both may be changed at any time, from any thread. */
+/* Format and level may be changed at any time, from any thread. */
 void log_set_json(bool json);
 void log_set_lowest(enum log_level lowest);
 bool log_is_json(void);
@@ -69,20 +69,21 @@ const char *log_level_name(enum log_level level);
 /* Implements log_event: fields[0] is the event, a NULL key ends the list. */
 void log_fields(enum log_level level, const struct log_field *fields);
 
-/* Writes an error as a plain line, not an event; `format` has no newline. Cut to LOG_LINE_MAX. */
+/* Writes an error as a plain line, not an event; `format` has no newline. Truncated at
+ * LOG_LINE_MAX. */
 __attribute__((format(printf, 1, 2))) void log_print(const char *format, ...);
 
 /* Writes text shorter than LOG_LINE_MAX to standard output, unless its reader stalls for a second.
  * Call it once. */
 __attribute__((format(printf, 1, 2))) void log_banner(const char *format, ...);
 
-/* Starts the thread that writes the log from now on. Before that, each function above waits until
- * its line is written. Call it once. The thread ends with the process. Returns false if the system
- * has no thread left. */
+/* Starts the thread that writes the log. Before that, each function above waits until its line is
+ * written. Call it once. The thread ends with the process. Returns false if the system has no
+ * thread left. */
 bool log_start(void);
 
-/* Waits until all lines are written, before the process ends: at most 5 s, and no longer than a
- * second while nothing is written. quick_exit() calls it. */
+/* Waits until all lines are written, before the process ends. It waits at most 5 s, and gives up
+ * after a second in which nothing is written. quick_exit() calls it. */
 void log_flush(void);
 
 /* Number of lines since the start that were dropped or could not be written completely. */
@@ -91,7 +92,7 @@ unsigned long log_lost_total(void);
 #define LOG_LINE_MAX 4096
 
 /* Formats one line as log_fields writes it, for tests, with its newline, into `line`; returns its
- * length. A field that does not fit is left out, and cut=true then ends the line. A text value is
- * cut after 1024 bytes and ends in "…". */
+ * length. A field that does not fit is omitted, and the line then ends in cut=true. A text value is
+ * truncated after 1024 bytes and ends in "…". */
 size_t log_format(bool json, bool journal, const struct timespec *time, enum log_level level,
                   const struct log_field *fields, char line[static LOG_LINE_MAX]);

@@ -2,8 +2,8 @@
  *
  * The first metrics_get of a family declares its name, help, kind and buckets. Values are lock-free
  * atomics: any thread may count, and /metrics may be read at any time. A labelled series is created
- * once (under a lock) and then kept; callers on a hot path keep the pointer. The server's own
- * objects (models, devices, statuses) bound the number of series, never client input. */
+ * once (under a lock) and then kept; callers on a hot path keep the pointer. Labels name the
+ * server's own objects (models, devices, statuses), so client input never adds series. */
 #pragma once
 
 #include <stddef.h>
@@ -19,17 +19,17 @@ struct metrics *metrics_create(void);
 void metrics_free(struct metrics *metrics);
 
 /* Returns the series of family `name` ("lensd_images_total") with Prometheus labels in the text
- * format ("model=\"digits\",result=\"ok\"", "" for none); the first call creates it, later calls
- * return the same pointer. `help`: one plain sentence. `buckets`: upper bounds for a histogram
- * (seconds, or sizes), ascending, without +Inf; NULL: the default bounds in seconds (10 us … 30 s);
- * the first call decides for the family. Label values must have been escaped with metrics_escape().
- * The kind of a family must not change (asserted). Returns NULL when out of memory or metrics is
- * NULL; every function below accepts NULL and does nothing. */
+ * format ("model=\"digits\",result=\"ok\"", "" for none); the first call creates it, and later
+ * calls return the same pointer. `help`: one plain sentence. `buckets`: upper bounds for a
+ * histogram (seconds, or sizes), ascending, without +Inf; NULL: the default bounds in seconds (10
+ * us … 30 s); the first call decides for the family. Label values must have been escaped with
+ * metrics_escape(). The kind of a family must not change (asserted). Returns NULL when out of
+ * memory or metrics is NULL; every function below accepts NULL and does nothing. */
 struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
                            const char *help, const char *labels, const double *buckets,
                            size_t bucket_count);
 
-/* Does the same with the label key="value", which needs no escapes, after `labels`. If `key` is
+/* Does the same with the label key="value" after `labels`; `value` needs no escapes. If `key` is
  * NULL, there is no such label. */
 struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
                                 const char *help, const char *labels, const char *key,
@@ -45,16 +45,16 @@ void metrics_get_all(struct metrics *metrics, const char *labels, const struct m
                      size_t count);
 
 void metric_add(struct metric *metric, double amount); /* counter (amount >= 0), gauge */
-void metric_set(struct metric *metric, double value);  /* gauge; counter kept elsewhere */
+void metric_set(struct metric *metric, double value);  /* gauge; counter with a source elsewhere */
 /* Histogram; a value equal to a bound falls into that bound's bucket, NaN is ignored. */
 void metric_observe(struct metric *metric, double value);
-double metric_value(const struct metric *metric); /* counter, gauge; histogram: count; NULL: 0 */
+double metric_value(const struct metric *metric); /* of a histogram: its count; NULL: 0 */
 
-/* Escapes a label value (backslash, quote, newline) into text, cut to size between characters; a
- * byte that is not UTF-8 becomes \xNN. Returns text. size >= 1. */
+/* Escapes a label value (backslash, quote, newline) into text, truncated to `size` between
+ * characters. A byte that is not UTF-8 becomes \xNN. Returns text. size >= 1. */
 const char *metrics_escape(const char *value, char *text, size_t size);
 
 /* Returns the whole text, malloc'ed, for the caller to free; NULL when out of memory. *ret_size
- * excludes the terminator. Passes `promtool check metrics`. The values of one histogram agree with
- * each other (+Inf bucket equals count); series may be from slightly different moments. */
+ * excludes the terminator. Passes `promtool check metrics`. The values of a histogram are
+ * consistent (the +Inf bucket equals the count); series may be from slightly different moments. */
 char *metrics_text(struct metrics *metrics, size_t *ret_size);

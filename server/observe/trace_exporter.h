@@ -16,7 +16,7 @@
 
 #define TRACE_PHASES 8
 
-/* One request. Texts without a size are constants. Times are clock_now()'s. */
+/* One request. Texts that are pointers are constants. Times are clock_now()'s. */
 struct trace_record {
     char trace[33], span[17], parent[17]; /* hexadecimal; parent: "" for none */
     char method[16];

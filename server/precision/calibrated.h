@@ -1,5 +1,5 @@
-/* The 8-bit form of a float32 model whose folder has photos in calibration/. Trials make it once
- * and store it in the cache folder under the key of the choice. */
+/* The 8-bit form of a float32 model whose folder has photos in calibration/. Trials make this form
+ * once and store it in the cache folder under the key of the choice. */
 #pragma once
 
 #include "engine/graph/graph.h"

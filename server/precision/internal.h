@@ -10,9 +10,9 @@
 
 enum { REFERENCE, CANDIDATE, SIDES };
 
-/* If costs differ by more than this factor, no further round is needed. On a CPU, where a cost is
- * CPU time, other work on the machine has a smaller effect. Runs on a GPU are timed by the clock,
- * which other work can affect more. */
+/* On a CPU no further round is needed if costs differ by more than this factor, because a cost is
+ * CPU time, and other work on the machine changes it less. Runs on a GPU are timed by the clock,
+ * and other work can change these times more. */
 #define SPEED_CLEAR 2.0
 
 /* The costs of fp32 and a candidate, which run in turns. Zeroed before the first round, which is a
@@ -20,7 +20,7 @@ enum { REFERENCE, CANDIDATE, SIDES };
 struct speed {
     int rounds;
     double least[SIDES];
-    double spent_ms; /* on all runs so far; set by the caller */
+    double spent_ms; /* time of all runs so far; set by the caller */
 };
 
 void speed_add(struct speed *speed, double fp32_cost, double candidate_cost);
@@ -37,16 +37,16 @@ struct trial_input {
     double cpu_deadline_ms; /* CPU time of this thread at which the trials must end */
 };
 
-/* Runs the candidate against input->reference. If it does not compile or run, the outcome is
- * TRIAL_FAILED; if the time ends before the verdict, TRIAL_COSTLY. The call succeeds in both cases.
- * STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
+/* Runs the candidate against input->reference. The outcome is TRIAL_FAILED if the candidate does
+ * not compile or run, and TRIAL_COSTLY if the time ends before the verdict. The call succeeds in
+ * both cases. STATUS_CANCELLED; STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status trial_run(const struct trial_input *input, enum precision precision,
                       struct precision_trial *ret, struct error *err) MUST_USE;
 
 /* ---- choice_store.c ---- */
 
 /* Reads the measurements of earlier processes, or writes the new ones of this process. Both log a
- * failure. They do nothing for NULL. */
+ * failure. With a NULL folder they do nothing. */
 void cache_read(const char *folder);
 void cache_write(const char *folder);
 

@@ -9,7 +9,7 @@
  *                       the fastest that passes, else fp32 ─▶ cache ─▶ choice
  *
  * The probes (probes.h) are the images in the model folder's calibration/, or images that lensd
- * draws, with the model's preprocessing. Candidates are compared with a session in fp32 that may
+ * draws, with the model's preprocessing. Candidates are compared with an fp32 session that may
  * serve requests meanwhile (struct precision_gate). */
 #pragma once
 
@@ -45,7 +45,7 @@ struct precision_trial {
         TRIAL_COSTLY,  /* given up: the trials' time ended before a verdict */
     } outcome;
     double one_ms, image_ms;           /* a batch of one; per image of the larger trial batch */
-    double fp32_one_ms, fp32_image_ms; /* the same in fp32, measured in turns */
+    double fp32_one_ms, fp32_image_ms; /* the same in fp32, in turns with the candidate */
     double speed;                      /* relative to fp32; below 1: slower */
     struct agreement agreement;
 };
@@ -56,7 +56,7 @@ struct precision_choice {
         CHOICE_PINNED,   /* the user chose it */
         CHOICE_ONLY,     /* no other precision was worth a trial; `why` has the reason */
         CHOICE_MEASURED, /* trials, just now */
-        CHOICE_CACHED,   /* by trials of an earlier start, or earlier in this process */
+        CHOICE_CACHED,   /* by trials of an earlier process, or earlier ones of this process */
         CHOICE_PENDING,  /* fp32 for now: precision_try() has not compared other precisions yet */
     } origin;
     char why[800]; /* a sentence without its full stop */
@@ -91,26 +91,26 @@ enum status precision_open(const struct model *model, const struct precision_opt
                            struct error *err) MUST_USE;
 
 /* Creates the session for `session`->precision, which must not be PRECISION_AUTO. For int8 of a
- * float32 model it uses the 8-bit form that trials have stored in the cache. Errors as above;
- * without that form, those of session_create() for a model that is not quantized. */
+ * float32 model it uses the 8-bit form that trials have stored in the cache. Errors as above; if
+ * that form is missing, those of session_create() for a model that is not quantized. */
 enum status precision_session(const struct model *model, const struct precision_options *options,
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;
 
-/* Called around each run of a trial, so that the session in fp32 can serve requests between runs.
- * NULL functions: no other thread uses the session. */
+/* Called around each run of a trial, so that the fp32 session can serve requests between runs. NULL
+ * functions: no other thread uses the session. */
 struct precision_gate {
     void (*begin)(void *context); /* waits until the session and its device are free */
     void (*end)(void *context);
     void *context;
 };
 
-/* The trials' time limit in milliseconds for a model whose load took `load_ms`: a quarter of it
- * plus a second. Both are CPU time of the calling thread. */
+/* The trials' time limit in milliseconds for a model whose load took `load_ms`: a quarter of
+ * `load_ms` plus a second. Both are CPU time of the calling thread. */
 double precision_trial_ms(double load_ms);
 
 /* Runs the trials that precision_open() left pending. `session` has the options it was opened with;
- * its memory_limit is for a candidate in addition to `fp32`, and its `cancel` ends the call with
+ * its memory_limit is for a candidate beside `fp32`, and its `cancel` ends the call with
  * STATUS_CANCELLED. *ret_choice is the choice, which is stored in the cache. The caller opens the
  * session of that precision. The calling thread must be the one that created `fp32`; it uses at
  * most about `budget_ms` of CPU time. Errors: STATUS_CANCELLED, STATUS_NO_MEMORY of the host,
@@ -120,6 +120,6 @@ enum status precision_try(const struct model *model, const struct precision_opti
                           const struct precision_gate *gate, double budget_ms,
                           struct precision_choice *ret_choice, struct error *err) MUST_USE;
 
-/* Checks that choices can be written to that folder, without leaving anything there. If not,
- * `warning` is a sentence, otherwise "". */
+/* Checks that choices can be written to that folder; leaves nothing there. If not, `warning` is a
+ * sentence, otherwise "". */
 void precision_check_cache(const char *cache, char *warning, size_t size);

@@ -2,7 +2,7 @@
  *
  * They are the images in the model folder's calibration/ (all formats that lensd reads, by name, at
  * most PROBES_FROM_FOLDER). If there are fewer than PRECISION_OWN_PROBES, lensd adds images that it
- * draws, up to PRECISION_PROBES. All get the preprocessing of a client's photo. The same model gets
+ * draws, up to PRECISION_PROBES. All are preprocessed like a client's photo. The same model gets
  * the same probes on every machine. */
 #pragma once
 
@@ -27,4 +27,4 @@ enum status probes_write(struct probes *probes, int i, float *dst, struct error 
 
 /* Writes the folder's image i; the error for an unreadable file does not name it. */
 enum status probes_read(struct probes *probes, int i, float *dst, struct error *err) MUST_USE;
-const char *probes_file(const struct probes *probes, int i); /* its path */
+const char *probes_file(const struct probes *probes, int i); /* the path of image i */

@@ -1,5 +1,5 @@
-/* The faces of DeepStack's API. Photos for register, recognize and match go through api_predict.c
- * and a pipeline named "faces"; list and delete take no photos. */
+/* The faces of DeepStack's API. Photos of register, recognize and match go through api_predict.c
+ * and a pipeline named "faces". list and delete take no photos. */
 #pragma once
 
 #include "server/faces/faces.h"

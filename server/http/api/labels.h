@@ -5,7 +5,7 @@
 #include "server/http/api/texts.h"
 
 #define REQUEST_LABELS_MAX   256
-#define REQUEST_LABELS_BYTES 65536 /* of all of them */
+#define REQUEST_LABELS_BYTES 65536 /* of all labels */
 
 /* Zeroed: the request has none. Free with request_labels_done. */
 struct request_labels {
@@ -15,7 +15,7 @@ struct request_labels {
     char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* "": use the model's, or the default */
     struct zero_shot scores;               /* one vector per label */
     struct request_words words;            /* of a detector: the labels as rows of its inputs */
-    struct word_input input; /* the input for these words; form WORDS_NONE: a classifier */
+    struct word_input input; /* the input for these words; a classifier has form WORDS_NONE */
     float *rows;             /* owned: vectors for all rows of the input */
     uint16_t *of_tokens;     /* owned: words.words.of_tokens */
     void (*run)(struct exchange *exchange);
@@ -37,8 +37,8 @@ enum status request_labels_set_prompt(struct request_labels *labels, const char 
                                       struct error *err) MUST_USE;
 
 /* Encodes the labels for the model that `request` names. Then it calls `run`, perhaps on another
- * thread, which submits the request, exchange->work; on failure it answers with the error. The
- * caller must not touch the exchange afterwards. */
+ * thread, to submit the request, exchange->work. On failure it answers with the error. The caller
+ * must not touch the exchange afterwards. */
 void request_labels_begin(struct exchange *x, struct request_labels *labels,
                           struct predict_request *request, void (*run)(struct exchange *exchange));
 

@@ -1,9 +1,9 @@
-/* What a POST /predict asks for: its parameters, and the images or texts in its body.
+/* Reads a POST /predict: its parameters, and the images or texts in its body.
  *
  * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its bytes
- * decide: an image is an image under any Content-Type. The model host reads the images in place in
- * the body (or, for base64, in the JSON text into which they were decoded), so the body stays until
- * it is done. */
+ * decide, so an image may have any Content-Type. The model host reads the images in place: in the
+ * body, or for base64 in the JSON text, where they were decoded. So the body must live until
+ * on_done. */
 #pragma once
 
 #include "proto/dialects.h"
@@ -31,20 +31,20 @@ struct predict_work {
     size_t task;                  /* index of the current task in `immich` */
     char *before;                 /* the answer to the earlier tasks; NULL: none */
     uint8_t *photo;               /* their decoded photo; owned */
-    struct image pixels;          /* of that photo */
+    struct image pixels;          /* the pixels of `photo` */
     char model[128];              /* as requested; "" for the default */
     struct task_options options;
-    char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* which options borrow */
+    char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* borrowed by options */
 };
 
-/* "640x480": width and height; "~640x480": or the nearest size that is compiled. */
+/* Reads "640x480" (width and height) or "~640x480" (or the nearest compiled size). */
 bool predict_read_size(const char *text, struct predict_request *request);
 
-/* Reads the query's parameters, and then the body with its own. */
+/* Reads the query's parameters, and then the body and its parameters. */
 enum status predict_read(struct exchange *x, struct predict_work *work, struct error *err);
 
-/* Sets model and options of the task of Immich's that is under way. */
+/* Sets model and options for Immich's current task. */
 enum status predict_set_task(struct exchange *x, struct predict_work *work, struct error *err);
 
-/* Adds to the error of an image that its client has sent as a form. */
+/* Adds to an image's error that the client has sent the body as a form. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image);

@@ -10,7 +10,7 @@
 struct request_prompt {
     struct prompt_point {
         float x, y;  /* pixels of the photo */
-        float label; /* 1: inside the object, 0: outside; 2, 3: corners of the box; -1: none */
+        float label; /* 1: inside the object, 0: outside; 2, 3: corners of the box; -1: no point */
     } points[PROMPT_POINTS_MAX], box[2];
     size_t count;
     bool has_box;
@@ -20,8 +20,8 @@ struct request_prompt {
     struct predict_request encoding; /* loads the decoder, then encodes the photo */
     struct predict_image image;
     char hash[2 * RESPONSE_KEY_BYTES + 1]; /* of the photo; "": it has none */
-    float *embeddings; /* owned: the photo's width and height, sizes of the encoder's outputs, their
-                          numbers */
+    float *embeddings; /* owned: the photo's width and height, the sizes of the encoder's outputs,
+                          the outputs' numbers */
     size_t count_all;
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
     const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
@@ -32,8 +32,8 @@ bool request_prompt_is(const char *name);
 /* Sets the parameter "points" or "box". STATUS_INVALID says what is expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
-/* Adds points, "x,y,x,y…", that are "inside" or "outside", or sets the "corners" of the box; an
- * empty text adds nothing. *ret_status: as above. False: the name is another. */
+/* Adds points, "x,y,x,y…", that are "inside" or "outside", or sets the "corners" of the box, by
+ * `name`. An empty text adds nothing. *ret_status: as above. Returns false for any other name. */
 bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
                         enum status *ret_status, struct error *err);
 
@@ -43,8 +43,9 @@ static inline bool request_prompt_is_set(const struct request_prompt *prompt)
 }
 
 /* Encodes the photo of exchange->work, unless it is cached, and fills that request with the
- * decoder's inputs. Then it calls `run`, which submits the request; on failure it answers with the
- * error. Call it on an offload thread while the exchange waits, and do not touch it afterwards. */
+ * decoder's inputs. Then it calls `run` to submit the request; on failure it answers with the
+ * error. Call it on an offload thread while the exchange waits. Do not touch the exchange
+ * afterwards. */
 void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
                           void (*run)(struct exchange *exchange));
 

@@ -12,7 +12,7 @@
 #include "server/http/transport/exchange.h"
 
 /* Sets deadline, priority and client from the headers, `started`, and ?keep_alive= of the query.
- * STATUS_INVALID for a malformed number or time, or one out of range. */
+ * STATUS_INVALID: a number or time is malformed or out of range. */
 enum status request_limits_read(const struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 

@@ -1,8 +1,8 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
  * - slices_set: reads a parameter.
- * - slices_begin: divides the request for one photo into one part per slice and one for the whole
- *   photo, which all read the same pixels. Afterwards the boxes are merged. */
+ * - slices_begin: divides the request for one photo into one part per slice and one part for the
+ *   whole photo. All read the same pixels. Afterwards their boxes are merged. */
 #pragma once
 
 #include "models/tasks/slices.h"
@@ -10,13 +10,13 @@
 
 /* Zeroed: no slices. */
 struct sliced_photo {
-    struct request_parts parts; /* first; without a whole part: it is answered as a whole */
+    struct request_parts parts; /* first; without `whole`, the photo is not sliced */
     uint32_t side;              /* 0: no slices requested */
     double overlap;
     bool has_overlap, has_rule;
     enum slices_rule rule;
     size_t count;
-    struct photo_slice *places; /* of each slice, then of the whole photo */
+    struct photo_slice *places; /* places of the slices, then of the whole photo */
 };
 
 /* True for the names of the parameters: slices, overlap and merge. */

@@ -2,7 +2,7 @@
  *
  *     handle        submission_handle(): moves a large body to an offload thread
  *       start       the endpoint's own: reads the body into its work, then submit_work()
- *     model host    … done() on its thread: moves a large answer to an offload thread
+ *     model host    … submission_done() on its thread: moves a large answer to an offload thread
  *       finish      the endpoint's own: writes the answer
  *
  * An endpoint's work is its own struct that begins with a struct predict_request. */
@@ -11,11 +11,11 @@
 #include "proto/v2.h"
 #include "server/http/transport/exchange.h"
 
-/* Sizes of a body, and of the numbers in an answer, that take about a millisecond of CPU time. */
+/* Sizes of a body and of an answer's numbers that take about a millisecond of CPU time. */
 #define SUBMISSION_LARGE_BODY   ((size_t)128 << 10)
 #define SUBMISSION_LARGE_ANSWER ((size_t)64 << 10)
 
-/* Answers from the response cache and returns true (do not touch the exchange afterwards), or
+/* Answers from the response cache and returns true; do not touch the exchange then. Otherwise it
  * prepares store_in_cache(). Every `start` begins with it. `reads_forms`: as for
  * response_cache_key(). */
 bool answer_from_cache(struct exchange *exchange, bool reads_forms);
@@ -48,16 +48,16 @@ void submission_handle(struct exchange *exchange, void (*start)(struct exchange 
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
- * charges predictions. STATUS_OVERLOADED: it does not fit now; STATUS_TOO_LARGE: it never can. */
+ * charges predictions. STATUS_OVERLOADED: no room now; STATUS_TOO_LARGE: never. */
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
-/* For a request divided into parts (request->parts), before it is submitted: offload threads submit
- * the parts one after the other. Charges the pixels of its images; errors as charge_answer(). */
+/* Call it before submitting a request with parts (request->parts). Offload threads submit the parts
+ * one after the other. Charges the pixels of its images; errors as charge_answer(). */
 enum status submission_in_parts(struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
-/* On an offload thread: submits the next part of a request in parts whose photos have pixels, or
- * goes on with exchange->next. The exchange must not be touched afterwards. */
+/* On an offload thread: submits the next part of a request in parts whose photos are decoded, or
+ * calls exchange->next after the last part. The exchange must not be touched afterwards. */
 void submit_next_part(struct exchange *exchange);
 
 /* Submits exchange->work to the model host; `finish` answers later. A refusal is answered here. Do
@@ -69,20 +69,20 @@ void submission_submit(struct exchange *exchange, struct predict_request *reques
 /* Submits, or answers with the error if `status` is one. Every `start` ends with it. */
 void submit_or_refuse(struct exchange *exchange, enum status status, const struct error *err);
 
-/* Calls `run` once the model that `request` names, another half of a model, is loaded: at once, or
- * from request->on_done. Answers with the error if it cannot be loaded in time. Call it from an
- * offload thread; do not touch the exchange afterwards. */
+/* `request` names the other half of a model. Calls `run` once that half is loaded: at once, or from
+ * request->on_done. Answers with the error if it cannot be loaded in time. Call it from an offload
+ * thread; do not touch the exchange afterwards. */
 void submission_await(struct exchange *exchange, struct predict_request *request,
                       void (*run)(struct exchange *exchange));
 
-/* Refuses a pipeline.json: only /predict's own JSON can show crops. STATUS_INVALID if the requested
+/* Refuses a pipeline, as only /predict's own JSON can show crops. STATUS_INVALID if the requested
  * model (`model` NULL: the default; `version` NULL: the newest) is one. STATUS_NO_MEMORY. */
 enum status refuse_pipeline(const struct exchange *exchange, const char *model, const char *version,
                             struct error *err) MUST_USE;
 
-/* Calls `run`, which must end as `start` does, once `model` (NULL: the default) and `version`
- * (NULL: the newest) can answer the request in exchange->work: at once, or on an offload thread
- * when they are loaded. Refuses the request if they cannot be loaded in time. Do not touch the
+/* Calls `run` once `model` (NULL: the default) and `version` (NULL: the newest) can answer the
+ * request in exchange->work: at once, or on an offload thread when the model is loaded. `run` must
+ * end as `start` does. Refuses the request if the model cannot be loaded in time. Do not touch the
  * exchange afterwards. */
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
                             void (*run)(struct exchange *exchange));
@@ -96,9 +96,9 @@ void submission_when_named(struct exchange *exchange, void (*run)(struct exchang
 enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
                                    struct deployment **deployment, struct error *err) MUST_USE;
 
-/* For a `run` whose model is in the path and is not a pipeline. Acquires the model, calls `prepare`
- * to read the body, and submits. `prepare` may acquire another deployment, release the old one and
- * replace *deployment. exchange->work may be NULL: out of memory. */
+/* For a `run` of a route with the model in its path; refuses pipelines. Acquires the model, calls
+ * `prepare` to read the body, and submits. `prepare` may acquire another deployment, release the
+ * old one and replace *deployment. exchange->work may be NULL: out of memory. */
 void submit_to_model(struct exchange *exchange,
                      enum status (*prepare)(struct exchange *exchange,
                                             struct deployment **deployment, struct error *err));
