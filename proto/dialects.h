@@ -1,5 +1,5 @@
-/* APIs of other servers for images. Each is a table that describes where a JSON body has images and
- * parameters, and how to write answers and errors. A request takes the same path as /predict
+/* APIs of other servers for images. Each is a table: where a JSON body has images and parameters,
+ * and how to write answers and errors. Its requests are handled as those of /predict
  * (server/http/api/api_predict.c). See answers.h for the rules of this library. */
 #pragma once
 
@@ -29,7 +29,7 @@ struct dialect_pictures {
 
 struct dialect {
     const char *name;                           /* "DeepStack" */
-    const struct dialect_parameter *parameters; /* up to one without a name; NULL: /predict's */
+    const struct dialect_parameter *parameters; /* ends without a name; NULL: /predict's */
     const struct dialect_default *defaults;     /* ends with an entry without a name; NULL: none */
     unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
     const char *takes;    /* the supported models, for an error: "a detector" */
@@ -37,18 +37,18 @@ struct dialect {
     bool is_single;       /* takes only one image */
     bool fails_whole;     /* if one image fails, the request fails */
     bool takes_texts;     /* instead of images */
-    bool has_id;          /* answers include the request's id, so they cannot be cached */
+    bool has_id;          /* answers contain the request's id, so they cannot be cached */
     bool has_whole_mask;  /* a mask as PNG has the size of the photo */
     bool takes_pipelines; /* accepts pipelines as models */
-    bool takes_prompts;   /* points and a box; the answer is the best mask */
+    bool takes_prompts;   /* takes points and a box; the answer is the best mask */
     int invalid_http;     /* the HTTP status of an invalid request; 0: 400 */
     bool has_pixels;      /* masks as polygons also have pixels */
     const char *model;    /* the JSON member that names the model; NULL: the path does */
-    const char *header;   /* the HTTP header that names it instead; NULL: none */
+    const char *header;   /* the HTTP header that names the model instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
-    const char *text;   /* the form field that may hold a text; the body may, too. NULL: no texts */
-    /* Adds the images of a JSON body if `images` is not enough. Both NULL: the body is in
+    const char *text;   /* the form field that may hold a text, as the body may; NULL: no texts */
+    /* Adds the images of a JSON body if `images` does not find them. Both NULL: the body has
      * /predict's form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
     /* NULL: the answer needs the registry of faces (server/http/api/faces.h). */
@@ -70,7 +70,8 @@ extern const struct dialect dialect_hugging_face;
 extern const struct dialect dialect_openai;
 /* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service, POST /predict: dialect_immich until `entries` are read, then the task's. */
+/* Immich's service, POST /predict: dialect_immich until `entries` are read, then the task's
+ * dialect. */
 extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
     dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */
@@ -87,7 +88,7 @@ extern const struct dialect dialect_plate_recognizer;
 
 #define IMMICH_LANGUAGE 8
 
-/* A task that the part `entries` of an Immich request asks for. */
+/* A task in the part `entries` of an Immich request. */
 struct immich_entry {
     const struct dialect *dialect;
     char model[128];      /* Immich's name of the folder */
@@ -99,16 +100,16 @@ struct immich_entry {
 struct immich_entries {
     struct immich_entry list[3]; /* pipelines first */
     size_t count;
-    bool is_text;        /* the vector of a text is wanted, nothing of a picture */
-    const char *refusal; /* static: the reason for not answering; NULL: none */
+    bool is_text;        /* the answer is the vector of a text; there is no picture */
+    const char *refusal; /* static: why it is not answered; NULL: it is */
 };
 
 /* Parses it (8 levels, 256 values); *ret owns nothing. STATUS_INVALID, STATUS_NO_MEMORY. */
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
                                  struct error *err) MUST_USE;
 
-/* Puts the answers to two tasks of one request into one object, and frees them. `second` is NULL
- * when out of memory, as the result is. */
+/* Joins the answers to two tasks of one request into one object, and frees them. `second` and the
+ * result are NULL when out of memory. */
 char *immich_join(char *first, char *second);
 
 /* A model in a list of models. */
@@ -116,17 +117,17 @@ struct dialect_model {
     const char *name, *version;
     const char *task;          /* in Roboflow's words; NULL: it has none */
     const char *shape;         /* in CVAT's words; NULL: it has none */
-    const char *const *labels; /* of its classes; "": it has none */
+    const char *const *labels; /* of its classes; "" for a class without a label */
     size_t label_count;        /* 0: none, or the model is not loaded */
     int width, height;         /* size of its photos; 0: not fixed */
-    bool takes_points;         /* it makes masks of points, or of a box if it takes_boxes */
+    bool takes_points;         /* it makes masks from points, or from a box if it takes_boxes */
     bool takes_boxes;
 };
 
 /* Values that CodeProject.AI adds to every answer. */
 struct deepstack_call {
     const char *command; /* "detect" */
-    const char *device;  /* the device that ran it; NULL: none did */
+    const char *device;  /* the device that ran the model; NULL: none */
     double forward_ms, total_ms;
     time_t when;
 };
@@ -153,7 +154,7 @@ char *deepstack_update_json(void);
 char *doods_detectors_json(const struct dialect_model *models, size_t count);
 /* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
 char *cvat_functions_json(const struct dialect_model *models, size_t count);
-/* The first of these functions only, for GET /api/functions/{model}. */
+/* Only the first function, for GET /api/functions/{model}. */
 char *cvat_function_json(const struct dialect_model *models, size_t count);
 /* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count);
@@ -163,11 +164,11 @@ char *roboflow_models_json(const struct dialect_model *models, size_t count);
 const char *dialect_parameter(const struct dialect *dialect, const char *name, const char *value,
                               char room[static 32], const char **ret_value);
 
-/* Sets STATUS_INVALID for a request with track to another API: an answer without track_id would
- * look as if nothing had been followed. */
+/* Sets STATUS_INVALID for a request with `track` to an API whose answers have no track_id: they
+ * would look as if no object had been followed. */
 enum status error_no_tracks(const char *api, struct error *err);
 
-/* Adds the images of a member: a text, an object with one in "value", "b64" or "url", or a list of
- * these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
+/* Adds the images of a member: a text, an object with a text in "value", "b64" or "url", or a list
+ * of these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
 enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
                                  struct error *err) MUST_USE;

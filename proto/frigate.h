@@ -13,12 +13,12 @@ enum frigate_kind {
 struct frigate_header {
     enum frigate_kind kind;
     char model[128];    /* the file's name without ".onnx"; "" with FRIGATE_TENSOR */
-    enum dtype dtype;   /* only with FRIGATE_TENSOR, as the next two */
+    enum dtype dtype;   /* this and the next two only with FRIGATE_TENSOR */
     struct shape shape; /* four dimensions of 1 or more; checked with shape_check() */
     size_t bytes;       /* of its elements */
 };
 
-#define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate's have some hundred */
+#define FRIGATE_HEADER_MAX 4096 /* bytes; Frigate sends some hundred */
 
 /* Parses a header. Borrows nothing. STATUS_INVALID. */
 enum status frigate_header_parse(const char *text, size_t size, struct frigate_header *ret,

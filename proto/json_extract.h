@@ -4,14 +4,13 @@
 #include "proto/json.h"
 
 struct json_span {
-    const char *text; /* an array with its brackets (or to the end of the text) */
+    const char *text; /* an array with its brackets, or up to the end of the text */
     size_t size;
 };
 
 struct extract_rule {
-    size_t depth; /* of the object with the member: 1 = the outermost value */
-    const char
-        *parent; /* the member of the outermost object that contains it; NULL: any, or none */
+    size_t depth;       /* of the object with the member: 1 = the outermost value */
+    const char *parent; /* the outermost object's member that contains it; NULL: any, or none */
     const char *member;
 };
 
@@ -24,7 +23,7 @@ struct extraction {
     size_t copied;           /* private; 0 */
 };
 
-/* Does json_check() for the text without the arrays that the rule names, and extracts these arrays.
- * Their elements are checked when they are read. STATUS_INVALID, also for over `max` arrays. */
+/* Extracts the arrays that the rule names, and does json_check() for the rest. The elements of the
+ * arrays are checked when they are read. STATUS_INVALID, also for more than `max` arrays. */
 enum status json_extract(const char *text, size_t size, const struct json_limits *limits,
                          struct extraction *cut, struct error *err) MUST_USE;

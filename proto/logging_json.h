@@ -6,7 +6,7 @@
 
 #include "engine/base/status.h"
 
-/* The protocol switches each level; the lowest enabled level applies. */
+/* The protocol enables each level by itself; the lowest enabled level applies. */
 struct logging_settings {
     bool error, warning, info;
     int verbose;  /* 1 or more: debug */
@@ -18,6 +18,6 @@ struct logging_settings {
 char *logging_json(const struct logging_settings *settings);
 
 /* Changes the settings in the object `text`, and no others. STATUS_INVALID for an unknown name, an
- * invalid value, and a log_file: requests must not name paths. *settings is then unchanged. */
+ * invalid value, and a log_file: requests must not name paths. Then *settings is unchanged. */
 enum status logging_json_read(const char *text, size_t size, struct logging_settings *settings,
                               struct error *err) MUST_USE;

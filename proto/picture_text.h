@@ -7,6 +7,6 @@
 #include "engine/base/status.h"
 
 /* Decodes `size` characters in place; *ret points into `text`. STATUS_INVALID if the text is not
- * base64, is a data: URI without ";base64", or a URL, which lensd does not fetch. */
+ * base64, is a data: URI without ";base64", or is a URL: lensd fetches none. */
 enum status picture_text_decode(char *text, size_t size, uint8_t **ret, size_t *ret_size,
                                 struct error *err) MUST_USE;

@@ -16,8 +16,8 @@ struct recognized_texts {
     size_t count, capacity;
 };
 
-/* Collects the texts of a photo without control bytes. Of a plate it keeps only letters, as
- * capitals, and digits, and sorts plates, best first. The caller frees ret->items, even after a
- * failure. Returns false when out of memory; some texts are then missing. */
+/* Collects the texts of a photo without control bytes. Of a plate it keeps only digits and letters,
+ * as capitals. It sorts plates, best first. The caller frees ret->items, even after a failure.
+ * Returns false when out of memory; some texts are then missing. */
 bool collect_recognized_texts(const struct answer_image *image, bool is_plate,
                               struct recognized_texts *ret);

@@ -8,13 +8,13 @@
 /* ---- KServe V1: the request ---- */
 
 struct v1_request {
-    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}}, another member with such an object, or
-     * the base64 text itself. Texts have the same forms without "b64". */
+    /* Photos: {"b64": "…"}, {"image_bytes": {"b64": "…"}} (or another name), or the base64 text
+     * itself. Texts have the same forms without "b64". */
     struct predict_json_image *images;
     size_t image_count;  /* 0: numbers */
     const char *numbers; /* the array "instances" in the request's text; NULL: images */
     size_t numbers_size;
-    size_t rows; /* number of its elements */
+    size_t rows; /* number of elements of `numbers` */
     void *tree;  /* private */
 };
 
@@ -43,7 +43,7 @@ char *v1_rows_json(const struct v1_row *rows, size_t row_count, const char *cons
 struct v1_version {
     const char *version;
     bool is_ready;
-    const char *reason; /* reason why it is not ready */
+    const char *reason; /* why it is not ready */
 };
 
 /* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's

@@ -5,9 +5,9 @@
  * (binary tensor data, classification, statistics, model configuration, model repository). For
  * gRPC: proto/grpc_service.proto.
  *
- * proto/ knows wire formats, not the server: plain descriptions in, malloc'ed text out, as in
- * answers.h. Input from clients is hostile: JSON is checked before it becomes a tree, and the
- * numbers of a tensor never become a tree: they are read from the text straight into the tensor. */
+ * proto/ knows wire formats, not the server: functions take plain descriptions and return malloc'ed
+ * text, as in answers.h. Input from clients is untrusted: JSON is checked before it becomes a tree.
+ * The numbers of a tensor never become a tree; they are read from the text into the tensor. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -27,7 +27,7 @@ struct v2_input {
     size_t binary_size;
     const char *json; /* the value of "data" in the body, json_size bytes; NULL: binary */
     size_t json_size;
-    size_t max_nesting; /* of the arrays in `json`: v2_max_nesting */
+    size_t max_nesting; /* of the arrays in `json`: v2_max_nesting() */
 };
 
 struct v2_output {
@@ -54,15 +54,15 @@ struct v2_request {
 /* Reads the JSON of a request, body[0 … json_size), and splits the binary tensors after it. If
  * json_size equals size, the whole body is JSON. `body` is borrowed until v2_request_free (accepts
  * NULL). STATUS_INVALID for a malformed request, an unknown datatype, FP16 or BF16 without binary
- * data (they have no JSON form), or sizes that do not add up. The caller compares names and shapes
- * with the model. */
+ * data (they have no JSON form), or inconsistent sizes. The caller compares names and shapes with
+ * the model. */
 enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              const struct json_limits *limits, struct v2_request **ret,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
 
-/* Does the same for a ModelInferRequest (gRPC); borrows nothing. Charges the memory before it is
- * allocated, some kilobytes at a time: a message of n bytes may unpack to 50 n. */
+/* Does the same for a ModelInferRequest (gRPC); borrows nothing. Charges memory before it allocates
+ * it, some kilobytes at a time, because a message of n bytes may unpack to 50 n. */
 typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
 enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
                               struct v2_request **ret, struct error *err) MUST_USE;
@@ -75,8 +75,8 @@ enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 size_t v2_max_nesting(const struct shape *shape, size_t outer, const struct json_limits *limits);
 
 /* Reads the numbers of input->json, nested or flat, in row-major order, into `dst`: exactly
- * input->count elements of input->dtype. STATUS_INVALID for the wrong number of elements, or, with
- * its offset, for a value that is not of that type. */
+ * input->count elements of input->dtype. STATUS_INVALID: their number is wrong, or a value is not
+ * of that type (with its offset). */
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err) MUST_USE;
 
 /* An element of a BYTES tensor. */
@@ -87,8 +87,8 @@ struct v2_bytes {
 
 /* Reads the input->count elements of a BYTES input into `ret`. In binary data each element follows
  * its length, uint32 little-endian. JSON strings are decoded into *ret_memory (malloc'ed, the
- * caller frees it after use; NULL for binary). If `is_bare` accepts the data, a single binary
- * element may lack its length. STATUS_INVALID. */
+ * caller frees it after use; NULL for binary). If `is_bare` returns true for the data, a single
+ * binary element may lack its length. STATUS_INVALID. */
 enum status v2_read_bytes(const struct v2_input *input,
                           bool (*is_bare)(const uint8_t *data, size_t size), struct v2_bytes *ret,
                           uint8_t **ret_memory, struct error *err) MUST_USE;
@@ -100,7 +100,7 @@ struct v2_answer_output {
     const char *name;
     bool binary;
     struct shape shape;               /* of all rows together, or of the texts */
-    const struct tensor *const *rows; /* same dtype each; NULL: texts */
+    const struct tensor *const *rows; /* all of one dtype; NULL: texts */
     size_t row_count;
     char *const *texts; /* BYTES, shape_count(shape) of them */
 };
@@ -113,7 +113,7 @@ struct v2_answer {
 };
 
 /* Writes the body of an answer. *ret_json_size is the size of its JSON part, less than *ret_size if
- * a binary output follows. *ret_binary: a binary output was requested, even one without bytes.
+ * a binary output follows. *ret_binary: a binary output was requested, even if it has no bytes.
  * Floats have the shortest exact form; NaN and infinities, which JSON lacks, are null. */
 char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *ret_json_size,
                      bool *ret_binary);
@@ -193,7 +193,7 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size);
 
-/* Reads the request for the index. JSON is empty, or {"ready": bool}. */
+/* Reads the request for the index. JSON may be empty, or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
                            bool *ret_ready_only, struct error *err) MUST_USE;
 enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,

@@ -1,4 +1,4 @@
-/* Writes JSON as a tree, member by member; after a failed allocation the text is NULL. Not
+/* Builds JSON as a tree, member by member. After a failed allocation the text is NULL. Not
  * thread-safe: a writer and its tree belong to one thread. */
 #pragma once
 
@@ -9,7 +9,7 @@
 typedef struct cJSON json_node; /* an object or an array */
 
 struct writer {
-    json_node *root; /* of write_root(), or an array; NULL: out of memory */
+    json_node *root; /* from write_root(), or an array; NULL: out of memory */
     bool failed;     /* out of memory somewhere: the text will be NULL */
     bool indents;    /* one member per line, for people */
 };
@@ -38,7 +38,7 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
 /* Writes an object with these members as a text; see write_finish(). */
 char *write_document(const char *template, ...) __attribute__((format(printf, 1, 2)));
 
-/* Each adds a member `key` to `object` (or an entry to an array: key NULL). Containers are NULL
+/* Each adds a member `key` to an object, or with key NULL an entry to an array. Containers are NULL
  * when out of memory, and every function accepts NULL. */
 json_node *write_object(struct writer *w, json_node *parent, const char *key);
 json_node *write_array(struct writer *w, json_node *parent, const char *key);
