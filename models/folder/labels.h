@@ -16,7 +16,7 @@ struct labels {
 
 /* Reads one line per class. Drops CR, trailing blanks, a trailing empty line and a UTF-8 BOM;
  * refuses invalid UTF-8. The caller frees with labels_done(), which accepts zeroed memory. Errors
- * of all three: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY; *ret stays. */
+ * of all three readers: STATUS_MODEL (what is wrong, and where), STATUS_NO_MEMORY; *ret stays. */
 enum status labels_from_text(const char *text, size_t size, struct labels *ret,
                              struct error *err) MUST_USE;
 
@@ -31,7 +31,7 @@ enum status labels_from_python(const char *text, size_t size, struct labels *ret
                                struct error *err) MUST_USE;
 void labels_done(struct labels *labels);
 
-/* True if one of the names equals `label`, which has `length` bytes. *ret is the first index. */
+/* True if one of the names equals `label` of `length` bytes. *ret is the first such index. */
 bool labels_find(const char *const *names, size_t count, const char *label, size_t length,
                  size_t *ret);
 

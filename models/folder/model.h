@@ -14,7 +14,7 @@
 
 struct model_limits {
     size_t memory;  /* bytes that a load may use; 0 = free memory, at most 16 GiB */
-    bool is_immich; /* in Immich's cache: immich_file() has its missing configurations */
+    bool is_immich; /* in Immich's cache: immich_file() supplies missing configurations */
 };
 
 /* An input or output as the file declares it. Symbolic dimensions are DIM_UNKNOWN. The rank is
@@ -27,11 +27,11 @@ struct model_tensor {
 
 struct onnx_metadata;
 
-/* The input for words of a detector that takes them with a photo. */
+/* The input for words, of a detector that takes words with a photo. */
 struct word_input {
     enum word_form form;
     size_t input; /* WORDS_VECTORS: index of the graph's input, float32 [batch, count, size] */
-    size_t count, size; /* of that input: the most words, and the length of a vector */
+    size_t count, size; /* of this input: the most words, and the length of a vector */
 };
 
 /* How a decoder of masks (SAM) takes points. `is_set` is false for other models. */
@@ -39,7 +39,7 @@ struct mask_prompt {
     bool is_set;
     size_t points, labels; /* inputs of the graph, float32: [1, …, N, 2] and [1, …, N], N =
                               PROMPT_POINTS_MAX */
-    bool takes_boxes;      /* a box is two corners, with labels 2 and 3 */
+    bool takes_boxes;      /* a box is given as two corners, with labels 2 and 3 */
     bool adds_point;       /* without a box, the point (0, 0) with label -1 follows the points */
     bool is_padded;        /* SAM, not SAM 2: photos are padded on the right and below */
 };
@@ -74,9 +74,9 @@ struct model {
     char *calibration; /* the folder calibration/ with typical photos; NULL: none */
 
     bool lacks_tokenizer; /* inputs take tokens; MODEL_NO_TOKENIZER says what to do */
-    char warning[512]; /* a sentence for the log when something is suspicious but works (the numbers
+    char warning[512]; /* a sentence for the log about something suspicious that works (the numbers
                           of labels and classes differ, sizes were adapted …), or "" */
-    char filled[160];  /* names of the additional inputs that lensd fills, with commas; or "" */
+    char filled[160];  /* names of the additional inputs that lensd fills, comma-separated; or "" */
     int max_batch;     /* config.pbtxt's max_batch_size; 0: not set */
     enum model_load_when load;
     double idle_unload_s; /* lensd.json's; 0: never; negative: not set */
@@ -84,7 +84,7 @@ struct model {
     /* The image input, determined at load. */
     size_t image_input;       /* index in graph->inputs; SIZE_MAX: no input looks like an image */
     bool input_channels_last; /* the file declares the input as [N, H, W, C] */
-    bool free_height, free_width; /* not fixed by the file; the height of a token row is 1 */
+    bool free_height, free_width; /* the file does not fix it; the height of a token row is 1 */
     bool fixed_batch;             /* the file declares a fixed first dimension */
     int64_t file_batch;           /* that dimension, when fixed */
     enum dtype input_dtype;       /* as the file declares it */
@@ -106,14 +106,14 @@ struct model {
     uint64_t parameter_bytes;
 };
 
-/* True if the rows of an output, as declared, are not the images of the batch: the batch is fixed
- * but the number of rows is not, as in a detector's boxes [n, 4]. */
+/* True if an output's declared rows are not the images of the batch: the batch is fixed, but the
+ * number of rows is not, as in a detector's boxes [n, 4]. */
 bool model_rows_depend_on_data(const struct model *model, const struct shape *output);
 
 /* `path` is an .onnx file or a folder. `name` overrides the derived name; may be NULL. Errors:
- * those of onnx_load_file(); STATUS_NOT_FOUND when there is no such file, or a folder has no
- * model.onnx (the sentence lists the files that were tried); STATUS_MODEL for an invalid labels or
- * preprocessor file, naming file and key. The caller frees with model_free() (NULL is fine). */
+ * those of onnx_load_file(); STATUS_NOT_FOUND: there is no such file, or a folder has no model.onnx
+ * (the sentence lists the files that were tried); STATUS_MODEL: a labels or preprocessor file is
+ * invalid (the sentence names file and key). The caller frees with model_free() (NULL is fine). */
 enum status model_load(const char *path, const char *name, const struct model_limits *limits,
                        struct model **ret, struct error *err) MUST_USE;
 
@@ -123,18 +123,18 @@ enum status model_load_version(const char *path, const char *version, const char
                                struct error *err) MUST_USE;
 
 /* A folder may hold a model in two halves, each served as a model. The half for photos has the
- * folder's name. The other half, for texts or the decoder of masks, gets one of these endings. */
+ * folder's name. The name of the other half, for texts or for masks, gets one of these endings. */
 #define MODEL_TEXT_ENDING    ".text"
 #define MODEL_DECODER_ENDING ".decoder"
 
 /* Finds the second half of the model in a folder, and the ending of its name. *ret is a malloc'ed
- * path for model_load(): an .onnx file or, if one file has halves for photos and texts, that file
- * with MODEL_TEXT_ENDING appended. NULL if there is none. STATUS_NO_MEMORY. */
+ * path for model_load(): an .onnx file or, if one file has both halves, that file with
+ * MODEL_TEXT_ENDING appended. NULL if there is no second half. STATUS_NO_MEMORY. */
 enum status model_find_half(const char *folder, char **ret, const char **ret_ending,
                             struct error *err) MUST_USE;
 
 /* Finds the .onnx file that model_load(path) would load, and the model's name, without reading the
- * file. So a missing file can be reported early, and the log can name the model during loading. The
+ * file. So lensd can report a missing file early, and log the model's name during loading. The
  * caller frees both. Errors: STATUS_NOT_FOUND, STATUS_IO, STATUS_NO_MEMORY. */
 enum status model_find(const char *path, char **ret_file, char **ret_name,
                        struct error *err) MUST_USE;
@@ -142,8 +142,8 @@ enum status model_find(const char *path, char **ret_file, char **ret_name,
 /* Loads the digit classifier that is part of the binary. */
 enum status model_load_embedded(struct model **ret, struct error *err) MUST_USE;
 
-/* Checks that the model can be compiled for photos of that size: the file may fix a side.
- * STATUS_INVALID. */
+/* Checks that the model can be compiled for photos of that size. STATUS_INVALID: the file fixes a
+ * side. */
 enum status model_check_size(const struct model *model, int height, int width,
                              struct error *err) MUST_USE;
 
@@ -158,7 +158,7 @@ enum status model_copy_files(const char *path, const char *labels, const char *f
 /* Removes a folder that holds files only. */
 void model_remove_files(const char *folder);
 
-/* After session_create(): advises a tokenizer where its lack may be the cause. Returns `status`. */
+/* After session_create(): advises to add a tokenizer if that may help. Returns `status`. */
 static inline enum status model_advise(const struct model *model, enum status status,
                                        struct error *err)
 {

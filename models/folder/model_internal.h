@@ -14,10 +14,10 @@ struct model_place {
     bool is_numbered; /* FOLDER/version/model.onnx */
     bool is_pipeline; /* `file` is a pipeline.json */
     bool is_half;     /* the model has two halves; its folder may have the other one */
-    bool is_encoder;  /* the half for photos, whose other half makes masks */
+    bool is_encoder;  /* the half for photos of a model whose other half makes masks */
     bool makes_masks; /* the half that makes masks */
     bool wants_texts; /* load the half for texts, from a file that has both halves */
-    bool is_immich;   /* immich_file() has the missing configurations; the caller sets this */
+    bool is_immich;   /* immich_file() supplies missing configurations; the caller sets this */
 };
 
 /* Finds the model of a path that is an .onnx file or a folder (models/folder/model_folder.c).
@@ -27,8 +27,8 @@ enum status model_place_find(const char *path, const char *version, struct model
                              struct error *err) MUST_USE;
 void model_place_done(struct model_place *place);
 
-/* True if a folder's name is a version number: at most 15 digits without leading zeros. (Triton
- * ignores names with leading zeros, too.) */
+/* True if a folder's name is a version number: at most 15 digits without leading zeros. Triton
+ * ignores leading zeros, too. */
 bool model_version_number(const char *text, uint64_t *ret);
 
 /* A file beside the model. */
@@ -39,12 +39,12 @@ struct side_file {
     struct cJSON *json; /* side_json_open() only */
 };
 
-/* Reads a small file from the model's folders. Refuses links out of the folders and special files.
- * STATUS_NOT_FOUND when neither folder has it; other errors name the file. side_file_close() frees
- * it. */
+/* Reads a small file from the model's folders. Refuses special files and links that leave the
+ * folders. STATUS_NOT_FOUND when neither folder has it; other errors name the file.
+ * side_file_close() frees it. */
 enum status side_file_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
-/* Reads the file and parses it as JSON. Errors also as json_parse(). */
+/* Reads the file and parses it as JSON. Errors also include those of json_parse(). */
 enum status side_json_open(const struct model_place *place, const char *name, struct side_file *ret,
                            struct error *err) MUST_USE;
 /* Returns the static text of the configuration file `name` for a model in Immich's cache, by its
@@ -64,7 +64,7 @@ enum status model_side_folder(const struct model_place *place, const char *name,
 
 /* A value in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec). */
 struct pbtxt_value {
-    const char *path; /* names of fields, such as "input.name", cut after 40 bytes */
+    const char *path; /* names of fields, such as "input.name", truncated after 40 bytes */
     enum pbtxt_kind { PBTXT_MESSAGE, PBTXT_TEXT, PBTXT_WORD, PBTXT_NUMBER } kind;
     const char *text; /* without quotation marks and sign; "" for a message */
     size_t size;
@@ -89,9 +89,9 @@ struct triton_input {
 
 #define TRITON_INPUTS_MAX 64
 
-/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. A name with a '/' or
- * ".." is refused, other keys are ignored. `text` has `size` bytes and is terminated. STATUS_MODEL
- * names the invalid line. Free with triton_config_done(), which accepts zeroes. */
+/* The keys of Triton's config.pbtxt that lensd uses; NULL or 0 if missing. Refuses a name with a
+ * '/' or ".."; ignores other keys. `text` has `size` bytes and is terminated. STATUS_MODEL names
+ * the invalid line. Free with triton_config_done() (accepts a zeroed struct). */
 struct triton_config {
     char *label_file; /* malloc'ed */
     int max_batch;
@@ -129,34 +129,34 @@ enum status input_constants_read(const struct cJSON *item, struct input_constant
                                  size_t *ret_count, struct error *err) MUST_USE;
 
 /* Turns additional inputs into constants of the graph: those in `constants`, and inputs with a
- * known meaning if these are all that remain. Notes them in model->filled. STATUS_MODEL for a
- * constant that fits no input; STATUS_NO_MEMORY. */
+ * known meaning if no other inputs remain. Lists them in model->filled. STATUS_MODEL: a constant
+ * fits no input; STATUS_NO_MEMORY. */
 enum status model_fill_inputs(struct model *model, const struct input_constant *constants,
                               size_t count, struct error *err) MUST_USE;
 
-/* True if a folder of the place has a tokenizer's file. */
+/* True if one of place->folders has a tokenizer's file. */
 bool model_has_tokenizer(const struct model_place *place);
 
-/* True if an output of this name, which need not be terminated, has vectors of texts. */
+/* True if an output of this name (not terminated) has vectors of texts. */
 bool model_is_text_vector(const char *name, size_t size);
 
-/* Splits the graph of a file that takes photos and texts and makes comparable vectors of both
- * (models/folder/model_split.c). Keeps the half that depends on photos, or on texts with
- * `wants_texts`, and sets *ret_is_half; does not change other graphs. For the photos' half it reads
- * into model->texts how the graph scores pairs. A detector gets an input for vectors of words
- * (model->words). STATUS_NO_MEMORY: the graph may only be freed. */
+/* Splits a graph that makes comparable vectors of photos and texts (models/folder/model_split.c).
+ * Keeps the half that depends on photos, or with `wants_texts` on texts, and sets *ret_is_half.
+ * Does not change other graphs. For the photos' half it sets model->texts to the graph's rule for
+ * scores of pairs. A detector gets an input for vectors of words (model->words). After
+ * STATUS_NO_MEMORY only free the graph. */
 enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half,
                         struct error *err) MUST_USE;
 
-/* Sets model->words if the model is a detector that takes words with a photo: vectors, if another
- * half of the model makes these (`is_half`), or tokens (models/folder/word_input.c). */
+/* Sets model->words if the model is a detector that takes words with a photo: vectors, if the
+ * model's other half makes them (`is_half`), or tokens (models/folder/word_input.c). */
 void word_input_find(struct model *model, bool is_half);
 
 /* True if an input of the model's graph takes words. */
 bool word_input_is(const struct model *model, const struct value *input);
 
-/* Sets the indexes of the inputs for words, once the graph has its final inputs. Sets WORDS_NONE
- * for a model that is not a detector, or has inputs that lensd cannot fill. */
+/* Sets the indexes of the inputs for words; call it when the graph has its final inputs. Sets
+ * WORDS_NONE if the model is no detector, or has inputs that lensd cannot fill. */
 void word_input_place(struct model *model);
 
 enum prompt_input {
@@ -165,7 +165,7 @@ enum prompt_input {
     PROMPT_LABELS,
 };
 
-/* The kind of an input of a mask decoder, by its name, which need not be terminated. */
+/* The kind of a mask decoder's input, by its name (not terminated). */
 enum prompt_input mask_prompt_input(const char *name, size_t size);
 
 /* Makes the graph of a mask decoder take up to PROMPT_POINTS_MAX points, and sets model->prompt
@@ -186,12 +186,12 @@ struct task_config {
     double idle_unload_s;        /* lensd.json; negative: not set */
     char *architecture;          /* config.json: the first of "architectures" */
     bool is_headless;            /* config.json: "num_classes" is 0 */
-    const struct labels *labels; /* labels that "classes" may name; borrowed */
+    const struct labels *labels; /* the labels that "classes" may name; borrowed */
 };
 
 /* Reads lensd.json and config.json of a model's folder (models/folder/task_config.c). STATUS_MODEL
- * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done() (accepts
- * zeroes). */
+ * names file, key and expected value; STATUS_NO_MEMORY. Free with task_config_done() (accepts a
+ * zeroed struct). */
 enum status task_config_read(const struct model_place *place, const struct labels *labels,
                              struct task_config *ret, struct error *err) MUST_USE;
 void task_config_done(struct task_config *config);
@@ -201,22 +201,22 @@ void task_config_done(struct task_config *config);
 enum status zero_shot_read(const struct model_place *place, struct zero_shot *ret,
                            struct labels *ret_labels, struct error *err) MUST_USE;
 
-/* Returns the output that has one row of class scores per image, judged by names, producing
- * operators and number of labels (models/folder/class_output.c). *ret_classes is the number of
- * classes. `graph` is the model's, with shapes for one photo. `wanted` is its name; NULL: unknown.
- * SIZE_MAX: there is none, or several are possible; then `note` lists them. Otherwise `note` names
- * the outputs that were ignored. */
+/* Returns the output that has one row of class scores per image, by its name, the operators that
+ * make it and the number of labels (models/folder/class_output.c). *ret_classes is the number of
+ * classes. `graph` is the model's, with shapes for one photo. `wanted` is the output's name; NULL:
+ * unknown. SIZE_MAX: there is none, or several are possible; `note` lists these. Otherwise `note`
+ * names the ignored outputs. */
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,
                          size_t *ret_classes, char *note, size_t note_size);
 
-/* True if an output has probabilities. Traces it back through operators that keep values. */
+/* True if an output has probabilities. Goes back through operators that do not change values. */
 bool output_is_probabilities(const struct value *output);
 
 /* Determines image input, outputs, classes, task and parameters, and adapts the preprocessing to
  * the input (models/folder/model_describe.c). Fills other inputs by `config`. `configured`: the
  * preprocessing comes from a file, not from defaults. `facts` has the facts from files and
- * metadata; this adds those from the graph. The caller has set model->graph, labels, preprocess and
- * preprocess_source. */
+ * metadata; this function adds those from the graph. The caller has set model->graph, labels,
+ * preprocess and preprocess_source. */
 enum status model_describe(struct model *model, bool configured, const struct task_config *config,
                            struct task_facts *facts, struct error *err) MUST_USE;
 
@@ -225,7 +225,7 @@ enum status model_describe(struct model *model, bool configured, const struct ta
 enum status json_parse(const char *text, size_t size, struct cJSON **ret,
                        struct error *err) MUST_USE;
 
-/* A key of a configuration, and the member for its value. */
+/* A key of a configuration, and the struct member for its value. */
 struct json_member {
     const char *key;
     enum {
@@ -242,8 +242,8 @@ struct json_member {
     enum status (*read)(const struct cJSON *item, void *object, struct error *err);
 };
 
-/* Reads every member of a JSON object into `object` by the table. STATUS_MODEL names the key and
- * the expected value; for an unknown key it lists the keys of `what` ("a stage"). */
+/* Reads every member of a JSON object into `object`, as the table says. STATUS_MODEL names the key
+ * and the expected value; for an unknown key it lists the keys of `what` ("a stage"). */
 enum status json_members(const struct cJSON *json, const char *what,
                          const struct json_member *members, size_t count, void *object,
                          struct error *err) MUST_USE;

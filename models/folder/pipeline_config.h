@@ -1,4 +1,4 @@
-/* pipeline.json: a chain of models, in which each detector's boxes are cropped for the next model.
+/* pipeline.json: a chain of models; each detector's boxes are cropped for the next model.
  *
  *     {"stages": [{"model": "cars"},
  *                 {"model": "plates", "labels": ["car", "truck"], "min_score": 0.5},
@@ -8,9 +8,9 @@
  *
  *     {"stages": [{"model": "lines"}, {"model": "angle", "turn": 0.9}, {"model": "reader"}]}
  *
- * Stages name models of the same repository (models/folder/repository.h), as the steps of Triton's
- * ensembles do. A model is loaded once even if several pipelines use it. Clients can also use it
- * directly, and it is replaced and measured by itself. */
+ * Like the steps of Triton's ensembles, stages name models of the same repository
+ * (models/folder/repository.h). A model is loaded once even if several pipelines use it. Clients
+ * can also use it directly. It is replaced and measured by itself. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@
 #define PIPELINE_FILE       "pipeline.json"
 #define PIPELINE_STAGES_MAX 3
 #define STAGE_LABELS_MAX    32
-/* INSTANCE_SIZES + 1: four extra sizes and the model's own size, which should be listed. */
+/* INSTANCE_SIZES + 1: four extra sizes, and the model's own size, which the list should contain. */
 #define STAGE_SIZES_MAX     5
 #define STAGE_CROPS_MAX     1000
 #define STAGE_CROPS_DEFAULT 100
@@ -37,8 +37,8 @@ struct pipeline_stage {
     double margin; /* 0 … 1; added on each side, as a share of the box's width or height */
     struct align_template align; /* positions of a box's points in its crop; may be empty */
     size_t max; /* crops of one photo, those with the best scores; 1 … STAGE_CROPS_MAX */
-    /* Above 0: the model tells whether a crop is upside down, and the next stage gets the same
-     * crops. A crop is turned by 180 degrees if its best class has "180" in the label and a
+    /* Above 0: the model classifies crops as upright or upside down, and the next stage gets the
+     * same crops. A crop is turned by 180 degrees if its best class has "180" in the label and a
      * probability above `turn`, 0 … 1. */
     double turn;
     /* Empty: the model's own size. */
@@ -65,12 +65,12 @@ enum status pipeline_config_parse(const char *text, size_t size, struct pipeline
 enum status pipeline_config_read(const char *folder, struct pipeline_config *ret,
                                  struct error *err) MUST_USE;
 
-/* The path of a stage's model for a pipeline that is served without a repository: beside its
- * folder. malloc'ed; NULL when out of memory. */
+/* The path of a stage's model when a pipeline is served without a repository: it is beside the
+ * pipeline's folder. malloc'ed; NULL when out of memory. */
 char *pipeline_stage_path(const char *folder, const struct pipeline_stage *stage);
 
 /* The size of a stage for a photo. If the model's resize keeps the aspect ratio, it is the size
- * that shrinks the photo least; otherwise the one with the nearest aspect ratio. On a tie it is the
- * smallest. NULL: the model's own size. */
+ * that shrinks the photo least; otherwise the size with the nearest aspect ratio. On a tie it is
+ * the smallest. NULL: the model's own size. */
 const struct stage_size *pipeline_stage_size(const struct pipeline_stage *stage, bool keeps_aspect,
                                              unsigned width, unsigned height);

@@ -40,9 +40,9 @@ enum channel_order {
 };
 
 struct preprocess {
-    bool pads_square; /* before the resize, the right or lower side gets black pixels up to a square
-                         (OWLv2); nothing is cropped then */
-    double first_width, first_height; /* first crop to these shares of the short side; 0: no */
+    bool pads_square; /* before the resize, black pixels on the right or below make the photo a
+                         square (OWLv2); nothing is cropped then */
+    double first_width, first_height; /* first crop to these shares of the short side; 0: do not */
     enum resize_rule resize;
     enum resample resample;
     int resize_short;                /* pixels, RESIZE_SHORT_SIDE only */
@@ -65,14 +65,14 @@ struct preprocess {
     float std[3];         /* in the order of `channels`; never 0 */
 };
 
-/* ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */
+/* Sets ImageNet's: short side 256 bilinear, centre crop 224, RGB, 1/255, the usual mean and std. */
 void preprocess_default(struct preprocess *ret);
 
 /* Number of channels: 3, or 1 for CHANNELS_GRAY. */
 int preprocess_channels(const struct preprocess *p);
 
-/* Checks that every size is 1 … 16384, std is not 0, and numbers are finite. STATUS_INVALID says
- * what is wrong. Call it on all settings from files. */
+/* Checks that every size is 1 … 16384, std is not 0, and all numbers are finite. STATUS_INVALID
+ * says what is wrong. Call it on all settings from files. */
 enum status preprocess_check(const struct preprocess *p, struct error *err) MUST_USE;
 
 /* Longest side that a model is compiled for. */
@@ -81,6 +81,6 @@ enum status preprocess_check(const struct preprocess *p, struct error *err) MUST
 /* Reads "640x480", a width and height of 1 to MODEL_SIDE_MAX pixels. False for other text. */
 bool model_read_size(const char *text, int *ret_width, int *ret_height);
 
-/* Writes a line for people, as `lensd inspect` shows it: "resize short side to 256 (bilinear),
- * centre crop 224 x 224, RGB, x/255, mean …, std …". `size` includes the terminator. */
+/* Writes a line for people, for `lensd inspect`: "resize short side to 256 (bilinear), centre crop
+ * 224 x 224, RGB, x/255, mean …, std …". `size` includes the terminator. */
 void preprocess_describe(const struct preprocess *p, char *text, size_t size);

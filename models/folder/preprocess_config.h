@@ -1,21 +1,21 @@
 /* Readers of files that describe the preprocessing of photos for a model.
  *
- * All fill the whole of *ret, and do not change it on failure. Errors: STATUS_NOT_FOUND when the
- * file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller runs
+ * All set every member of *ret, but do not change *ret on failure. Errors: STATUS_NOT_FOUND when
+ * the file has no preprocessing, STATUS_MODEL with key, value and expected value. The caller runs
  * preprocess_check() after adapting the sizes to the model's input. */
 #pragma once
 
 #include "models/folder/preprocess.h"
 #include "models/onnx/onnx.h"
 
-/* Reads Hugging Face's preprocessor_config.json, of image processors and of the older feature
- * extractors; docs/photos.md lists the keys. processors.json has the defaults of transformers'
- * classes. If neither the file nor the class gives a size, width and height are 0: the model's. */
+/* Reads Hugging Face's preprocessor_config.json of image processors and older feature extractors;
+ * docs/photos.md lists the keys. processors.json has the defaults of transformers' classes. If
+ * neither the file nor the class gives a size, width and height are 0: the model's size applies. */
 enum status preprocess_from_huggingface(const char *json, size_t size, struct preprocess *ret,
                                         struct error *err) MUST_USE;
 
-/* Remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or whose
- * pixels differ, and keys that look like a misspelling of a missing key. Writes one line of at most
+/* Remarks on a text that preprocess_from_huggingface() has read: a class that is unknown or gives
+ * other pixels, and keys that look like misspellings of missing keys. Writes one line of at most
  * `capacity` bytes; "" if there are no remarks. */
 void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacity);
 

@@ -22,19 +22,19 @@
 struct repository_version {
     char version[16];
     uint64_t number;
-    /* Changes when a file of the version, or one that all versions share, changes its name, size,
-     * time or inode. Contents are not compared. */
+    /* Changes when a file of the version, or a file that all versions share, gets another name,
+     * size, time or inode. Contents are not compared. */
     uint64_t signature;
 };
 
 struct repository_model {
     char *name;
     char *path;                          /* for model_load_version() */
-    struct repository_version *versions; /* versions to serve, oldest first; then the others */
+    struct repository_version *versions; /* to serve, oldest first; then the others */
     size_t version_count;
-    size_t spare_count;             /* number of the others, which version_policy excludes */
-    struct pipeline_config *stages; /* of a pipeline, whose models all exist; NULL: a model */
-    struct error problem;           /* status != OK: the reason why nothing can be served */
+    size_t spare_count;             /* number of the others; version_policy excludes them */
+    struct pipeline_config *stages; /* of a pipeline; all its models exist; NULL: a model */
+    struct error problem;           /* status != OK: why nothing can be served */
 };
 
 struct repository {
@@ -45,9 +45,9 @@ struct repository {
 
 /* Lists the folder. STATUS_NOT_FOUND, STATUS_IO for the folder itself. An entry has a problem if it
  * is a sub-folder without a model, if a folder and a file have the same name, if its name is longer
- * than MODEL_NAME_MAX (`name` is then cut), or if it is a pipeline and one of its models is
- * missing. Hidden entries are skipped. The caller frees with repository_done(), which accepts
- * zeroes. */
+ * than MODEL_NAME_MAX (`name` is truncated), or if it is a pipeline and one of its models is
+ * missing. Hidden entries are skipped. The caller frees with repository_done(), which accepts a
+ * zeroed struct. */
 enum status repository_scan(const char *folder, struct repository *ret, struct error *err) MUST_USE;
 
 /* Lists Immich's cache of models. Its models get Immich's names:
@@ -58,7 +58,7 @@ enum status repository_scan(const char *folder, struct repository *ret, struct e
  *     DIR/ocr/PP-OCRv5_mobile/{detection,recognition}/  likewise; LATIN__PP-OCRv5_mobile has the
  *                                                       detector of PP-OCRv5_mobile
  *
- * DIR must exist; a task's folder may be missing. Otherwise as repository_scan(). */
+ * DIR must exist, but a task's folder may be missing. Otherwise as repository_scan(). */
 enum status repository_scan_immich(const char *folder, struct repository *ret,
                                    struct error *err) MUST_USE;
 

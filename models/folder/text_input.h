@@ -1,7 +1,8 @@
-/* How texts become inputs of a model: its tokenizer, and the inputs that take tokens.
+/* Converts texts to inputs of a model, with its tokenizer.
  *
- * The rows of a pass have equal numbers of tokens. The model's file sets the number, else the
- * tokenizer, else TEXT_LENGTH_MAX. If padding changes no vector, short texts have short rows. */
+ * The rows of a pass have equal numbers of tokens. The model's file sets this number, else the
+ * tokenizer, else TEXT_LENGTH_MAX. If padding does not change vectors, short texts have short
+ * rows. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -21,7 +22,7 @@ enum text_input_kind { TEXT_IDS, TEXT_MASK, TEXT_TYPES };
 struct text_input {
     struct tokenizer *tokenizer; /* owned; NULL: the model takes no texts */
     size_t length;               /* tokens per row */
-    bool allows_short_rows;      /* the file does not fix the rows' length and has a mask */
+    bool allows_short_rows;      /* the file does not fix the length of rows and has a mask */
     size_t input_count;          /* inputs that take tokens */
     enum text_input_kind kinds[TEXT_INPUTS_MAX]; /* of these inputs, in the graph's order */
     size_t at[TEXT_INPUTS_MAX];                  /* their indexes among the graph's inputs */
@@ -34,8 +35,8 @@ bool text_input_is_name(const char *name, size_t size, enum text_input_kind *ret
 /* True if an input has the type and name of a tokens input; *ret is then its kind. */
 bool text_input_kind_of(const struct value *input, enum text_input_kind *ret);
 
-/* Finds the inputs of a graph that takes only tokens (with `beside`: and a photo), and sets their
- * length, using the tokenizer in folders[0 … count). Without such inputs or a tokenizer *ret is
+/* Finds the inputs of a graph that takes only tokens (with `beside`: tokens and a photo), and sets
+ * their length. The tokenizer is in folders[0 … count). Without such inputs or a tokenizer *ret is
  * zeroed. Errors are those of tokenizer_open(). */
 enum status text_input_read(struct graph *graph, bool beside, const char *const folders[],
                             size_t count, struct text_input *ret, struct error *err) MUST_USE;
@@ -65,10 +66,10 @@ struct text_rows {
     size_t tokens, longest;        /* without padding: the total, and that of the longest text */
 };
 
-/* Makes the rows of `count` texts. With `truncate` a text that is too long is cut. STATUS_INVALID:
- * a text is empty, not UTF-8 or too long, or an id is not in the vocabulary; if there are several
- * texts, the error says which one. STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret with
- * text_rows_done(); it is zeroed after a failure. Any thread. */
+/* Makes the rows of `count` texts. With `truncate` a text that is too long is truncated.
+ * STATUS_INVALID: a text is empty, not UTF-8 or too long, or an id is not in the vocabulary; if
+ * there are several texts, the error says which one. STATUS_TOO_LARGE; STATUS_NO_MEMORY. Free *ret
+ * with text_rows_done(); it is zeroed after a failure. Any thread. */
 enum status text_rows_make(const struct text_input *text, const struct text_item *items,
                            size_t count, bool truncate, struct text_rows *ret,
                            struct error *err) MUST_USE;

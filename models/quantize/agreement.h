@@ -7,25 +7,25 @@
  *                 model's accuracy; the share of changed answers bounds the lost accuracy.
  *                 With fewer than 100 clear images all of them have to agree. That alone proves
  *                 little: with 95 % confidence, n of n show only that about 3/n at most change
- *                 (9 % for 32 images, 31 % for 8). Therefore the means below decide, which use
- *                 every image: their upper 95 % confidence limit (Student's t) must keep the
+ *                 (9 % for 32 images, 31 % for 8). Therefore the means below decide, because they
+ *                 use every image: their upper 95 % confidence limit (Student's t) must keep the
  *                 bound. With fewer images this limit is wider.
  *   clear         fp32's best probability exceeds the second by AGREEMENT_LEAD or more. With a
- *                 smaller lead another JPEG encoder or resize filter changes the answer, too: these
+ *                 smaller lead another JPEG encoder or resize filter changes the answer, too. They
  *                 change the probabilities of a trained SqueezeNet by a few hundredths.
  *   probability   The mean change of the probability of fp32's best class is at most
  *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
- *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
- *                 than AGREEMENT_FEW images are clear, because their classes then prove little.
+ *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Only if fewer than
+ *                 AGREEMENT_FEW images are clear, because their classes then prove little.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
  *                 numbers; its mean over channels and images is at most AGREEMENT_RELATIVE.
  *                 (Correlation would miss a wrong scale or offset.) torch.testing.assert_close
  *                 allows 0.016 for one operator in bfloat16.
- *   map           For a tensor with class scores at every position, in addition: the best class is
- *                 equal at AGREEMENT_SHARE of the positions with a clear one (its lead is at least
- *                 AGREEMENT_LEAD of the range of the scores there). Integers are equal at
+ *   map           In addition, for a tensor with class scores at every position: the best class is
+ *                 equal at AGREEMENT_SHARE of the clear positions, where its lead is at least
+ *                 AGREEMENT_LEAD of the range of scores. Integers are equal at
  *                 that share of positions. */
 #pragma once
 
@@ -40,8 +40,8 @@
 #define AGREEMENT_FEW         16
 
 /* Required speedup of a precision over fp32. A smaller gain is not worth different numbers. A
- * trial's error is below 0.05, so a gain of 1.1 or more is always accepted, and a precision without
- * gain never is. */
+ * trial's error is below 0.05. So a gain of 1.1 or more is always accepted, and a precision without
+ * gain never. */
 #define PRECISION_GAIN 1.05
 
 #define AGREEMENT_TEXT 160 /* bytes of agreement_explain's sentence with its terminator */
@@ -54,8 +54,8 @@ struct agreement {
     int same; /* for vectors: images with the same best class, clear or not */
     size_t clear,
         agreeing; /* images (for a map: positions) with a clear class, and how many of them agree */
-    double mean, greatest; /* change over the images: of a probability, otherwise relative.
-                              INFINITY: a number was not finite, or tensors could not be compared */
+    double mean, greatest; /* change over the images: of a probability, else relative. INFINITY: a
+                              number was not finite, or tensors could not be compared */
     double correlation;    /* for vectors: the mean over the images */
     double squares, correlation_squares; /* sums of squared deviations from these two means */
 };
@@ -80,6 +80,6 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
 bool agreement_holds(const struct agreement *a);
 
 /* Writes a sentence without a full stop that names the failed bound, the measured number and the
- * limit; "" if agreement_holds(). Returns true if more images could change the result, because only
- * the confidence limit exceeds the bound. */
+ * limit; "" if agreement_holds(). Returns true if only the confidence limit exceeds the bound: then
+ * more images could change the result. */
 bool agreement_explain(const struct agreement *a, char *text, size_t size);

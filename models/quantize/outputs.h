@@ -9,14 +9,14 @@
 /* Wall-clock time of a run, and its cost (engine/backend/autotune.h). On a GPU the cost is the
  * wall-clock time. On a CPU it is the average CPU time of the threads, because the wall-clock time
  * depends on other work on the machine. CPU time underestimates serial parts of a pass, but equally
- * for both sides of a trial: it can exaggerate a gain, but never make a loss look like a gain. */
+ * for both sides of a trial. It can exaggerate a gain, but never makes a loss look like a gain. */
 struct run_time {
     double ms, cost;
 };
 
 /* The outputs that are compared are [first, end). */
 struct outputs {
-    bool is_vector; /* one output with class scores, by labels or a Softmax */
+    bool is_vector; /* one output with class scores, as labels or a Softmax show */
     size_t first, end, count;
     const struct tensor **tensors;    /* of the last run */
     struct agreement_tensor *layouts; /* set by outputs_each() */
@@ -30,8 +30,8 @@ void outputs_done(struct outputs *outputs);
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 
-/* For the last run, of `images` images: copies the numbers to compare to `dst`, image after image.
- * Returns how many numbers each image has. */
+/* Copies the last run's numbers to compare to `dst`, image after image; the run had `images`
+ * images. Returns how many numbers each image has. */
 size_t outputs_each(struct outputs *outputs, int images);
 void outputs_read(struct outputs *outputs, int images, float *dst);
 

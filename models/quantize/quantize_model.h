@@ -16,26 +16,26 @@ struct quantize_layer {
     char *name;
     const char *op;
     bool is_kept;       /* stays float32 */
-    double error_alone; /* error with this layer, and those that read the same tensor, in 8 bits,
-                           and the others in float32; 0: not measured */
+    double error_alone; /* error if only this layer, and those that read the same tensor, use 8
+                           bits; 0: not measured */
 };
 
 struct quantize_report {
     const char *model, *folder, *target;
     int calibrated, held_out, unreadable; /* numbers of photos */
     /* Results on the photos held out: */
-    bool holds;                 /* the bounds of --precision auto */
+    bool holds;                 /* the bounds of --precision auto hold */
     char bound[AGREEMENT_TEXT]; /* the failed bound; "" if all hold */
     bool wants_images;          /* more photos could show that the bounds hold */
     struct agreement agreement;
     double error; /* 1 - correlation of class scores, otherwise the mean */
     bool has_boxes, has_text;
-    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of one class overlap by half or more */
+    size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of one class that overlap by half or more */
     double overlap;                           /* mean overlap of the pairs */
     size_t lines,
-        same_lines; /* photos in which float32 reads text, and in which int8 reads the same */
-    size_t characters, edits; /* characters of float32's lines, and edits (insertions, deletions,
-                                 substitutions) between int8's and float32's lines */
+        same_lines; /* photos in which float32 reads text, and those in which int8 reads the same */
+    size_t characters, edits; /* characters in float32's lines, and edits (insertions, deletions,
+                                 substitutions) from them to int8's lines */
     uint64_t fp32_bytes, int8_bytes;
     double fp32_ms, int8_ms; /* per image, the fastest run */
     bool is_faster;          /* int8 is faster by enough for --precision auto */
@@ -64,17 +64,17 @@ struct quantize_options {
     int weight_max;            /* for quantizer_create() */
     const _Atomic int *cancel; /* 1: return STATUS_CANCELLED; or NULL */
     bool has_report;           /* fill in the whole report, not only its layers and photos */
-    double cpu_deadline_ms; /* limit for this thread's CPU time: afterwards nothing more is tried,
-                               and calibrating ends with STATUS_TIMEOUT; 0: none */
-    /* Reports the phase ("calibrating") and its finished share, 0 … 1. May be NULL. */
+    double cpu_deadline_ms;    /* limit for this thread's CPU time: after it no layer is tried, and
+                                  calibration ends with STATUS_TIMEOUT; 0: none */
+    /* Reports the phase ("calibrating") and the share of it that is done, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *context;
 };
 
-/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, without its folder
- * and bytes; free it with quantize_report_done() (accepts zeroes). Layers stay in float32 until the
- * bounds of agreement.h hold on calibration photos, up to a share of the work. Errors:
- * STATUS_INVALID (too few photos; a model without one image input), STATUS_UNSUPPORTED
+/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, whose folder and
+ * bytes are not set; free it with quantize_report_done() (zeroes are fine). Further layers stay in
+ * float32, up to a share of the work, until the bounds of agreement.h hold on calibration photos.
+ * Errors: STATUS_INVALID (too few photos; a model without one image input), STATUS_UNSUPPORTED
  * (quantizer_create()), STATUS_CANCELLED, STATUS_NO_MEMORY, errors of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,

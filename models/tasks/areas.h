@@ -1,5 +1,5 @@
-/* Private to models/tasks: converts scores at the points of a map to run lengths of the photo's
- * pixels, column by column. Functions return false or NULL when out of memory. */
+/* Private to models/tasks: converts scores at the points of a map to runs of the photo's pixels,
+ * column by column. Functions return false or NULL when out of memory. */
 #pragma once
 
 #include "models/tasks/segment.h"
@@ -21,7 +21,7 @@ struct area_runs {
 /* A pixel's position between two rows or columns of the map. */
 struct area_place {
     int32_t first, second; /* -1: outside the map */
-    float share;           /* weight of the second */
+    float share;           /* weight of `second` */
     uint32_t end;          /* all pixels before this one have the same `first` */
 };
 
@@ -48,7 +48,7 @@ bool area_column(const struct area_map *map, const struct area_place *x,
                  const struct area_place *rows, uint32_t top, uint32_t bottom,
                  struct area_runs *runs);
 
-/* Interpolates a map of `width` columns at the given positions, which all lie inside it. `dst`:
+/* Interpolates a map of `width` columns at the given positions; all must lie inside it. `dst`:
  * row_count * column_count floats. */
 void area_interpolate(const float *src, size_t width, const struct area_place *columns,
                       int32_t column_count, const struct area_place *rows, int32_t row_count,

@@ -18,9 +18,9 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
                          struct error *err) MUST_USE;
 
 /* The scores of image `row` of a run with `batch` images: *ret_count floats, in the tensor itself
- * (float32) or converted into `buffer` (float16, bfloat16, float64). The result is valid while both
- * are. STATUS_INVALID when the tensor does not divide into `batch` images, is empty, or has more
- * than one image dimension other than 1; STATUS_NO_MEMORY. */
+ * (float32) or converted into `buffer` (float16, bfloat16, float64). The result is valid while the
+ * tensor and `buffer` are. STATUS_INVALID: the tensor does not divide into `batch` images, is
+ * empty, or has more than one dimension other than 1 per image; STATUS_NO_MEMORY. */
 enum status scores_of_image(const struct tensor *output, int batch, int row,
                             struct task_buffer *buffer, const float **ret, size_t *ret_count,
                             struct error *err) MUST_USE;
@@ -44,14 +44,14 @@ void ranking_sort(struct ranking *ranking);
 /* The k best of `count` scores (both at least 1; k is limited to count), best first; for equal
  * scores the lower class comes first. Probabilities are softmax(scores), summed in float64 after
  * subtracting the highest score. With `is_probabilities` they are the scores themselves. A single
- * score, whose softmax would always be 1, gets the logistic function. The caller frees
+ * score gets the logistic function, because its softmax would always be 1. The caller frees
  * *ret_predictions. STATUS_NUMERIC names a score that is NaN or infinite; STATUS_NO_MEMORY. */
 enum status scores_top_k(const float *scores, size_t count, bool is_probabilities, size_t k,
                          struct prediction **ret_predictions, size_t *ret_count,
                          struct error *err) MUST_USE;
 
-/* The same from the result of a device (session_best_of()), which has at least one score of `count`
- * (0: unknown) classes. */
+/* The same from a device's result (session_best_of()) with at least one score; there are `count`
+ * classes (0: unknown). */
 enum status scores_from_best(const struct session_best *best, size_t count, bool is_probabilities,
                              size_t k, struct prediction **ret_predictions, size_t *ret_count,
                              struct error *err) MUST_USE;

@@ -8,10 +8,10 @@ struct crop {
     bool is_warped;
     uint32_t x, y;          /* not warped: the upper left corner */
     uint32_t width, height; /* of the crop; warped: before the turn */
-    float corners[4][2];    /* warped: points that become the crop's corners: top left, top right,
-                               bottom right, bottom left; may lie outside the photo */
+    float corners[4][2];    /* warped: the photo's points for the crop's corners: top left, top
+                               right, bottom right, bottom left; may lie outside the photo */
     bool is_turned;         /* warped: turned by 90 degrees counter-clockwise afterwards */
-    bool is_aligned;        /* warped: by `map`, from the crop to the photo, not by corners */
+    bool is_aligned;        /* warped by `map`, from the crop to the photo, not by corners */
     double map[6]; /* crop pixel (x, y) is at (map[0] x + map[1] y + map[2], map[3] x + …) */
 };
 
@@ -24,16 +24,16 @@ struct align_template {
 };
 
 /* Computes the crop of item `box` by Umeyama's similarity transform (without reflection). It moves
- * the box's points to those of `to` with the least sum of squared distances. STATUS_INVALID if the
+ * the box's points to those of `to`, with the least sum of squared distances. STATUS_INVALID if the
  * box has another number of points, or all points are equal. */
 enum status crop_align(const struct detections *found, size_t box, const struct align_template *to,
                        struct crop *ret, struct error *err) MUST_USE;
 
 /* The crop of item `box`, enlarged on each side by the share `margin` (0 … 1) of its width or
  * height. A box without an angle is cut out along whole pixels and clipped to the photo of `width`
- * x `height`. A box with an angle is rectified. So is a line of text, as in PP-OCR's
- * get_rotate_crop_image(): corners on whole pixels of the photo, turned if it is at least 1.5 times
- * as high as wide. STATUS_INVALID if no pixel is left. */
+ * x `height`. A box with an angle is rectified. A line of text is rectified as in PP-OCR's
+ * get_rotate_crop_image(): its corners lie on whole pixels of the photo, and it is turned if it is
+ * at least 1.5 times as high as wide. STATUS_INVALID if no pixel is left. */
 enum status crop_of(enum task_kind kind, const struct detections *found, size_t box, double margin,
                     uint32_t width, uint32_t height, struct crop *ret, struct error *err) MUST_USE;
 

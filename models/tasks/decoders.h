@@ -24,14 +24,14 @@ struct candidates {
     bool is_out_of_memory;
 };
 
-/* Adds a candidate, unless its score is not above the threshold, its class is excluded, or its box
- * is not finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
+/* Adds a candidate if its score is above the threshold, its class is not excluded, and its box is
+ * finite. Keeps the best DETECT_MAX_CANDIDATES (DETECT_MAX_ORIENTED). */
 void candidates_add(struct candidates *candidates, const struct detection *given);
 
-/* Sorts the candidates, best first, and keeps the best max_detections. With an IoU below 1, it
- * first drops each candidate that overlaps a better one of its class (with `agnostic`, of any
- * class) by more than that. Oriented boxes are compared by probabilistic IoU, also with better ones
- * that were dropped. */
+/* Sorts the candidates, best first, and keeps the best max_detections. With options->iou below 1,
+ * it first drops each candidate that overlaps a better one of its class (with `agnostic`, of any
+ * class) by more than this. Oriented boxes are compared by probabilistic IoU, also with better
+ * boxes that were dropped. */
 void candidates_suppress(struct candidates *candidates, const struct task_options *options);
 
 /* Decodes a detector's outputs and adds the candidates of one image. Boxes are in pixels of the
@@ -53,8 +53,8 @@ layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LIST
 /* LAYOUT_PANOPTIC, LAYOUT_MASKFORMER. query_masks_add() sets the candidates' boxes later. */
 layout_decoder decode_mask_queries;
 
-/* Boxes are in points of the map, with an angle. text_corners() later sets corners of the remaining
- * boxes, and the boxes around them. */
+/* Boxes are in points of the map, with an angle. text_corners() later sets the corners of the
+ * remaining boxes, and the upright boxes around these corners. */
 layout_decoder decode_text_map;
 enum status text_corners(const struct task_rows *outputs, const struct task_geometry *geometry,
                          struct detections *found, struct error *err) MUST_USE;
@@ -92,14 +92,15 @@ enum status prompted_decode(const struct task *task, const struct task_rows *out
                             struct error *err) MUST_USE;
 
 /* Limit for the pixels of all masks of a photo: 20 masks of 50 megapixels, about three seconds of
- * work on one core. A client who lowers the thresholds gets up to max_detections boxes. */
+ * work on one core. A client that lowers the thresholds gets up to max_detections boxes. */
 #define MAX_MASK_PIXELS 1e9
 
 /* STATUS_TOO_LARGE if `pixels` exceeds the limit. */
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
 
 /* The same for layouts with masks of queries: finds the candidates' masks, drops those that the
- * framework drops or the options exclude, sets their boxes, and sorts them, best first. */
+ * framework drops or the options exclude, sets the boxes of the rest, and sorts them, best
+ * first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
                             const struct task_geometry *geometry, struct detections *found,

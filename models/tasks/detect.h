@@ -10,7 +10,7 @@ struct detection {
     float score;       /* 0 … 1 */
     uint32_t index;    /* class */
     uint32_t place;    /* index of the candidate in the outputs; breaks ties between scores */
-    uint32_t track_id; /* of the object that it belongs to (tracker.h); 0: none */
+    uint32_t track_id; /* of its object (tracker.h); 0: none */
 };
 
 /* The pixels of a class, or of the object in a box. */
@@ -22,8 +22,8 @@ struct segment {
 
 /* A key point. */
 struct task_point {
-    float x, y;  /* pixels of the photo, clipped to it. A face's points are not clipped, so that it
-                    can be aligned; they lie outside by at most its side */
+    float x, y;  /* pixels of the photo, clipped to it. A face's points are not clipped, so that the
+                    face can be aligned; they lie outside by at most the photo's side */
     float score; /* 0 … 1; negative: the model has none */
 };
 
@@ -45,8 +45,8 @@ void detections_drop(struct detections *detections);
 /* Intersection over union of boxes without an angle; 0 if both are empty. */
 double detection_overlap(const struct detection *a, const struct detection *b);
 
-/* The corners of a box with its angle, in Ultralytics' order: bottom right, top right, top left,
- * bottom left if the angle is 0. */
+/* The corners of a rotated box, in Ultralytics' order: bottom right, top right, top left, bottom
+ * left if the angle is 0. */
 void detection_corners(const struct detection *box, float ret[static 4][2]);
 
 /* The photo's position in the model's input: pixel (x, y) of the upright photo is at
@@ -56,16 +56,16 @@ struct task_geometry {
     float photo_width, photo_height, input_width, input_height;
 };
 
-/* Only this many best candidates are tested for overlaps, which bounds the time per photo. An
- * oriented box is compared with all better ones, not only with the kept ones. */
+/* Only the best candidates are tested for overlaps, to bound the time per photo. An oriented box is
+ * compared with all better boxes, not only with the kept ones. */
 #define DETECT_MAX_CANDIDATES 2560
 #define DETECT_MAX_ORIENTED   1024
 
 /* Decodes the boxes of one image from its `outputs`: task->output_count of them in the layout's
  * order. `options` must be complete. *ret has the boxes that the options allow, best first, clipped
  * to the photo (except oriented ones), without boxes that are not finite; the caller frees it.
- * STATUS_INVALID if an output does not have the layout's shape; STATUS_NUMERIC if there is no box
- * and most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
+ * STATUS_INVALID: an output does not have the layout's shape; STATUS_NUMERIC: there is no box, and
+ * most numbers of an output are NaN or infinite; STATUS_NO_MEMORY. */
 enum status detect_decode(const struct task *task, const struct task_rows *outputs,
                           const struct task_options *options, const struct task_geometry *geometry,
                           struct detections *ret, struct error *err) MUST_USE;

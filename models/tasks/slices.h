@@ -1,6 +1,6 @@
-/* Sliced detection: a large photo is cut into overlapping slices, each is run through the model,
- * and their boxes are merged. This finds objects that would be only a few pixels wide in the
- * model's input. The rules are SAHI's (get_slice_bboxes, GREEDYNMM, NMS). Pure; any thread. */
+/* Sliced detection: a large photo is cut into overlapping slices, the model runs on each, and their
+ * boxes are merged. This finds objects that would be only a few pixels wide in the model's input.
+ * The rules are SAHI's (get_slice_bboxes, GREEDYNMM, NMS). Pure; any thread. */
 #pragma once
 
 #include "models/tasks/detect.h"
@@ -17,7 +17,7 @@ size_t slices_plan(uint32_t width, uint32_t height, uint32_t side, double overla
                    struct photo_slice *ret, size_t most);
 
 enum slices_rule {
-    SLICES_GREEDY_NMM, /* unites boxes that share half of the smaller area */
+    SLICES_GREEDY_NMM, /* merges boxes that share half of the smaller area */
     SLICES_NMS,        /* drops a box whose IoU with a better one is one half or more */
 };
 

@@ -11,7 +11,7 @@
 #include "models/tasks/mask.h"
 
 enum task_kind {
-    TASK_UNKNOWN, /* the meaning of the outputs is unknown: clients get them as tensors only */
+    TASK_UNKNOWN, /* the meaning of the outputs is unknown: clients get only tensors */
     TASK_CLASSIFICATION,
     TASK_DETECTION,
     TASK_EMBEDDING,
@@ -24,7 +24,7 @@ enum task_kind {
     TASK_TEXT_BOXES,   /* boxes of lines of text, as corners */
     TASK_TEXT,         /* a line of text */
     TASK_ANOMALY,      /* an anomaly score, with a map and a mask */
-    TASK_MASKS,        /* masks of the objects that points and a box mark in the photo */
+    TASK_MASKS,        /* masks of the objects that points and a box mark */
 };
 
 #define TASK_KINDS (TASK_MASKS + 1)
@@ -34,8 +34,8 @@ enum task_kind {
  * YOLO_FINAL may have more numbers at the end. For TASK_POSE these are x, y (and a score) of each
  * key point. For TASK_ORIENTED it is the angle, and a box of YOLO_FINAL is then centre and size.
  * For TASK_INSTANCES they are factors for the prototypes [P, height, width] of masks, which are the
- * last output. The last output of TORCHVISION may be masks [N, 1, height, width], that of
- * DETR_SIGMOID and RFDETR logits of masks [Q, height, width]. */
+ * last output. The last output may be masks: of TORCHVISION [N, 1, height, width], of DETR_SIGMOID
+ * and RFDETR logits [Q, height, width]. */
 enum task_layout {
     LAYOUT_NONE,
     LAYOUT_YOLOV8,       /* [4 + C, A]: centre, size, scores; YOLOv8, 9, 11, 12 */
@@ -44,7 +44,7 @@ enum task_layout {
     LAYOUT_YOLOX_PIXELS, /* the same, exported with --decode_in_inference */
     LAYOUT_YOLO_FINAL,   /* [Q, 6]: corners, score, class; nms=True, YOLOv10, YOLO26 */
     LAYOUT_RTDETR,       /* [Q, 4 + C]: centre and size as shares, scores; Ultralytics' RT-DETR */
-    LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; the same since 8.4 */
+    LAYOUT_RTDETR_FINAL, /* [Q, 6]: centre and size as shares, score, class; RT-DETR since 8.4 */
     LAYOUT_DETR,         /* logits [Q, C + 1] for a softmax, boxes [Q, 4] as shares */
     LAYOUT_DETR_SIGMOID, /* logits [Q, C] for a sigmoid, boxes as above; RT-DETR, D-FINE */
     LAYOUT_TORCHVISION,  /* boxes [N, 4] by corners, labels [N], scores [N] */
@@ -64,7 +64,7 @@ enum task_layout {
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: the image's number, corners, score, class */
     LAYOUT_OWL,       /* logits [Q, words] for a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
     LAYOUT_GROUNDING, /* the same, but logits are per token of all words; Grounding DINO */
-    LAYOUT_HEATMAPS,  /* one map per key point of one body: [K, height, width]; VitPose */
+    LAYOUT_HEATMAPS,  /* a map per key point of one body: [K, height, width]; VitPose */
     LAYOUT_PADDLE,    /* [Q, 6]: class, score, corners; the count of rows; PaddleDetection */
     LAYOUT_PADDLE_FLAT, /* the same without a batch: one image per run */
     LAYOUT_SAM,         /* masks [.., M, height, width], logits, and their scores [.., M] */
@@ -104,13 +104,13 @@ struct task_options {
     float confidence; /* drop boxes whose score is not above this, 0 … 1; -1: not given */
     float iou; /* drop boxes that overlap a better one by more than this, 0 … 1; -1: not given */
     int max_detections; /* 1 … TASK_MAX_DETECTIONS; 0: not given */
-    int agnostic;       /* 1: boxes of different classes suppress each other, too; -1: not given */
+    int agnostic;       /* 1: boxes of different classes also suppress each other; -1: not given */
     size_t class_count; /* allow only these classes; 0: all */
     uint32_t classes[TASK_MAX_CLASSES];
-    const char *class_names; /* numbers and labels of classes, separated by commas, until
-                                model_find_classes() resolves them; borrowed; NULL: none */
-    int normalize;           /* embeddings: 1: scaled to length 1; -1: not given */
-    int dimensions;       /* embeddings: keep only the first numbers, at length 1; 0: not given */
+    const char *class_names; /* numbers and labels of classes, comma-separated, for
+                                model_find_classes(); borrowed; NULL: none */
+    int normalize;           /* embeddings: 1: scale to length 1; -1: not given */
+    int dimensions;       /* embeddings: keep the first numbers, scaled to length 1; 0: not given */
     enum mask_form masks; /* form of masks in answers */
     const char *track;    /* name of the boxes' track (tracker.h); borrowed; NULL: none */
     const struct task_words *words; /* of a request; NULL: none; borrowed */
@@ -119,15 +119,15 @@ struct task_options {
 #define TASK_OPTIONS_NONE                                                                          \
     ((struct task_options){.confidence = -1, .iou = -1, .agnostic = -1, .normalize = -1})
 
-/* Returns `first`, with members that are not given taken from `second`. The confidence of a
- * track is TRACKER_LOW: the one that is asked for holds for what it answers. */
+/* Returns `first`, with members that are not given taken from `second`. With a track the confidence
+ * is TRACKER_LOW, because the requested confidence applies to the tracker's answer. */
 struct task_options task_options_merge(const struct task_options *first,
                                        const struct task_options *second);
 
 /* True if the options allow this class in an answer. */
 bool task_option_wants(const struct task_options *options, uint32_t index);
 
-/* Whether an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
+/* True if an option has this name: "confidence", "iou", "max_detections", "classes", "agnostic",
  * "normalize", "dimensions", "masks", "track". */
 bool task_option_is(const char *name);
 
@@ -135,8 +135,8 @@ bool task_option_is(const char *name);
 enum status task_option_whole(const char *name, const char *text, int most, int *ret,
                               struct error *err) MUST_USE;
 
-/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The text of
- * track, and that of classes with a label, are borrowed. STATUS_INVALID, with the expected form. */
+/* Parses the text of such an option: "0.25", "100", "0,2,5", "person,2", "true". The texts of track
+ * and of classes with labels are borrowed. STATUS_INVALID states the expected form. */
 enum status task_option_set(struct task_options *options, const char *name, const char *text,
                             struct error *err) MUST_USE;
 
@@ -149,15 +149,16 @@ struct task {
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
     unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
-     * the map, as PaddleOCR and rapidocr do; 0: by 1.5 times that, as Transformers does. */
+     * the map, as PaddleOCR and rapidocr do; 0: ratio 1.5, not on whole points, as Transformers
+     * does. */
     float unclip_ratio;
     bool dilates;  /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
-    int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: if not 0, to the
-        input's side. Otherwise 0 */
-    bool exceeds_queries; /* LAYOUT_DETR_SIGMOID: may find more boxes than there are queries */
+    int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: not 0: to the
+                      input's side. Others: 0 */
+    bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
     struct task_options options; /* complete */
     bool is_tensors;             /* lensd.json sets TASK_UNKNOWN */
-    char evidence[240];          /* the reason for this task; for TASK_UNKNOWN also what to do */
+    char evidence[240];          /* why it is this task; for TASK_UNKNOWN also what to do */
 };
 
 /* True if the option with this name applies to answers of this task. */
@@ -180,7 +181,7 @@ struct task_facts {
     const struct task_output *outputs;
     size_t output_count;
     size_t class_output;  /* the output with one score per class; SIZE_MAX: none */
-    char class_note[200]; /* why there is none, or "; …" for its description; or "" */
+    char class_note[200]; /* why there is none, or "; …" to append to its description; or "" */
     int width, height;    /* of the model's input, pixels */
     size_t label_count;
     bool has_exp;    /* the graph has an Exp */
@@ -202,7 +203,7 @@ struct task_facts {
     bool takes_texts;         /* its inputs are tokens of texts */
     enum word_form words;     /* it takes words with a photo */
     bool is_encoder;          /* it encodes photos for a mask decoder in another file */
-    bool makes_masks;         /* it is that mask decoder; mask_side is then as in struct task */
+    bool makes_masks;         /* it is such a mask decoder; mask_side is then as in struct task */
     int mask_side;
     bool is_half; /* it has only the photos' or the texts' half of a model */
 };
@@ -226,7 +227,7 @@ static inline size_t task_point_count(const struct task *task)
 /* True if answers are boxes (struct detections), possibly with points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);
 
-/* True if the layout has masks of queries, and boxes are those around the masks. */
+/* True if the layout has masks of queries; its boxes are those around the masks. */
 static inline bool task_layout_is_masks(enum task_layout layout)
 {
     return layout == LAYOUT_PANOPTIC || layout == LAYOUT_MASKFORMER;

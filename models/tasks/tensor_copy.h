@@ -19,11 +19,11 @@ struct served_tensor {
 void tensor_copy_in(const struct served_tensor *input, enum dtype as, bool channels_last,
                     const void *src, void *dst);
 
-/* Takes row `row` of the results of a run of `batch` rows: copies, or views of tensors that the run
- * charged to `whole` (session_options.run_memory; NULL: none), which tensor_keep() keeps. *ret is
- * an array of output_count tensors, NULL for outputs that are not `wanted` (NULL: all are). Free it
- * with tensor_copies_free(). For a run of one row each tensor is whole. STATUS_SHAPE when an output
- * does not divide into rows, STATUS_NO_MEMORY. */
+/* Takes row `row` of the results of a run of `batch` rows. Results are copies, or views of tensors
+ * that tensor_keep() keeps: those that the run charged to `whole` (session_options.run_memory;
+ * NULL: none). *ret is an array of output_count tensors, NULL for outputs that are not `wanted`
+ * (NULL: all are). Free it with tensor_copies_free(). A run of one row gives whole tensors.
+ * STATUS_SHAPE: an output does not divide into rows; STATUS_NO_MEMORY. */
 enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_count,
                             const bool *wanted, int batch, int row, struct memory_budget *whole,
                             struct tensor ***ret, struct error *err) MUST_USE;

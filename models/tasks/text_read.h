@@ -5,7 +5,7 @@
 
 /* Zeroed: empty. Free with text_done(). */
 struct text_reading {
-    uint32_t *characters; /* indexes in the model's characters; one past them is a space */
+    uint32_t *characters; /* indexes in the model's characters, or their number: a space */
     size_t count;
     float score;  /* mean probability of the characters; 0 if there are none */
     bool is_read; /* the image has a line, which may be empty */
@@ -13,8 +13,8 @@ struct text_reading {
 
 void text_done(struct text_reading *line);
 
-/* Decodes the line of one image, [positions, 1 + characters], probabilities or scores: takes the
- * best class of each position, drops repetitions and then class 0, the blank
+/* Decodes the line of one image from [positions, 1 + characters] probabilities or scores. Takes the
+ * best class of each position, drops repetitions, and then drops class 0, the blank
  * (post_process_text_recognition of Hugging Face's PP-OCR, rapidocr's CTCLabelDecode). On success
  * the caller frees *ret. STATUS_INVALID if the row has another shape; STATUS_NUMERIC if a best
  * probability is not finite; STATUS_NO_MEMORY. */

@@ -1,38 +1,38 @@
-/* ByteTrack (Zhang et al., ECCV 2022, arXiv 2110.06864): gives the boxes of following frames of a
- * camera the numbers of the objects that they belong to. Classes play no part. The parameters here
- * and in tracker.c are those of Ultralytics' bytetrack.yaml, with which tests compare. */
+/* ByteTrack (Zhang et al., ECCV 2022, arXiv 2110.06864): gives the boxes of successive frames of a
+ * camera the numbers of their objects. Ignores classes. The parameters here and in tracker.c are
+ * those of Ultralytics' bytetrack.yaml; tests compare with it. */
 #pragma once
 
 #include "models/tasks/detect.h"
 
-#define TRACKER_LOW     0.1f  /* a box up to this is ignored */
-#define TRACKER_HIGH    0.25f /* one below this only continues a track */
-#define TRACKER_BOXES   300   /* of a frame, the best ones */
-#define TRACKER_OBJECTS 500   /* that a tracker follows */
+#define TRACKER_LOW     0.1f  /* a box with a score up to this is ignored */
+#define TRACKER_HIGH    0.25f /* a box below this only continues a track */
+#define TRACKER_BOXES   300   /* the best of a frame */
+#define TRACKER_OBJECTS 500   /* objects that a tracker follows */
 
 /* Zeroed: no frame yet. One thread at a time. */
 struct tracker {
-    uint64_t frame; /* number of the last one, from 1 */
+    uint64_t frame; /* number of the last frame, from 1 */
     uint32_t last_id;
     size_t count;
     struct tracked_object {
-        /* Middle x and y, height, and width by height: each with its speed. They do not depend on
-         * each other, so the covariance matrix is four of 2 x 2: [place, both; both, spread]. */
+        /* Middle x and y, height, and width / height, each with its speed. They are independent, so
+         * the covariance matrix is four of 2 x 2: [place, both; both, spread]. */
         struct motion {
             double at, speed, place, both, spread;
         } motions[4];
-        struct detection box, *seen; /* its predicted box; its box in this frame, or NULL */
+        struct detection box, *seen; /* the predicted box; the box in this frame, or NULL */
         uint32_t id;
-        uint64_t first, last; /* frames that had a box of it */
-        bool is_sure;         /* two frames had a box of it, or frame 1 had */
+        uint64_t first, last; /* the first and last frame with a box of it */
+        bool is_sure;         /* two frames, or frame 1, had a box of it */
         bool is_old;          /* is removed when it is lost */
         bool is_gone;         /* is removed now */
     } objects[TRACKER_OBJECTS];
 };
 
 /* Takes the boxes of the next frame, best first, of a photo of `width` x `height` pixels. *found
- * keeps those that belong to objects, with their track_id, where the filter places them, clipped to
- * the photo. What appears after the first frame is answered from its second box on. Boxes with
+ * keeps the boxes of objects, with their track_id, at the filter's positions, clipped to the photo.
+ * An object that appears after the first frame is answered from its second box on. Boxes with
  * scores up to `least` continue tracks, but are not kept. STATUS_NO_MEMORY: nothing has changed. */
 enum status tracker_update(struct tracker *tracker, struct detections *found, float width,
                            float height, float least, struct error *err) MUST_USE;

@@ -11,14 +11,14 @@ struct zero_shot {
     size_t count, size;
     float scale, bias; /* score = scale * cosine + bias */
     bool is_sigmoid;   /* SigLIP: probabilities are sigmoids of scores; else CLIP: a softmax */
-    char *prompt;      /* text for a label, which replaces "{}" in it; NULL: not set */
+    char *prompt;      /* a text in which the label replaces "{}"; NULL: not set */
     bool has_scale;    /* the scale comes from the model, not a default */
 };
 
 void zero_shot_done(struct zero_shot *texts);
 
 /* Computes the probability of each text for a photo's vector: the softmax of all scores, or the
- * sigmoid of its own score. The caller frees *ret, texts->count floats. STATUS_MODEL if the vectors
- * have different sizes; STATUS_NUMERIC if the photo's is all zeros; STATUS_NO_MEMORY. */
+ * sigmoid of its own score. The caller frees *ret, texts->count floats. STATUS_MODEL: the vectors
+ * have different sizes; STATUS_NUMERIC: the photo's vector is all zeros; STATUS_NO_MEMORY. */
 enum status zero_shot_scores(const struct zero_shot *texts, const struct embedding *photo,
                              float **ret, struct error *err) MUST_USE;

@@ -1,6 +1,6 @@
 /* Private to models/text/: Unicode for tokenizers, by utf8proc: character classes, normal forms,
- * lower case. Classes and their names follow the Rust crates that `tokenizers` uses. The libraries'
- * Unicode versions differ in new characters. */
+ * lower case. Classes and their names follow the Rust crates that `tokenizers` uses. New characters
+ * may differ with the libraries' Unicode versions. */
 #pragma once
 
 #include "models/text/parts.h"
@@ -16,12 +16,12 @@ bool character_is_word(uint32_t character);        /* \w of the crate `regex` */
 /* Returns the next character of a UTF-8 text, and moves *at past it. */
 uint32_t character_next(const char *text, size_t size, size_t *at);
 
-/* Appends the text in lower case, each character as by Rust's char::to_lowercase(). */
+/* Appends the text in lower case, converted as by Rust's char::to_lowercase(). */
 void characters_lower(const char *text, size_t size, struct text_parts *to);
 
 /* Appends the text in a normal form: NFD; with `compatible` NFKD; with `compose` NFC or NFKC. */
 void characters_normalize(const char *text, size_t size, bool compatible, bool compose,
                           struct text_parts *to);
 
-/* Returns the bytes of the first extended grapheme cluster of text[0 … size), size > 0. */
+/* Returns the size in bytes of the first extended grapheme cluster of text[0 … size), size > 0. */
 size_t characters_grapheme(const char *text, size_t size);

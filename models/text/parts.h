@@ -13,7 +13,7 @@
 struct text_part {
     size_t start, size;
     int32_t token; /* an added token; -1: text to be tokenised */
-    bool at_start; /* its first character is the first one of the original text */
+    bool at_start; /* it begins with the original text's first character */
 };
 
 /* Zeroed: empty. A failure is remembered, and later additions are ignored. */
@@ -39,7 +39,7 @@ void text_parts_end(struct text_parts *parts, int32_t token, bool at_start);
 void text_parts_add_part(struct text_parts *parts, const char *text, size_t size, int32_t token,
                          bool at_start);
 
-/* The place of a pattern's matches (SplitDelimiterBehavior). */
+/* Where a pattern's matches go (SplitDelimiterBehavior). */
 enum split_behavior {
     SPLIT_REMOVED,
     SPLIT_ISOLATED,
@@ -55,7 +55,7 @@ struct splitter {
     enum split_behavior behavior;
     bool at_start; /* of the text */
     bool is_open, was_match;
-    size_t start, end; /* of the open part */
+    size_t start, end; /* of the part that is not ended yet */
 };
 void splitter_add(struct splitter *splitter, size_t start, size_t end, bool is_match);
 void splitter_end(struct splitter *splitter);

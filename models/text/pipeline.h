@@ -65,7 +65,7 @@ void ids_add(struct id_list *list, int32_t id);
 /* ---- Models ---- */
 
 /* tokenize() appends the ids of a non-empty part. It records a failure in `to`. STATUS_INVALID: the
- * vocabulary lacks a character and has no token for unknown ones. */
+ * vocabulary lacks a character, and has no token for unknown characters. */
 struct token_model {
     const char *kind;
     struct vocabulary vocabulary;
@@ -75,7 +75,7 @@ struct token_model {
     int32_t unknown; /* TOKEN_NONE: BPE drops unknown characters, other models refuse them */
     bool fuses_unknown, ignores_merges, has_byte_fallback;
     int32_t bytes[256];    /* has_byte_fallback */
-    char *prefix, *suffix; /* of a word's later parts (##), of its last (</w>); never NULL */
+    char *prefix, *suffix; /* of a word's later parts (##), of its last part (</w>); never NULL */
     size_t word_max;       /* WordPiece: most characters of a word */
     double *scores;        /* Unigram */
     double unknown_score;
@@ -114,7 +114,7 @@ void unigram_tokenize(const struct token_model *model, const char *text, size_t 
 /* ---- Steps: normalizers (normalize.c) and pre-tokenizers (pre_tokenize.c) ---- */
 
 struct text_step {
-    /* Appends the result for one part, records a failure in `to`. `at_start`: see text_part. */
+    /* Appends the result for one part; records a failure in `to`. `at_start`: see text_part. */
     void (*run)(const struct text_step *step, const char *text, size_t size, bool at_start,
                 struct text_parts *to);
     bool (*matches)(uint32_t character); /* true for characters to drop or to split at */
@@ -137,8 +137,8 @@ struct step_list {
 typedef void step_fn(const struct text_step *step, const char *text, size_t size, bool at_start,
                      struct text_parts *to);
 
-/* A kind of step: its name in the file, its function, and its members. `read` may be NULL; it gets
- * the new step, and may add more steps. */
+/* A kind of step: its name in the file, its function, and its members. `read` may be NULL. It gets
+ * the new step, and may add further steps. */
 struct step_kind {
     const char *type;
     step_fn *run;
@@ -161,13 +161,13 @@ enum status steps_read(const struct cJSON *json, const char *what, const char *l
 void steps_done(struct step_list *list);
 /* Runs each step on each part that is text; swaps *parts and *spare. */
 void steps_run(const struct step_list *list, struct text_parts *parts, struct text_parts *spare);
-/* Adds what Immich calls canonicalize: no ASCII punctuation, lower case. */
+/* Adds Immich's "canonicalize": removes ASCII punctuation, makes lower case. */
 void normalizers_canonicalize(struct step_list *list);
 enum status normalizers_read(const struct cJSON *json, struct step_list *list,
                              struct error *err) MUST_USE;
 enum status pre_tokenizers_read(const struct cJSON *json, struct step_list *list,
                                 struct error *err) MUST_USE;
-/* Makes the step replace text by a table of sentencepiece, of which it copies `size` bytes. */
+/* Makes the step replace text by a table of sentencepiece; copies its `size` bytes. */
 enum status charsmap_set(struct text_step *step, const uint8_t *bytes, size_t size,
                          struct error *err) MUST_USE;
 /* Returns the replacement for the table's longest or shortest key at the start of a text, and the
@@ -183,8 +183,8 @@ struct added_token {
     char *content;
     int32_t id;
     bool is_single_word, strips_left, strips_right;
-    bool is_normalized; /* found in the normalised text, in its own normal form */
-    bool is_literal;    /* … unchanged */
+    bool is_normalized; /* searched in the normalised text, in its normal form */
+    bool is_literal;    /* … in its original form */
 };
 
 struct added_tokens {

@@ -27,7 +27,7 @@ struct tokenizer_facts {
     bool has_pad;                /* a file names a padding token */
     bool pads_left;
     size_t added_count;     /* special tokens added to each text ([CLS] and [SEP]: 2) */
-    size_t fixed_length;    /* length to which texts are padded; 0: the longest's */
+    size_t fixed_length;    /* length to which texts are padded; 0: to the longest */
     size_t length_multiple; /* … rounded up to a multiple of this; at least 1 */
     bool truncates;         /* tokenizer.json truncates long texts */
 };
@@ -35,8 +35,8 @@ struct tokenizer_facts {
 /* Reads the tokenizer in folders[0 … count), each file from the first folder that has it:
  * tokenizer.json, else vocab.json and merges.txt, else vocab.txt, else spiece.model,
  * tokenizer.model, sentencepiece.bpe.model or sentencepiece.model; with tokenizer_config.json,
- * special_tokens_map.json and config.json beside it. Links out of a folder and special files are
- * refused. STATUS_NOT_FOUND: no folder has a tokenizer. STATUS_MODEL: a file is damaged or
+ * special_tokens_map.json and config.json beside it. Refuses special files and links that leave a
+ * folder. STATUS_NOT_FOUND: no folder has a tokenizer. STATUS_MODEL: a file is damaged or
  * contradicts itself; STATUS_UNSUPPORTED names a part that lensd does not support; STATUS_IO,
  * STATUS_NO_MEMORY. Every error names the file. Free *ret with tokenizer_free(). */
 enum status tokenizer_open(const char *const folders[], size_t count, struct tokenizer **ret,
@@ -58,11 +58,11 @@ int64_t tokenizer_id(const struct tokenizer *tokenizer, const char *token);
 /* Options for encoding one text. Zeroed: follow the files, and refuse a text that is too long. */
 struct encode_options {
     size_t max_length; /* tokens, special ones included; 0: facts->max_length */
-    bool truncate;     /* truncate texts that are too long; facts->truncates does, too */
+    bool truncate;     /* truncate texts that are too long, as facts->truncates does */
     bool omit_special; /* add no special tokens */
 };
 
-/* Tokens of one text, without padding. */
+/* The tokens of one text, without padding. */
 struct token_list {
     int64_t *ids, *types; /* `count` each, types of 0 or 1; one malloc'ed block */
     size_t count;         /* with special tokens, after truncation, without padding */

@@ -20,7 +20,7 @@ struct trie {
 /* Adds `size` bytes with an id >= 0; replaces an older id. A zeroed trie is empty. Returns the new
  * number of nodes, or 0 if memory runs out or there would be more than 2^24. */
 size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id);
-void trie_done(struct trie *trie); /* zeroes are fine */
+void trie_done(struct trie *trie); /* a zeroed trie is fine */
 
 /* Returns the node after `byte`, 0 if there is none. A walk starts at the root, 0. */
 static inline uint32_t trie_step(const struct trie *trie, uint32_t node, char byte)
