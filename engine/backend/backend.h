@@ -2,8 +2,8 @@
  * device_list.c (engine/runtime) register backends.
  *
  * A backend object belongs to one session. compile() may be called for several graphs, one per
- * batch size. Their programs share one arena and the weights, which are packed once per constant.
- * So only one of them runs at a time. One thread at a time per backend object. */
+ * batch size. Their programs share one arena, so only one of them runs at a time. They also share
+ * the weights, which are packed once per constant. One thread at a time per backend object. */
 #pragma once
 
 #include "engine/backend/run.h"
@@ -32,8 +32,8 @@ struct backend_options {
      * of one program or of all. If it returns false, they return STATUS_CANCELLED. May be NULL. A
      * backend need not call it. */
     bool (*on_node)(void *context, size_t done, size_t count);
-    /* compile() calls it from time to time on its thread; so do runs on a device that computes in
-     * collect(). If it returns true, they return STATUS_CANCELLED. May be NULL. */
+    /* compile(), and runs on a device that computes in collect(), call it from time to time on
+     * their thread. If it returns true, they return STATUS_CANCELLED. May be NULL. */
     bool (*is_stopped)(void *context);
     void *context; /* for both callbacks */
 };
@@ -41,9 +41,9 @@ struct backend_options {
 /* The inputs of one run. */
 struct run_request {
     const void *const *inputs; /* host memory, one per graph input */
-    int rows, valid_rows;      /* images to compute, images in inputs; 0: whole batch */
+    int rows, valid_rows;      /* images to compute, and images in inputs; 0: whole batch */
     const uint8_t *are_pixels; /* as session_run.are_pixels */
-    const bool *wanted;        /* by graph output; NULL: all outputs */
+    const bool *wanted;        /* one per graph output; NULL: all outputs */
     int best;                  /* as session_want.best, for graph output `scores` */
     size_t scores;
 };
@@ -66,26 +66,26 @@ struct backend_ops {
      * thread. STATUS_NO_MEMORY. NULL: no preparation is needed. */
     enum status (*enter)(struct backend *backend, struct error *err);
 
-    /* Tells the optimizer which kernel runs a node, and with which abilities. */
+    /* Tells the optimizer which kernel runs a node, and which abilities it has. */
     kernel_claim_fn claim;
 
     /* True if kernels can multiply 8-bit integers with a float32 result (optimize_quantized()). */
     bool multiplies_to_float;
 
-    /* True if the backend runs dynamically quantized products as float products on rounded
+    /* True if the backend runs dynamically quantized products as float products of rounded
      * activations (optimize_dynamic()). Otherwise it gets the file's integer operators. */
     bool rounds_dynamically;
 
-    /* Compiles a graph whose shapes are all known. The graph must outlive the program, which may
-     * read its nodes and values in a run. Only the graph's constants may be dropped: the program
-     * holds references to those that it needs. Nothing may run before reserve(). */
+    /* Compiles a graph whose shapes are all known. The graph must outlive the program, because a
+     * run may read its nodes and values. Only the graph's constants may be dropped, because the
+     * program holds references to those that it needs. Nothing may run before reserve(). */
     enum status (*compile)(struct backend *backend, const struct graph *graph, struct program **ret,
                            struct error *err);
     void (*free_program)(struct program *program);
 
-    /* Allocates the arena for the largest program, and does the work that needs it: a GPU measures
-     * its kernels and records its runs here. A call after programs were freed may shrink the arena.
-     * STATUS_NO_MEMORY / STATUS_DEVICE_MEMORY name bytes and device. */
+    /* Allocates the arena for the largest program. A GPU then measures its kernels and records its
+     * runs. Another call may shrink the arena if programs were freed. STATUS_NO_MEMORY /
+     * STATUS_DEVICE_MEMORY name bytes and device. */
     enum status (*reserve)(struct backend *backend, struct error *err);
 
     /* Returns the arena's pages to the system; the next run allocates them again. NULL: the device
@@ -93,14 +93,14 @@ struct backend_ops {
     void (*release_pages)(struct backend *backend);
 
     /* Moves the activations of the backend's programs, except outputs, to `arena`, which must
-     * outlive the backend. Not during a run. Returns the number of bytes they need in it; 0 when
-     * out of memory, and then nothing changes. NULL: the device cannot share memory. */
+     * outlive the backend. Not during a run. Returns the number of bytes that they need there; 0
+     * when out of memory, and then nothing changes. NULL: the device cannot share memory. */
     size_t (*share_arena)(struct backend *backend, struct shared_arena *arena);
 
     /* submit() starts a run of a program. collect() waits for the oldest run and returns its
      * outputs, which are valid until the next collect(). At most `depth` runs are in flight. A
      * device that cannot run asynchronously has a depth of 1 and computes in collect(). The inputs
-     * must not change until then. If submit() fails, no run has started. */
+     * must not change until collect(). If submit() fails, no run has started. */
     int depth;
     bool takes_pixels;
     int best; /* the largest supported run_request.best; 0: none */
@@ -113,14 +113,14 @@ struct backend_ops {
     enum status (*host_alloc)(struct device_id device, size_t bytes, void **ret, struct error *err);
     void (*host_free)(void *data);
 
-    /* Bytes that can still be allocated on the device, apart from those this backend has. NULL or
-     * SIZE_MAX: unknown. */
+    /* Bytes that can still be allocated on the device; the bytes that this backend holds do not
+     * count. NULL or SIZE_MAX: unknown. */
     size_t (*available_bytes)(struct backend *backend);
     /* Bytes that reserve() has allocated; NULL: the largest activation_bytes(). */
     size_t (*reserved_bytes)(const struct backend *backend);
 
-    /* A node_runner's function (engine/op/interpret.h). Its context is a backend that has no other
-     * use. NULL: the backend has none. */
+    /* A node_runner's function (engine/op/interpret.h). Its context is a backend with no other use.
+     * NULL: there is none. */
     enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
                             struct error *err);
 
@@ -132,10 +132,10 @@ struct backend_ops {
                            struct session_step *ret, size_t max, size_t *ret_count,
                            struct error *err);
 
-    /* Average CPU time in milliseconds over the threads that run the calling thread's passes, so
-     * far. On an idle machine a pass increases it by the pass's duration, because waiting threads
-     * spin first. On a busy machine the increase is hardly larger. NULL: a pass takes no CPU
-     * time. */
+    /* CPU time in milliseconds so far, averaged over the threads that run the calling thread's
+     * passes. On an idle machine a pass increases it by the pass's duration, because waiting
+     * threads spin first. On a busy machine the increase is hardly larger. NULL: a pass takes no
+     * CPU time. */
     double (*cpu_ms)(const struct backend *backend);
 
     /* Milliseconds of `runs` consecutive passes without the copies before and after them. NULL:

@@ -4,7 +4,7 @@
 #include "engine/graph/graph.h"
 
 /* True if input 0 is an image that channels-last kernels can read: float32, or 16 bits wide after
- * the layout pass. Its shape is either ONNX's or already changed by that pass. */
+ * the layout pass. Its shape is ONNX's, or the one that the pass has set. */
 bool claim_reads_image(const struct node *node);
 
 /* Index of the residual, which product kernels may overwrite; -1 if there is none. */
@@ -14,11 +14,12 @@ int claim_residual(const struct node *node);
  * reads each element before it writes it may overwrite that input. */
 int claim_in_place(const struct node *node, size_t first, size_t second);
 
-/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C constant per column. */
+/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C has a constant per
+ * column. */
 bool claim_gemm_is_plain(const struct node *node);
 
 /* Row length of a Softmax or row normalization; 0 if the node does not work on whole trailing rows.
- * claim_is_row(): is `value` a float32 constant that fits such a row? */
+ * claim_is_row(): true if `value` is a float32 constant for such a row. */
 size_t claim_row_length(const struct node *node);
 bool claim_is_row(const struct node *node, const struct value *value);
 
@@ -34,10 +35,10 @@ struct scale_zero {
 bool is_8bit(enum dtype dtype);
 
 /* Reads operands `at` and `at + 1`: a scalar float32 constant, and a scalar zero point of `dtype`,
- * which is optional for uint8. Returns false if they are anything else. */
+ * which is optional for uint8. Returns false for other operands. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
 
-/* The parts of a Concat, QLinearConcat or Split, and those that a ScaleShift joins; NULL for an
- * output of Split that nobody reads. */
+/* The parts of a Concat, QLinearConcat or Split, and the inputs that a ScaleShift joins; NULL for
+ * an output of Split without readers. */
 const struct value *concat_part(const struct node *node, size_t p);
 size_t concat_part_count(const struct node *node);

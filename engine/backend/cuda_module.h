@@ -14,9 +14,9 @@ struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
-    /* Lists every GPU; a GPU that cannot be used has a reason. Returns their number, or 0 with a
-     * sentence in `reason` if CUDA itself cannot be used. Creates no context, which would use
-     * memory. */
+    /* Lists every GPU, with a reason if it cannot be used. Returns their number, or 0 with a
+     * sentence in `reason` if CUDA itself cannot be used. Creates no context, because that would
+     * use memory. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Creates a context on this GPU as a test. Returns false with a sentence on failure. */
     bool (*try_device)(int index, char *reason, size_t size);
@@ -25,7 +25,7 @@ struct cuda_module {
 #define CUDA_MODULE_FILE   "lensd_cuda.so"
 #define CUDA_MODULE_SYMBOL "lensd_cuda_module"
 
-/* Loads the module once per process and returns it. Returns NULL if there is none; *ret_reason then
- * has the reason (static text). Searches $LENSD_CUDA_MODULE, the program's folder, ../lib/lensd and
- * the build tree. Thread-safe. */
+/* Loads the module once per process and returns it, or NULL and the reason in *ret_reason (static
+ * text). Searches $LENSD_CUDA_MODULE, the program's folder, ../lib/lensd and the build tree.
+ * Thread-safe. */
 const struct cuda_module *cuda_module(const char **ret_reason);

@@ -1,5 +1,5 @@
 /* A backend is a table of kernels. compile() uses the first kernel that claims a node and creates a
- * step for it. The optimizer asks the first kernel that claims it. */
+ * step for it. The optimizer asks the first kernel that claims the node. */
 #pragma once
 
 #include "engine/backend/claims.h"

@@ -11,6 +11,6 @@ struct peak {
 };
 
 /* Runs independent multiply-adds in registers on `threads` threads (0: device_cpu_threads()) for
- * about 30 ms. Returns the best of many short intervals, because other programs may use the
+ * about 30 ms. Returns the best rate of many short intervals, because other programs may use the
  * machine. bf16 products have float32 sums, as in a session. Defined in engine/cpu/peak.c. */
 struct peak peak_measure(struct device_id device, enum precision precision, int threads);

@@ -6,13 +6,13 @@
 #include <stdint.h>
 
 /* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
- * (server/precision). The order is that of the option's values. */
+ * (server/precision). In the order of the option's values. */
 enum precision {
     PRECISION_FP32, /* a quantized file computes in float32 between its QuantizeLinear nodes */
-    PRECISION_TF32, /* GPUs only: float32, but operands of convolutions and matrix products are
+    PRECISION_TF32, /* GPUs only: float32, but with operands of convolutions and matrix products
                        rounded to a 10-bit fraction; sums are float32 */
     PRECISION_BF16,
-    PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; a trial detects that. */
+    PRECISION_FP16, /* GPUs only. Numbers above 65504 become infinite; trials detect this. */
     PRECISION_INT8, /* products of 8-bit integers, for quantized files (session_is_quantized()) */
     PRECISION_AUTO,
 };
@@ -23,7 +23,7 @@ enum precision {
  *
  *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
  *
- * This copies a quarter of the bytes. The result is bit-identical to floats from the table. */
+ * So a quarter of the bytes are copied. The result is bit-identical to floats from the table. */
 struct session_pixels {
     float table[3][256];
     int channels; /* C: 1 or 3 */
@@ -41,7 +41,7 @@ struct session_best {
     int64_t first_nonfinite; /* index of the first score that is NaN or infinite, or -1. If there is
                                 such a score, the other fields are undefined. */
     float greatest;          /* highest score of the row */
-    uint32_t count;          /* session_want.best, or the row's length if that is shorter */
+    uint32_t count;          /* session_want.best, or the row's length if it is shorter */
     struct session_score scores[];
 };
 

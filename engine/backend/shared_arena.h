@@ -1,6 +1,6 @@
-/* Memory for activations on a CPU that several sessions share. Sessions that run one at a time can
- * use one arena: the largest session decides its size, and all reuse the same pages. Outputs lie
- * elsewhere, so another session's run does not overwrite them. A new arena has 0 bytes.
+/* Memory on a CPU for activations of several sessions. Sessions that run one at a time can use one
+ * arena: the largest session decides its size, and all reuse the same pages. Outputs are elsewhere,
+ * so that another session's run does not overwrite them. A new arena has 0 bytes.
  *
  * Thread-safe. A run holds the lock from start to end, so sessions that share an arena run one
  * after another. */
@@ -13,7 +13,7 @@ struct backend;
 
 struct shared_arena {
     pthread_mutex_t lock;
-    unsigned char *base;   /* guarded by lock, as `users`; moves when it grows; NULL: empty */
+    unsigned char *base;   /* like `users` guarded by lock; moves when it grows; NULL: empty */
     struct backend *users; /* linked by next_user */
     _Atomic size_t bytes;  /* changes under the lock */
     size_t booked;         /* budget_book_arena()'s; guarded by the budget's lock */

@@ -2,19 +2,19 @@
  *
  * The process has one table. The table is saved in the --cache folder, in one file per CPU and
  * build of lensd, because builds have different kernels even if their version is the same. An entry
- * is a short text under a kind and a hash. The hash covers what the result depends on besides CPU
- * and build: the GPU if there is one, the layer or the model, and options.
+ * is a short text under a kind and a hash. The hash covers everything else that the result depends
+ * on: the GPU if there is one, the layer or the model, and options.
  *
  *     lensd tunings 1 5f0e7d1c9a3b24680f1e2d3c4b5a6978     format; hash of CPU and build
  *     kernel 0123456789abcdef0123456789abcdef 8 winograd   kind, hash, length of the text, text
  *     …
  *     end 8d3f6a5b1c2e40979a8b7c6d5e4f3021                 hash of all bytes before this line
  *
- * A file in any other form is ignored, and the next write replaces it. A write first reads what
- * other processes have added, then renames a new file over the old one, so that readers see a whole
- * file. A lock on the folder serialises writers.
+ * A file in any other form is ignored, and the next write replaces it. A write first reads the
+ * entries that other processes have added. Then it renames a new file over the old one, so that
+ * readers see a whole file. A lock on the folder serialises writers.
  *
- * Readers check each text. Someone who can write to the folder can only change which of several
+ * Readers check each text. A user who can write to the folder can only change which of several
  * correct kernels or precisions is used.
  *
  * All functions are thread-safe. */
@@ -35,8 +35,8 @@ enum tuning_kind {
 /* Copies the text. Returns false if there is no entry. */
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT]);
 
-/* Stores a copy of a text that was measured in this process; it replaces an earlier entry. A text
- * that is too long, or for which there is no memory, is not stored and will be measured again. The
+/* Stores a copy of a result that was measured in this process; it replaces an earlier entry. If the
+ * text is too long or memory is short, it is not stored, and the result will be measured again. The
  * table has 8192 entries. When it is full, a new entry replaces the oldest one, and entries from
  * files are not added. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
@@ -52,12 +52,12 @@ void tuning_forget(void);
 /* ---- the file ---- */
 
 /* Returns the folder for `option` (--cache), malloc'ed. NULL means $XDG_CACHE_HOME/lensd or
- * ~/.cache/lensd. Returns NULL for "none", or if there is no home folder: then nothing is saved. */
+ * ~/.cache/lensd. Returns NULL, and nothing is saved, for "none" or without a home folder. */
 char *tuning_folder(const char *option);
 
-/* Adds the entries of the folder's file, but keeps entries that this process measured since its
- * last write. A missing file is not an error. STATUS_IO: it is damaged or unreadable; nothing is
- * added. */
+/* Adds the entries of the folder's file, but does not replace those that this process measured
+ * since its last write. A missing file is not an error. STATUS_IO: it is damaged or unreadable;
+ * nothing is added. */
 enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 
 /* Writes entries that were measured since the last write, if any, and creates the folder if needed.
@@ -65,7 +65,7 @@ enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
 /* Writes to the folder that tuning_read() read last, if any. Loads call this between trials, so
- * that a killed load keeps its results. Failures are not reported; tuning_write() reports them. */
+ * that results survive a killed load. Failures are not reported; tuning_write() reports them. */
 void tuning_save(void);
 
 /* Creates the folder and missing parent folders. Returns false with errno set on failure. */

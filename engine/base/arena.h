@@ -15,5 +15,5 @@ void arena_free(struct arena *arena); /* NULL is fine */
  * limit is exceeded, or memory runs out. */
 void *arena_alloc(struct arena *arena, size_t count, size_t size);
 
-/* A terminated copy of `size` bytes; NULL as above. */
+/* Returns a terminated copy of `size` bytes; NULL as above. */
 char *arena_copy_text(struct arena *arena, const char *text, size_t size);

@@ -5,12 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of cores this process may use: the affinity mask, limited by the cgroup v1 / v2 CPU quota
- * rounded down, at least 1. Read once, at the first call. Thread-safe. */
+/* Number of cores this process may use: those of the affinity mask, at most the cgroup v1 / v2 CPU
+ * quota rounded down, at least 1. Read once, at the first call. Thread-safe. */
 int cpu_available_cores(void);
 
 /* The cgroup CPU quota in cores, such as 1.5; 0 without a quota. `root` is /sys/fs/cgroup and
- * `proc_cgroup` the text of /proc/self/cgroup; tests pass other ones. */
+ * `proc_cgroup` the text of /proc/self/cgroup; tests pass others. */
 double cpu_cgroup_quota(const char *root, const char *proc_cgroup);
 
 struct cpu_features {
@@ -35,12 +35,12 @@ const struct cpu_features *cpu_features(void);
 void cpu_read_features(struct cpu_features *ret);
 
 /* Makes this thread's arithmetic treat subnormal float32 numbers (below 1.2e-38) as 0. On Intel
- * each of them costs as much as about a hundred multiplications. Returns the thread's previous mode
- * for cpu_set_float_mode(). Threads that it creates inherit the mode. */
+ * each such number costs as much as about a hundred multiplications. Returns the thread's previous
+ * mode for cpu_set_float_mode(). Threads that this thread creates inherit the mode. */
 uint64_t cpu_flush_subnormals(void);
 void cpu_set_float_mode(uint64_t mode);
 
-/* Writes a text such as "avx512 vnni" or "neon dot" of at most `size` bytes with the terminator. */
+/* Writes a text such as "avx512 vnni" or "neon dot", at most `size` bytes with the terminator. */
 void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size);
 
 extern const char cpu_architecture[]; /* "x86-64" */

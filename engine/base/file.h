@@ -16,17 +16,17 @@ bool path_is_folder(const char *path);
 bool folder_has_file(const char *folder, const char *name);
 
 /* Reads the file at `path` into memory that the caller frees. It adds a 0 byte that *ret_size does
- * not count. Errors: STATUS_NOT_FOUND; STATUS_IO when the file cannot be opened or read (errno has
- * the reason, 0 if the file became shorter); STATUS_INVALID when it is not a regular file;
+ * not count. Errors: STATUS_NOT_FOUND; STATUS_IO: the file cannot be opened or read (errno has the
+ * reason, or is 0 if the file became shorter); STATUS_INVALID: it is not a regular file;
  * STATUS_TOO_LARGE above `limit` bytes (*ret_size is then the file's size); STATUS_NO_MEMORY. The
  * error text has only the cause; the caller adds the file's name. Any thread. */
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* Opens the file for reading instead. *ret_size is its current size. The caller closes *ret_fd. */
+/* Like file_read(), but only opens it. *ret_size is its current size. The caller closes *ret_fd. */
 enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct error *err) MUST_USE;
 
-/* Calls file_read() for the file `name` in a folder. Returns STATUS_INVALID also if a link leads
+/* Calls file_read() for the file `name` in a folder. Also returns STATUS_INVALID if a link leads
  * out of the folder; see file_open_beneath(). */
 enum status file_read_beneath(const char *folder, const char *name, size_t limit, uint8_t **ret,
                               size_t *ret_size, struct error *err) MUST_USE;

@@ -1,28 +1,29 @@
 /* Fork and join: the team of threads that runs a forward pass.
  *
- * A team belongs to the thread that forks. Its members start at the first parallel region, sleep
- * between passes, and end with that thread. Member 0 is the thread itself. Within a pass, regions
+ * A team belongs to the thread that forks; this thread is member 0. The other members start at the
+ * first parallel region, sleep between passes, and end with the thread. Within a pass, regions
  * follow each other every few microseconds, and waking a thread takes as long as a small layer.
  * Therefore waiting threads spin before they sleep. On a core that other threads use, a spin can
- * delay the thread it waits for, so a thread whose recent spins were wasted sleeps at once
- * (forkjoin.c). Measurements: docs/measurements/threads.md.
+ * delay the awaited thread. So a thread whose recent spins were wasted sleeps at once (forkjoin.c).
+ * Measurements: docs/measurements/threads.md.
  *
- * oneDNN's loops use the same team: it is built for GNU OpenMP, and engine/cpu/openmp.c defines the
- * functions it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share nothing. */
+ * oneDNN's loops use the same team: oneDNN is built for GNU OpenMP, and engine/cpu/openmp.c defines
+ * the functions it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share
+ * nothing. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Calls body(context) in `threads` members at once, the caller among them, and returns when all
- * calls have returned. Inside a region, or with threads < 2, only the caller runs it, as member 0
+/* Calls body(context) in `threads` members in parallel, the caller among them, and returns when all
+ * calls have returned. Inside a region, or with threads < 2, only the caller calls it, as member 0
  * of 1. If the system has too little memory or too few threads, the team is smaller: see
  * forkjoin_members(). */
 void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
 /* Like forkjoin_run(), for a body that takes work from a shared list until the list is empty. When
- * the caller's own call returns, members that have not started never start, so a busy core delays
- * nobody. `body` must not call forkjoin_barrier(). */
+ * the caller's own call returns, members that have not started are skipped, so that a busy core
+ * delays nothing. `body` must not call forkjoin_barrier(). */
 void forkjoin_share(int threads, void (*body)(void *context), void *context);
 
 /* Creates the calling thread's team of `threads` members now. Returns the number of members, the
@@ -38,7 +39,7 @@ int forkjoin_cpu_times(int64_t *times, int most);
 int forkjoin_member(void);
 int forkjoin_members(void);
 
-/* Whether this thread is inside a region of several members. */
+/* True if this thread is inside a region of several members. */
 bool forkjoin_is_inside(void);
 
 /* Waits until every member of the region has called it. Does nothing outside of regions. */

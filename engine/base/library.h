@@ -1,5 +1,5 @@
-/* Shared libraries that are loaded at run time. lensd starts without them, and building it does not
- * need their headers. Users of a library declare its prototypes. */
+/* Shared libraries that are loaded at run time. lensd starts without them, and its build does not
+ * need their headers. Code that uses a library declares its prototypes. */
 #pragma once
 
 #include <stdbool.h>

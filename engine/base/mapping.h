@@ -1,7 +1,7 @@
 /* Files mapped for reading, safe against files that shrink or change.
  *
- * Reading a page that the file no longer has raises SIGBUS. The handler here maps a page of zeros
- * instead and marks the mapping as torn, as systemd's journal reader does. Callers check
+ * Reading a page that the file no longer has raises SIGBUS. Like systemd's journal reader, the
+ * handler here maps a page of zeros instead and marks the mapping as torn. Callers check
  * mapping_torn() before they use the data. The handler is installed with the first mapping and
  * passes other faults on to the previous handler. A descriptor of each mapped file stays open, so
  * that mapping_is_whole() also detects a file that was overwritten in place.
@@ -21,7 +21,7 @@
 struct mapping;
 
 /* Maps `bytes` (> 0) bytes of the file from `offset` on, read-only. The caller has just checked
- * that the file is long enough, and may close the descriptor afterwards. STATUS_IO or
+ * that the file is long enough, and may close the descriptor afterwards. STATUS_IO;
  * STATUS_NO_MEMORY, also when 4096 mappings exist. */
 enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping **ret,
                            struct error *err) MUST_USE;
@@ -31,7 +31,7 @@ void mapping_free(struct mapping *mapping);
 /* The address stays the same until mapping_free(). */
 void *mapping_data(const struct mapping *mapping);
 
-/* True once a read has hit a page that the file no longer has. */
+/* True after a read of a page that the file no longer has. */
 bool mapping_torn(const struct mapping *mapping);
 
 /* True if the file has not changed since it was mapped: no page is torn, and size, modification
@@ -39,8 +39,8 @@ bool mapping_torn(const struct mapping *mapping);
  * raises no signal. Always true for a settled mapping. */
 bool mapping_is_whole(const struct mapping *mapping);
 
-/* Copies the bytes into process memory at the same address, so that the file may change from now
- * on. No other thread may read them meanwhile. STATUS_IO if the file has changed, or
+/* Copies the bytes into process memory at the same address. Afterwards the file may change. No
+ * other thread may read the bytes meanwhile. STATUS_IO if the file has changed, or
  * STATUS_NO_MEMORY; the mapping can then only be freed. A second call does nothing. */
 enum status mapping_settle(struct mapping *mapping, struct error *err) MUST_USE;
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Sets *ret to a * b. Returns false and leaves *ret alone on overflow. */
+/* Sets *ret to a * b. Returns false on overflow, without changing *ret. */
 static inline bool size_mul(size_t a, size_t b, size_t *ret)
 {
     size_t product;
@@ -16,7 +16,7 @@ static inline bool size_mul(size_t a, size_t b, size_t *ret)
     return true;
 }
 
-/* Sets *ret to a + b. Returns false and leaves *ret alone on overflow. */
+/* Sets *ret to a + b. Returns false on overflow, without changing *ret. */
 static inline bool size_add(size_t a, size_t b, size_t *ret)
 {
     size_t sum;

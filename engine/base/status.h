@@ -1,8 +1,8 @@
 /* Statuses and errors: how functions of lensd report failure.
  *
  * A function that can fail for more than one cause returns `enum status` (STATUS_OK is 0). Its last
- * parameter is a caller-owned `struct error *`, which it fills only on failure; NULL means that the
- * text is not wanted. The text is a sentence for a person: it names the thing, the expected and the
+ * parameter is a caller-owned `struct error *`, which it fills only on failure; NULL if the caller
+ * wants no text. The text is a sentence for a person. It names the thing, the expected and the
  * actual value, and what to do. It never ends in a newline.
  *
  * Bad input, a bad model, a lost device and a failed allocation are statuses; assert() is for
@@ -61,12 +61,12 @@ int status_http(enum status status);
 
 /* Formats the sentence into *err (unless it is NULL) and returns `status`, for `return
  * error_set(err, STATUS_INVALID, "…", …);`. Control bytes in names from files become '?'. A text
- * that is too long is cut. Thread-safe. */
+ * that is too long is truncated. Thread-safe. */
 enum status error_set(struct error *err, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #ifdef __clang_analyzer__
-/* The analyzer does not look into other files: this tells it that error_set() returns a failure. */
+/* Tells the analyzer, which sees no other file, that error_set() returns a failure. */
 #define error_set(err, status, ...) ((void)(error_set)((err), (status), __VA_ARGS__), (status))
 #endif
 
@@ -77,8 +77,8 @@ static inline enum status error_no_memory(struct error *err, const char *what)
     return STATUS_NO_MEMORY;
 }
 
-/* Both return STATUS_NO_MEMORY when `memory` is NULL, for TRY. allocated() expects that the
- * allocating function has set the error; check_memory() sets it with error_no_memory(). */
+/* For TRY: both return STATUS_NO_MEMORY when `memory` is NULL. For allocated() the function that
+ * allocates must have set the error; check_memory() sets it with error_no_memory(). */
 static inline enum status allocated(const void *memory)
 {
     return memory ? STATUS_OK : STATUS_NO_MEMORY;
@@ -89,12 +89,13 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
     return is_allocated ? STATUS_OK : error_no_memory(err, what);
 }
 
-/* Appends "; advice" to the message in *err, unless it already has advice: code nearer to the fault
- * knows better. If space is short the message is cut, not the advice. Returns err's status. */
+/* Appends "; advice" to the message in *err, unless it already has advice, as code nearer to the
+ * fault knows better. If space is short the message is cut, not the advice. Returns err's
+ * status. */
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " before the message in *err, cuts its end if space is short. Returns err's
+/* Puts "prefix: " before the message in *err; truncates it if space is short. Returns err's
  * status. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -28,8 +28,8 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
     return at;
 }
 
-/* Closes a stream that open_memstream(text, …) has opened (NULL: it could not). Returns *text, or
- * NULL with *text freed if not all of it was written. */
+/* Closes a stream from open_memstream(text, …) (NULL: it failed). Returns *text, or if a write
+ * failed frees *text and returns NULL. */
 char *text_close(FILE *out, char **text);
 
 /* Returns the most similar of `count` names, or NULL if none is similar to `word`. */

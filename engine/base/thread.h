@@ -6,17 +6,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Advice for the error when the system starts no more threads. */
+/* Advice for errors when the system refuses further threads. */
 #define THREAD_LIMIT_HINT                                                                          \
     "raise the limit of threads (ulimit -u, a container's pids limit) or of memory (ulimit -v)"
 
-/* Starts a thread that calls run(argument). `name` is cut to 15 bytes. Returns false when the
+/* Starts a thread that calls run(argument). `name` is truncated to 15 bytes. Returns false when the
  * system refuses another thread. */
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument);
 
 void condition_init(pthread_cond_t *condition);
 /* Waits like pthread_cond_wait(), at most until clock_now() reaches `until` (INT64_MAX: forever).
- * It may wake up without reason: check the state again. */
+ * It may wake up spuriously: check the state again. */
 void condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until);
 
 static inline pthread_mutex_t *lock_begin(pthread_mutex_t *mutex)
@@ -31,6 +31,6 @@ static inline void lock_end(pthread_mutex_t **mutex)
 }
 
 /* LOCK(&queue->lock); holds the lock until the enclosing block ends. A return statement computes
- * its value before it unlocks. One per block. */
+ * its value before the unlock. One LOCK per block. */
 #define LOCK(mutex)                                                                                \
     pthread_mutex_t *lock_held_ __attribute__((cleanup(lock_end), unused)) = lock_begin(mutex)

@@ -28,6 +28,6 @@ bool utf8_valid(const char *text, size_t size);
 /* Replaces malformed bytes with '?', in place. `text` is terminated. */
 void utf8_repair(char *text);
 
-/* Copies `text` to `buffer` for display in a terminal, cut to its size. Bytes of control characters
- * (utf8_is_control) and bytes that are not valid UTF-8 become \xNN. Returns `buffer`. */
+/* Copies `text` to `buffer` for display in a terminal, truncated to its size. Bytes of control
+ * characters (utf8_is_control) and bytes that are not valid UTF-8 become \xNN. Returns `buffer`. */
 const char *utf8_shown(const char *text, char *buffer, size_t size);

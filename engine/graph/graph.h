@@ -23,11 +23,11 @@ struct value {
     enum dtype dtype;      /* DTYPE_NONE: not inferred yet */
     struct shape shape;    /* SHAPE_NONE: not inferred yet, or depends on data */
     struct tensor *known;  /* contents that are known before the run: an initialiser or a folded
-                              constant (holds one reference). While the interpreter runs, the
-                              contents of this run. Otherwise NULL. */
+                              constant (holds one reference). While the interpreter runs: this run's
+                              contents. Otherwise NULL. */
     struct node *producer; /* NULL for graph inputs, constants, captures */
-    struct value *outer;   /* in the body of If / Loop / Scan: the value of the enclosing graph that
-                              this value refers to; NULL otherwise */
+    struct value *outer;   /* in the body of If / Loop / Scan: the enclosing graph's value that this
+                              one stands for; else NULL */
     const char *dim_names[TENSOR_MAX_RANK]; /* graph inputs / outputs: symbolic names, or NULL */
     uint32_t index;                         /* position in graph->values */
     const char *packed; /* a constant's type in the file, "int4" …, if `known` has a wider type */
@@ -81,11 +81,11 @@ struct node {
     size_t output_count;
     const struct attr *attrs;
     size_t attr_count;
-    struct value **captures; /* values of this graph that the bodies in attrs read */
+    struct value **captures; /* values of this graph that bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* of a Conv: its image is first multiplied by this value, [N, 1 …, C]; also
-                           inputs[3]; NULL if there is none. Made by pass_gates(). */
+    struct value *gate; /* of a Conv, by pass_gates(): multiplies the image first by this value, [N,
+                           1 …, C]; also inputs[3]; NULL if there is none. */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 
@@ -112,7 +112,7 @@ struct graph {
 struct graph *graph_create(struct memory_budget *budget);
 void graph_free(struct graph *graph);
 
-/* All three return NULL when out of memory. Names are copied into the arena. */
+/* The graph_add functions return NULL when out of memory. Names are copied into the arena. */
 struct value *graph_add_value(struct graph *graph, const char *name, enum dtype dtype,
                               const struct shape *shape);
 struct value *graph_add_constant(struct graph *graph, const char *name, struct tensor *tensor);
@@ -123,7 +123,7 @@ struct node *graph_add_node(struct graph *graph, enum op op, const char *name, s
 /* Sets node->outputs[i] and the value's producer. */
 void node_set_output(struct node *node, size_t i, struct value *value);
 
-/* A deep copy, bodies included; constants are shared by reference. */
+/* Makes a deep copy with bodies; constants are shared by reference. */
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
 /* Sorts nodes topologically, without recursion. The sort is stable: it keeps the file's order where
@@ -131,7 +131,7 @@ enum status graph_clone(const struct graph *graph, struct graph **ret, struct er
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
 /* Returns an attribute by name, or the default if the node does not have it. The importer has
- * checked attribute kinds against the operator's table, so a wrong kind reads as absent. */
+ * checked attribute kinds against the operator's table; a wrong kind counts as absent. */
 const struct attr *node_attr(const struct node *node, const char *name);
 int64_t node_int(const struct node *node, const char *name, int64_t otherwise);
 float node_float(const struct node *node, const char *name, float otherwise);
@@ -156,7 +156,7 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name,
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant. is_f32_vector(): of shape [count]. */
+/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): with shape [count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
@@ -169,13 +169,12 @@ struct value *node_output(const struct node *node, size_t i);
 /* The bias of a product: its input 2, or NULL if that input is absent or is the residual. */
 struct value *node_bias(const struct node *node);
 
-/* Infers dtype and shape of the node's outputs through the operator's tableand checks operand
- * counts. Outputs stay unknown when an input's shape is unknown. Errors name node, operator and
- * opset. */
+/* Infers dtype and shape of the node's outputs by the operator's table, and checks operand counts.
+ * Outputs stay unknown when an input's shape is unknown. Errors name node, operator and opset. */
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
 /* A running hash (initially zero) of a graph's computation: operators, attributes, edges and
- * contents of constants, but no names. Equal graphs have equal hashes in every process. An attacker
+ * contents of constants, but no names. Equal graphs have equal hashes in every process. Attackers
  * can construct collisions. */
 struct graph_hash {
     uint64_t words[2];
@@ -184,8 +183,8 @@ void graph_hash(struct graph_hash *hash, const struct graph *graph);
 /* Adds other data to the hash. */
 void graph_hash_bytes(struct graph_hash *hash, const void *data, size_t size);
 
-/* True if the activation is a clamp to [*ret_low, *ret_high]. Without activation the range is
- * [-inf, inf]. */
+/* True if the activation is a clamp to [*ret_low, *ret_high], or absent: then the range is [-inf,
+ * inf]. */
 bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_high);
 
 /* Writes text such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns `text`. */

@@ -2,7 +2,7 @@
 #pragma once
 
 /* Every operator that lensd supports, in any order. X(ID, "Name", "domain"). The importer rewrites
- * other spellings of them (models/onnx/onnx_forms.h). Only passes make operators of the `lensd`
+ * their other spellings (models/onnx/onnx_forms.h). Only passes make operators of the `lensd`
  * domain; files cannot contain them. */
 /* clang-format off */
 #define OP_LIST(X)                                                                                 \
@@ -96,7 +96,7 @@
 
 /* OP_SCALE_SHIFT: y = x * inputs[1] + inputs[2] per channel, the last dimension. x is inputs[0] or,
  * after pass_joins(), the concatenation of inputs[0], inputs[3], inputs[4] … along the channels.
- * Operands and result may be quantized to 8 bits (pass_stored_scales()): x and y are then the
+ * Operands and result may be quantized to 8 bits (pass_stored_scales()): then x and y are the
  * stored numbers, and y is rounded half to even. OP_ATTENTION: softmax(scale * q k^T + biases) v on
  * operands read through access maps (engine/op/attention.h). OP_STRIDED_COPY: the elements of input
  * 0 in the order of the attribute "map" (one group, engine/op/access_map.h), as a tensor of the
@@ -108,11 +108,11 @@
  * X is already multiplied by W (engine/op/recurrent.h). */
 
 /* Passes may omit the result's scale and zero point of OP_QLINEAR_CONV, OP_QLINEAR_MATMUL and
- * OP_QGEMM. The result is then float32 and can have an epilogue (struct epilogue).
+ * OP_QGEMM. Then the result is float32 and can have an epilogue (struct epilogue).
  *
  * Operands that passes append, in order of use: the product is quantized with its own scale, added
- * to the residual as QLinearAdd does, and mapped through the table. A product with a float32 result
- * has the epilogue's residual at QUANTIZED_RESIDUAL. NULL: the operand is omitted. */
+ * to the residual like a QLinearAdd, and mapped through the table. If the result is float32,
+ * QUANTIZED_RESIDUAL is the epilogue's residual. NULL: the operand is omitted. */
 enum quantized_operand {
     QUANTIZED_BIAS = 8,       /* int32, for OP_QLINEAR_CONV and OP_QLINEAR_MATMUL */
     QUANTIZED_RESIDUAL = 9,   /* shaped like the result; its scale and zero point follow */
@@ -121,7 +121,7 @@ enum quantized_operand {
     QUANTIZED_OPERANDS
 };
 
-/* The order has no meaning. */
+/* Their order has no meaning. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,
@@ -130,8 +130,8 @@ enum op {
         OP_COUNT
 };
 
-/* Finds an operator by name and domain ("ai.onnx" is ""). Returns OP_NONE for an unknown one and
- * never an operator of the lensd domain. */
+/* Finds an operator by name and domain ("ai.onnx" is ""). Returns OP_NONE for an unknown operator,
+ * and never an operator of the lensd domain. */
 enum op op_by_name(const char *domain, const char *name);
 
 const char *op_name(enum op op);   /* "Conv" */

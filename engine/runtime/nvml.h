@@ -1,6 +1,6 @@
 /* GPU readings from NVIDIA's management library (NVML): load, memory, power. The library comes with
  * the driver and is loaded at run time (libnvidia-ml.so.1). This is part of the program, not of the
- * CUDA module. A reading neither creates a CUDA context nor wakes a GPU up. */
+ * CUDA module. A reading neither creates a CUDA context nor wakes up a GPU. */
 #pragma once
 
 #include <stdbool.h>

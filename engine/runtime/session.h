@@ -1,9 +1,9 @@
 /* A session: one model on one device, compiled for a set of batch sizes and warmed up for each.
  *
  * session_create() does everything that can be slow or fail: optimise, plan, pack weights, compile,
- * measure. session_submit() and session_collect(), or session_run() for both, only run. They do not
- * allocate on the CPU device, and keep nothing for a backward pass. One thread at a time (the lane)
- * uses a session. */
+ * measure. session_submit() and session_collect(), or session_run() for both, only run. On a CPU
+ * they do not allocate. They keep nothing for a backward pass. One thread at a time (the lane) uses
+ * a session. */
 #pragma once
 
 #include "engine/backend/run.h"
@@ -16,7 +16,7 @@ const char *precision_name(enum precision precision); /* "fp32", "auto" … */
  * compute in integers at any precision. */
 bool session_is_quantized(const struct graph *graph);
 
-/* The caller's layout of the image input session_options.image_input. */
+/* The caller's layout of the image input (session_options.image_input). */
 enum image_layout {
     IMAGE_AS_DECLARED, /* as the file declares it, for raw tensors */
     IMAGE_NHWC_F32,    /* [N, H, W, C] float32, as decoders write it, whatever the file declares */
@@ -35,11 +35,11 @@ struct session_options {
     struct device_id device;
     enum precision precision;
     int threads;   /* CPU: threads of the forward pass; 0 = device_cpu_threads(), or 1 for a model
-                      that is too small to gain from more */
+                      too small for more */
     int max_batch; /* largest batch; sizes 1, 2, 4 … max_batch are compiled */
     int batches[SESSION_MAX_BATCHES]; /* compile these sizes instead, ascending; 0 ends them */
     bool trial; /* compile only 1 and max_batch, without checks and measurements: for a session that
-                   is compared with another and discarded */
+                   is only compared with another */
     bool no_kernel_tuning; /* CPU: choose kernels by tuning store and rule. A GPU still measures */
     /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
      * value, a CPU does not measure. */
@@ -50,21 +50,21 @@ struct session_options {
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
     int image_height, image_width;       /* values for symbolic H and W; 0 = the file's own */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
-    size_t batch_memory; /* the same limit for all sizes but the smallest, unless max_batch is
-                            pinned; leaves memory for other models; 0 = memory_limit */
-    size_t batch_activations; /* limit for activations of all sizes but the smallest; 0: none */
+    size_t batch_memory; /* as memory_limit, but for all sizes except the smallest, unless max_batch
+                            is pinned; leaves memory for other models; 0 = memory_limit */
+    size_t batch_activations; /* limit for activations of all sizes except the smallest; 0: none */
     struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
-                                         outlive them; may be NULL */
-    bool poison;              /* for tests: a device with own memory fills outputs with NaN first */
+                                         outlive the sessions; may be NULL */
+    bool poison;              /* for tests: devices with own memory first fill outputs with NaN */
     bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
                                  compile only the batches that fit, and say so in the note */
-    size_t input_batches, input_images; /* input memory of the caller: batches, images */
-    /* session_create() calls it on its thread with the finished share, 0 … 1, and the current phase
-     * ("compiling"). May be NULL. */
+    size_t input_batches, input_images; /* the caller's memory for inputs: batches, images */
+    /* session_create() calls it on its thread with the current phase ("compiling") and the finished
+     * share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
     void *progress_context;
-    const _Atomic int *cancel; /* when it becomes 1, session_create() returns STATUS_CANCELLED, and
-                                  so do runs before session_set_stop(); may be NULL */
+    const _Atomic int *cancel; /* if it becomes 1, session_create(), and runs before
+                                  session_set_stop(), return STATUS_CANCELLED; may be NULL */
 };
 
 /* Allocates memory for inputs of sessions on `device`: zeroed, aligned to at least 64 bytes, for a
@@ -101,9 +101,9 @@ struct session_info {
 
 struct session;
 
-/* Only reads the graph, which may be freed afterwards. Errors: STATUS_UNSUPPORTED / STATUS_SHAPE /
- * STATUS_MODEL (the model), STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_CANCELLED. On success the
- * caller owns *ret (session_free(), NULL is fine). */
+/* Only reads the graph. The caller may free it afterwards. Errors: STATUS_UNSUPPORTED /
+ * STATUS_SHAPE / STATUS_MODEL (the model), STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_CANCELLED. On
+ * success the caller owns *ret (session_free(), NULL is fine). */
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
@@ -118,9 +118,9 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
  */
 void session_release_pages(struct session *session);
 
-/* Makes the session compute in `arena`, which must outlive it and which other sessions may share if
- * they never run at the same time. Outputs stay the session's own. Returns how many of
- * info.activation_bytes lie in the arena; 0 on a GPU or when out of memory. Not during a run. */
+/* Makes the session compute in `arena`, which must outlive it. Other sessions may share it if they
+ * never run at the same time. Outputs stay in the session's memory. Returns how many of
+ * info.activation_bytes are in the arena; 0 on a GPU or when out of memory. Not during a run. */
 size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
 /* A thread that did not create the session calls this before its first run. It starts the worker
@@ -145,8 +145,8 @@ int session_batch_for(const struct session *session, int n);
 /* Selects the outputs of a run; zeroed: all outputs. */
 struct session_want {
     const bool *outputs; /* by output: if false, it is not copied from the device; NULL: all */
-    int best; /* 1 … info.best: return no outputs, only this number of best scores per row of output
-                 `scores`; 0: return outputs */
+    int best; /* 1 … info.best: return only this number of best scores per row of output `scores`;
+                 0: return outputs */
     size_t scores;
 };
 
@@ -157,37 +157,37 @@ struct session_request {
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
     const uint8_t *are_pixels; /* by image: 1: bytes (needs info.takes_pixels); NULL: none */
-    int valid_rows; /* images in the inputs, at least `batch`, at most session_batch_for(batch):
-                       images after `batch` are read as padding */
+    int valid_rows; /* images in the inputs, `batch` … session_batch_for(batch): those after `batch`
+                       are padding */
     struct session_want want;
 };
 
-/* Starts a run; at most info.depth are in flight. Inputs and are_pixels must not change until it is
- * collected; `run` itself and want.outputs may be freed. A CPU computes in session_collect(). On
- * failure no run was started, and other runs continue. Errors: STATUS_DEVICE, STATUS_NO_MEMORY,
- * STATUS_DEVICE_MEMORY. */
+/* Starts a run; at most info.depth are in flight. Inputs and are_pixels must not change until the
+ * run is collected; `run` itself and want.outputs may be freed. A CPU computes in
+ * session_collect(). On failure no run was started, and other runs continue. Errors: STATUS_DEVICE,
+ * STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY. */
 enum status session_submit(struct session *session, const struct session_request *run,
                            struct error *err) MUST_USE;
 
 /* Waits for the oldest run in flight. On success outputs[i] are host tensors that the session owns,
  * valid until the next session_collect() or session_drop_outputs(). Their first dimension is
  * `batch` if the output has a batch dimension. Outputs that were not wanted are undefined; with
- * want.best all are, and session_best_of() has the result. Errors: those of session_submit(),
- * STATUS_CANCELLED, and for data-dependent parts STATUS_SHAPE, STATUS_MODEL, STATUS_INVALID
- * (contents that an operator does not accept, or tensors beyond a run's memory limit),
- * STATUS_SHORT_OF_MEMORY (options.run_memory). NaN and Inf in outputs are not errors. */
+ * want.best all are undefined, and session_best_of() has the result. Errors: those of
+ * session_submit(), STATUS_CANCELLED, and for data-dependent parts STATUS_SHAPE, STATUS_MODEL,
+ * STATUS_INVALID (contents that an operator does not accept, or tensors beyond a run's memory
+ * limit), STATUS_SHORT_OF_MEMORY (options.run_memory). NaN and Inf in outputs are not errors. */
 enum status session_collect(struct session *session, const struct tensor **outputs,
                             struct error *err) MUST_USE;
 
 /* Frees the results of the last run's data-dependent part. Outputs that tensor_keep() has kept for
- * options.run_memory live on until their references are dropped. */
+ * options.run_memory live until their references are dropped. */
 void session_drop_outputs(struct session *session);
 
 /* Submits and collects; no other run may be in flight. */
 enum status session_run(struct session *session, int batch, const void *const *inputs,
                         const struct tensor **outputs, struct error *err) MUST_USE;
 
-/* The best scores of row `row` of the run collected last, with want.best. */
+/* The best scores of row `row` of the run collected last, which had want.best. */
 const struct session_best *session_best_of(const struct session *session, int row);
 
 /* Runs the size for `batch` images `runs` times and times each step; *ret is malloc'ed. */
@@ -198,9 +198,9 @@ enum status session_profile(struct session *session, int batch, int runs, struct
  * duration on an idle machine. Call it on the thread that runs the session. 0: unknown. */
 double session_cpu_ms(const struct session *session);
 
-/* For measurements: milliseconds of `runs` consecutive passes of batch size `batch`, after as many
+/* For measurements: milliseconds of `runs` consecutive passes of batch size `batch`, after `runs`
  * passes of warm-up. Synthetic inputs are already on the device, and outputs stay there.
- * STATUS_UNSUPPORTED for graphs with a data-dependent part, and on a device that computes in host
- * memory: measure session_run() there. */
+ * STATUS_UNSUPPORTED: the graph has a data-dependent part, or the device computes in host memory
+ * (measure session_run() instead). */
 enum status session_time(struct session *session, int batch, int runs, double *ret_ms,
                          struct error *err) MUST_USE;

@@ -5,8 +5,8 @@
  *     session_state ◀ session_image, session_memory, session_weights ◀ session_compile
  *       ◀ session_run ◀ session_measure ◀ session_create
  *
- * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c feeds it
- * numbers to time, check and profile it, and session_create.c does all of that for a new
+ * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c times, checks
+ * and profiles it with synthetic numbers, and session_create.c does all of this for a new
  * session. */
 #pragma once
 
@@ -35,15 +35,15 @@ struct submitted_run {
     int batch;
 };
 
-/* Progress of session_create() after each phase. The first size takes longest: it packs the weights
- * and measures kernels, which the others reuse. */
+/* Progress of session_create() after each phase. The first size takes longest, because it packs the
+ * weights and measures kernels; the others reuse both. */
 #define PHASE_OPTIMISE   "optimising"
 #define PHASE_COMPILE    "compiling"
 #define PHASE_MEASURE    "measuring"
 #define PROGRESS_WEIGHTS 0.05 /* folded and checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */
-#define PROGRESS_ROWS    0.65 /* memory is reserved; measuring sizes is left */
+#define PROGRESS_ROWS    0.65 /* memory is reserved; only measuring sizes is left */
 
 struct session {
     const struct backend_ops *ops;
@@ -65,7 +65,7 @@ struct session {
     struct memory_budget memory; /* on a CPU: for folded constants, packed weights and trials */
     struct memory_budget tail_budget; /* for the data-dependent parts of one run */
     struct backend *tail_backend;     /* runs products of data-dependent parts, if any */
-    struct compiled_size *last;       /* its tail outputs are still allocated */
+    struct compiled_size *last;       /* the size whose tail outputs are still allocated */
     struct session_options options;
     bool (*stop)(void *context); /* session_set_stop */
     void *stop_context;
@@ -77,7 +77,7 @@ struct session {
     bool *wanted; /* by output of the static part, for the run being submitted */
     const unsigned char *best;
     size_t best_step;
-    uint8_t *all_pixels; /* ones, for the largest batch; NULL: takes no pixels */
+    uint8_t *all_pixels; /* ones, for the largest batch; NULL: it takes no pixels */
 };
 
 /* ---- session_state.c ---- */
@@ -118,9 +118,9 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
 
 /* ---- session_weights.c ---- */
 
-/* Call once everything is compiled. Copies constants of the caller's `graph` that lie in mapped
- * files and that programs read in place to process memory. Releases the pages of other constants.
- * STATUS_IO if a file has shrunk since it was mapped. */
+/* Call once everything is compiled. Copies to process memory the constants of the caller's `graph`
+ * that programs read in place in mapped files. Releases the pages of other constants. STATUS_IO if
+ * a file has shrunk since it was mapped. */
 enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
@@ -153,6 +153,6 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 /* ---- session_measure.c ---- */
 
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
- * lowest CPU time of a pass, times the ratio of wall-clock time to CPU time in the least disturbed
- * run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
+ * lowest CPU time of a pass, multiplied by the ratio of wall-clock to CPU time in the least
+ * disturbed run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;

@@ -45,14 +45,14 @@ struct device_info {
 
 /* Lists the devices of the machine. The CPU comes first and is always usable. A GPU that cannot be
  * used has usable = false and the reason. Without any GPU there is one entry cuda:0 with present =
- * false, which says why CUDA is not available. Returns the number of entries, at most `max`.
+ * false and the reason why CUDA is not available. Returns the number of entries, at most `max`.
  * Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 
 /* Parses the user's text: auto | cpu | cuda | cuda:N | mps | a comma list | all. "auto" takes the
- * first usable GPU, else the CPU. In the second case *ret_fallback is a sentence with the reason;
- * otherwise it is empty. STATUS_DEVICE for a named device that is absent, or for `mps`; the error
- * lists this machine's devices. ret has room for DEVICE_MAX. */
+ * first usable GPU, else the CPU; *ret_fallback is then a sentence with the reason, otherwise
+ * empty. STATUS_DEVICE: a named device is absent, or is `mps`; the error lists this machine's
+ * devices. ret has room for DEVICE_MAX. */
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 

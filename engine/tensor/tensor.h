@@ -1,7 +1,7 @@
 /* Tensors: dtype, shape, device, data.
  *
  * A tensor is a reference-counted object. Its bytes are contiguous, row-major and little-endian.
- * They are 64-byte aligned if lensd allocated them, otherwise aligned to the element size. The
+ * They are 64-byte aligned if lensd allocated them, otherwise aligned to the element's size. The
  * creator fills a tensor; once shared it is immutable. Reference counts are atomic; otherwise one
  * thread at a time may use a tensor. */
 #pragma once
@@ -53,9 +53,9 @@ const char *dtype_oip_name(enum dtype dtype);
 /* True for float32, float16, bfloat16 and float64. */
 bool dtype_is_float(enum dtype dtype);
 
-/* Extents, outermost first. With rank SHAPE_UNKNOWN nothing is known. Only declared shapes of graph
- * inputs and outputs can contain DIM_UNKNOWN (symbolic dimensions); any other shape is either fully
- * known or fully unknown. */
+/* Extents, outermost first. With rank SHAPE_UNKNOWN nothing else is known. Only declared shapes of
+ * graph inputs and outputs can contain DIM_UNKNOWN (symbolic dimensions); any other shape is either
+ * fully known or fully unknown. */
 #define SHAPE_UNKNOWN (-1)
 #define DIM_UNKNOWN   ((int64_t)-1)
 
@@ -79,7 +79,7 @@ bool shape_equal(const struct shape *a, const struct shape *b);
 size_t shape_count(const struct shape *shape);
 
 /* The one place where a shape from outside becomes sizes. Checks that rank and dimensions are in
- * range and that element count and byte size fit, even if a dimension is 0. STATUS_SHAPE otherwise.
+ * range and that element count and byte size fit, even if a dimension is 0; otherwise STATUS_SHAPE.
  * ret_count and ret_bytes may be NULL. */
 enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret_count,
                         size_t *ret_bytes, struct error *err) MUST_USE;
@@ -89,18 +89,19 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
-/* A memory limit in bytes that the tensors of one load, or of the runs of a session, share. A limit
- * of 0 means none. Thread-safe. */
+/* A memory limit in bytes for the tensors of one load, or of a session's runs, together. A limit of
+ * 0 means none. Thread-safe. */
 struct memory_budget {
     _Atomic size_t limit, used;
-    struct memory_budget *whole; /* all runs' budget, which is also charged; NULL: not for a run */
+    struct memory_budget *whole; /* all runs' budget, charged too; NULL: not for a run */
     bool is_tight;               /* prefer alternatives that need less memory */
     bool is_temporary; /* large blocks are mapped, so that freeing returns them to the system */
 };
 
 /* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
  * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
- * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold it. */
+ * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold
+ * them. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 
@@ -134,8 +135,8 @@ struct tensor {
 enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const struct shape *shape,
                           struct tensor **ret, struct error *err) MUST_USE;
 
-/* Creates a tensor with the same bytes and dtype but another shape with as many elements. It holds
- * a reference to `base`. */
+/* Creates a tensor with the bytes and dtype of `base` but another shape of equally many elements.
+ * It holds a reference to `base`. */
 enum status tensor_view(struct tensor *base, const struct shape *shape, struct tensor **ret,
                         struct error *err) MUST_USE;
 
@@ -144,9 +145,9 @@ enum status tensor_view(struct tensor *base, const struct shape *shape, struct t
 enum status tensor_part(struct tensor *base, int part, int parts, struct tensor **ret,
                         struct error *err) MUST_USE;
 
-/* Lets a tensor that a run has made outlive the run: from now on only `whole` is charged. Returns
- * false if the tensor was never charged to `whole`, such as a constant or wrapped memory; copy it
- * then. Call this before other threads have the tensor. */
+/* Lets a run's tensor outlive the run: from now on only `whole` is charged. Returns false if the
+ * tensor was never charged to `whole`, as for a constant or wrapped memory; then copy it. Call this
+ * before other threads have the tensor. */
 bool tensor_keep(struct tensor *tensor, struct memory_budget *whole);
 
 /* Wraps the caller's memory in a tensor. release(context, data) is called when the last reference
