@@ -7,8 +7,8 @@
 
 /* ---- compile.c ---- */
 
-/* As in backend_ops. compile() assigns memory to values (plan_create()). Then the first lowering
- * that can creates each node's step. */
+/* As in backend_ops. compile() assigns memory to values (plan_create()). Then the first able
+ * lowering creates each node's step. */
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;
@@ -17,12 +17,12 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
 
 struct node_call;
 
-/* The run_node of the CPU backend; context is the backend. */
+/* The CPU backend's backend_ops.run_node; `context` is the backend. */
 enum status cpu_run_node(void *context, const struct node_call *call, bool *ret_taken,
                          struct error *err) MUST_USE;
 void node_programs_free(struct backend *backend);
 
 /* ---- backend.c ---- */
 
-/* For tests: backends opened from now on use lensd's own kernels wherever they fit. */
+/* For tests: backends opened from now on use lensd's own kernels wherever possible. */
 void cpu_prefer_own_kernels(bool prefer);

@@ -3,7 +3,7 @@
 
 #include "engine/backend/peak.h"
 
-/* Runs `count` rounds. Returns a value that needs the sums, so that compilers keep them. */
+/* Runs `count` rounds. Returns a value that depends on the sums, so that compilers keep them. */
 typedef float (*probe_fn)(long count);
 
 struct peak_probe {
@@ -12,5 +12,5 @@ struct peak_probe {
     const char *instructions;
 };
 
-/* The fastest on this CPU. */
+/* Returns the fastest loop on this CPU. */
 struct peak_probe peak_probe_pick(enum precision precision);

@@ -1,11 +1,11 @@
 /* Private to engine/quantize: decides which activations of a graph are stored in 8 bits, and which
  * nodes read the stored numbers.
  *
- * The rules match those for products on integers (engine/passes/quantize.c, ONNX Runtime,
- * OpenVINO). A layer reads a stored activation, and a Conv stores its result, after its Relu or
- * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
- * float32 tensor lies between them. Values after the last layer or pool stay float32, because
- * answers are compared with thresholds. */
+ * The rules match those for products of integers (engine/passes/quantize.c, ONNX Runtime,
+ * OpenVINO). A layer reads a stored activation, and a Conv stores its result after its Relu or
+ * Clip. Sums, gates, Concat, pools and copies between such tensors are stored as well, so that no
+ * float32 tensor is between them. Values after the last layer or pool stay float32, because answers
+ * are compared with thresholds. */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
@@ -21,7 +21,7 @@ enum quantize_kind {
     QUANTIZE_POOL, /* means over the positions of an image */
 };
 
-/* Arrays are indexed by value->index of the graph, except kinds: by position of the node. */
+/* Arrays are indexed by value->index of the graph, but `kinds` by the node's position. */
 struct quantize_plan {
     const struct graph *graph;
     enum quantize_kind *kinds;
@@ -29,7 +29,8 @@ struct quantize_plan {
     bool *is_answer;  /* on the way to an output */
     bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
-    bool *is_integer; /* its producer runs on integers, so all readers read the quantized tensor */
+    bool *is_integer; /* its producer computes on integers, so all readers read the quantized
+                         tensor */
     uint32_t *readers;
     const struct node **reader; /* one of the readers */
 };
@@ -38,15 +39,15 @@ struct quantize_plan {
  * a plan, a layer that stays in float32 has the kind QUANTIZE_OTHER. */
 enum quantize_kind quantize_kind_of(const struct node *node);
 
-/* `is_kept` is indexed by position of the node. `is_float`, by value->index, says whether the value
- * is a float32 tensor with a known range. Free the plan with quantize_plan_done(), also after a
- * failure. STATUS_NO_MEMORY. */
+/* `is_kept` is indexed by the node's position. `is_float`, indexed by value->index, says whether
+ * the value is a float32 tensor with a known range. Free the plan with quantize_plan_done(), also
+ * after a failure. STATUS_NO_MEMORY. */
 enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
                                struct quantize_plan *ret, struct error *err) MUST_USE;
 void quantize_plan_done(struct quantize_plan *plan);
 
-/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input,
- * whose producer then stores `value`. Otherwise returns `value`. */
+/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input;
+ * its producer then stores `value`. Otherwise returns `value`. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 

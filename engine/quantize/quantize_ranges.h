@@ -1,5 +1,5 @@
-/* Private to engine/quantize: statistics of an activation's values, and the range to store them in.
- * Pure functions. */
+/* Private to engine/quantize: statistics of an activation's values, and the range in which they are
+ * stored. Pure functions. */
 #pragma once
 
 #include "engine/quantize/quantizer.h"
@@ -25,7 +25,8 @@ void range_extend(struct number_range *range, const float *values, size_t count)
 /* Second pass: the same with range->bins allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
-/* *low <= *high limit the numbers. Returns false if there are none, or some are not finite. */
+/* Sets *low <= *high, the limits of the numbers. False without numbers, or if some are not
+ * finite. */
 bool range_limits(const struct number_range *range, float *low, float *high);
 
 /* Scale and zero point of uint8 numbers; real = (stored - zero) * scale. */

@@ -6,12 +6,12 @@
 
 /* How weights are rounded. */
 struct quantize_weights {
-    const struct number_range *ranges; /* by value index: observed; their sums give means */
+    const struct number_range *ranges; /* by value index: observed ranges; their sums give means */
     int most;                          /* largest absolute weight */
     bool corrects_biases;              /* subtract the mean error from rounding */
 };
 
-/* The number of channels of a layer's weights; each makes one channel of the output. */
+/* The number of channels of a layer's weights; each makes a channel of the output. */
 int64_t quantize_layer_channels(const struct node *layer);
 
 /* Changes `graph`, a clone of plan->graph. Inserts QuantizeLinear and DequantizeLinear after each

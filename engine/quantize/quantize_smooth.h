@@ -1,7 +1,7 @@
 /* Private to engine/quantize: smoothing (SmoothQuant, Xiao et al. 2022). Transformers have a few
- * channels that are far larger than the others, so that one scale for the whole tensor is too
- * coarse. Smoothing divides gain and bias of a LayerNorm by a factor per channel, and multiplies
- * the weights' rows of the products that read it by the same factor. */
+ * channels that are far larger than the others, so one scale for the whole tensor is too coarse.
+ * Smoothing divides a LayerNorm's gain and bias by a factor per channel. It multiplies the weights'
+ * rows of the products that read the LayerNorm by the same factor. */
 #pragma once
 
 #include "engine/quantize/quantize_ranges.h"

@@ -6,8 +6,8 @@
  * - quantizer_make: int8 weights per channel, uint8 activations in the range with the least square
  *   error; once per choice of layers
  *
- * An activation is stored in 8 bits if the products that make and read it can then run on integers
- * (quantize_plan.h). Numbers that go directly to an output stay float32. */
+ * An activation is stored in 8 bits if the products that make and read it can then compute with
+ * integers (quantize_plan.h). Numbers that go directly to an output stay float32. */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -35,11 +35,11 @@ struct quantizer;
 /* True if the graph is already quantized, statically or dynamically. */
 bool quantizer_is_quantized(const struct graph *graph);
 
-/* The largest 8-bit weight. AVX2 adds pairs of products in 16 bits (vpmaddubsw), which saturate for
- * larger weights than 64. VNNI and arm64's dot product add in 32 bits. */
+/* The largest 8-bit weight. AVX2 adds pairs of products in 16 bits (vpmaddubsw), and these saturate
+ * for weights above 64. VNNI and arm64's dot product add in 32 bits. */
 enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 
-/* Returns the one for this machine's CPU. */
+/* Returns the one of them for this machine's CPU. */
 int quantizer_weight_max(void);
 
 /* Reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:
@@ -50,7 +50,7 @@ enum status quantizer_create(const struct graph *graph, int weight_max, struct q
                              struct error *err) MUST_USE;
 void quantizer_free(struct quantizer *quantizer);
 
-/* Number of layers; they are in the order in which they run. */
+/* Number of layers. The layers are in the order in which they run. */
 size_t quantizer_layer_count(const struct quantizer *quantizer);
 struct quantizer_layer *quantizer_layer(struct quantizer *quantizer, size_t i);
 

@@ -14,7 +14,7 @@ struct amx_config {
 };
 
 /* Asks Linux to let this process use tile registers (Documentation/arch/x86/xstate.rst). Returns
- * false if it must not use them. Thread-safe. */
+ * false if Linux refuses. Thread-safe. */
 bool amx_allowed(void);
 
 struct tile;

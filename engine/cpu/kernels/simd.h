@@ -1,8 +1,8 @@
 /* The CPU's kernels, compiled once per instruction set and picked at run time.
  *
- * Everything here works on contiguous rows; the steps that call it split work over threads and know
- * about shapes. Results of the variants agree to the last few bits only (fused multiply-add).
- * Sources of the approximations stand in vec_math.h; errors are tested against libm. */
+ * Kernels work on contiguous rows; the steps that call them know shapes and divide the work among
+ * threads. Results of the variants differ in the last few bits (fused multiply-add). vec_math.h has
+ * the sources of the approximations; tests compare them with libm. */
 #pragma once
 
 #include <stddef.h>
@@ -20,7 +20,7 @@ enum binary_kind {
     BINARY_PRELU, /* a if a >= 0, else a * b */
 };
 
-/* c = activation(clamp(a * b + bias [+ c])), a with a row step, b as gemm_pack left it. */
+/* c = activation(clamp(a * b + bias [+ c])), a with a row step, b packed by gemm_pack(). */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;
@@ -33,8 +33,8 @@ struct gemm {
     struct epilogue row; /* the activation; its residual is ignored */
 };
 
-/* A tile of an image: steps in elements from pixel to pixel, and which rows [top, bottom) and
- * columns [left, right) exist. A source tile has 6 x 6 pixels, a result tile the first of 4 x 4. */
+/* A tile of an image: steps in elements from pixel to pixel, and the rows [top, bottom) and columns
+ * [left, right) that exist. A source tile has 6 x 6 pixels, a result tile 4 x 4. */
 struct winograd_tile {
     ptrdiff_t row_step, column_step;
     int top, bottom, left, right;
@@ -42,9 +42,9 @@ struct winograd_tile {
 
 #define WINOGRAD_POINTS 36
 
-/* A depthwise convolution. Steps between pixels are `channels` on both sides. A block is
+/* A depthwise convolution. Steps between pixels are `channels` on both sides. A block has
  * depthwise_channels channels. The last block overlaps the one before if `channels` is not a
- * multiple of that. */
+ * multiple of depthwise_channels. */
 struct depthwise {
     size_t channels, height, width, out_width; /* channels >= depthwise_channels */
     size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
@@ -54,7 +54,7 @@ struct depthwise {
     const float *bias;        /* `channels` numbers, or NULL */
     float low, high;          /* limits of the result; NaN stays NaN */
     struct epilogue row;      /* an activation instead of the limits; its residual is ignored */
-    bool bf16, narrow_result; /* the image is bfloat16; so is the result, with narrow_result */
+    bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
 /* n scales and shifts for rows `step` elements apart; results are clamped to [low, high]. */
@@ -70,7 +70,7 @@ struct lookup_rows {
     size_t x_step, y_step;
 };
 
-/* First channel of a block of a depthwise convolution. The last block is complete, too, and may
+/* First channel of a block of a depthwise convolution. The last block is also complete, and may
  * overlap the one before. channels >= lanes. */
 static inline size_t depthwise_first_channel(size_t channels, size_t block, size_t lanes)
 {
@@ -87,8 +87,8 @@ struct depthwise_8bit {
     bool dot;               /* use the dot product instructions; requires simd_has_dot() */
     const int8_t *weights;  /* made by depthwise_8bit_pack() */
     const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
-                               Source numbers are first XORed with `flip`, which makes them unsigned,
-                               or signed if both `dot` and dot_is_signed */
+                               XORing source numbers with `flip` first makes them unsigned, or
+                               signed if both `dot` and dot_is_signed are set */
     const float *scales;    /* [block][channel] */
     uint8_t src_zero, flip; /* the zero point as stored; flip: 0x80 or 0 */
     int dst_zero;
@@ -110,16 +110,16 @@ struct tile {
     size_t ldc; /* elements between the starts of rows */
     size_t n;
     bool adds;      /* c += a * b; not with tile_rows_are_even */
-    bool is_signed; /* the bytes of a are signed; only used with dot_takes_both */
-    /* With tile_rows_are_even, run t of the first `group` rows starts at rows[2 * t], that of the
-     * others (at most as many) at rows[2 * t + 1], `apart` bytes from row to row, offset 0. */
+    bool is_signed; /* the bytes of a are signed; used only with dot_takes_both */
+    /* With tile_rows_are_even, run t starts at rows[2 * t] for the first `group` rows, at rows[2 *
+     * t + 1] for the others (at most as many), `apart` bytes from row to row, offset 0. */
     size_t group, apart; /* group <= 16 */
-    size_t chunk;        /* bytes that are multiplied at a time: divides run, tile_chunk() */
+    size_t chunk;        /* bytes that are multiplied at a time; divides `run`: tile_chunk() */
 };
 
 /* Converts sums to results. x = (sum + bias) * scale, or sum + bias without `scales`. With
- * `residual`, y is added. x is then clamped or activated. Finally y = x; for 8 bits y = x / step,
- * rounded half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the
+ * `residual`, y is added. Then x is clamped or activated. Finally y = x, or for 8 bits y = x /
+ * step, rounded half to even, plus zero, saturated (NaN: the lowest). Sums of integers wrap, as the
  * operators require. */
 struct tile_finish {
     const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
@@ -137,8 +137,8 @@ struct tile_finish {
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
-    /* The product for m rows. Columns are processed in panels of gemm_columns. For columns from
-     * `first` on, the start of a panel, pass b + k * first. */
+    /* The product for m rows. Columns are processed in panels of gemm_columns. To compute columns
+     * from `first` on, which must start a panel, pass b + k * first. */
     void (*gemm)(const struct gemm *g, size_t m);
     /* Element (p, j) of k x n weights: w[p * k_step + j * n_step]; gemm_packed(k, n) floats. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
@@ -147,9 +147,9 @@ struct simd_kernels {
     size_t gemm_rows, gemm_columns; /* of the block that is kept in registers */
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
-     * instruction; call tile_dot only if simd_has_dot(). Bytes of a are signed according to
-     * dot_is_signed, or with dot_takes_both according to the tile. A thread calls tile_end (may be
-     * NULL) after some tiles. */
+     * instruction; call tile_dot only if simd_has_dot(). dot_is_signed, or with dot_takes_both the
+     * tile, says whether bytes of a are signed. A thread calls tile_end (may be NULL) after some
+     * tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -164,22 +164,22 @@ struct simd_kernels {
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
     /* Packs all panels of a k x n matrix with its rows at rows[]. */
     void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
-    /* One row of attention scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), where *max is
-     * first raised to the highest score. Returns the sum. If all scores are -inf, the row and the
-     * sum are 0; a NaN makes the sum NaN. */
+    /* One row of attention scores: s[i] becomes exp(s[i] + biases[0][i] … - *max), after *max is
+     * raised to the highest score. Returns the sum. If all scores are -inf, the row and the sum are
+     * 0; a NaN makes the sum NaN. */
     float (*score_row)(float *s, size_t n, const float *const *biases, size_t bias_count,
                        float *max);
 
-    /* Transforms 3x3 filters, of which each tap has n numbers (a multiple of gemm_columns): number
-     * c of tap t is taps[t * n + c]. Writes to[i * step + c] for the points of rows `first` … first
-     * + rows - 1, of 6 points each. */
+    /* Transforms 3x3 filters. Each tap has n numbers (a multiple of gemm_columns): number c of tap
+     * t is taps[t * n + c]. Writes to[i * step + c] for the points i of rows `first` … first + rows
+     * - 1; a row has 6 points. */
     void (*winograd_filters)(const float *taps, size_t n, size_t first, size_t rows, float *to,
                              size_t step);
     /* Transforms a source tile of float32 or bfloat16: writes v[i * v_step + c] for the 36 points
-     * i. x points to the tile's first pixel, which need not exist. */
+     * i. x points to the tile's first pixel, even if this does not exist. */
     void (*winograd_source)(const struct winograd_tile *tile, const void *x, bool bf16,
                             size_t channels, float *v, size_t v_step);
-    /* Computes the result tile from the 36 products m[i * m_step + c]. Of g it uses bias, n,
+    /* Computes the result tile from the 36 products m[i * m_step + c]. Uses only g's bias, n,
      * accumulate and clamp. */
     void (*winograd_sink)(const struct winograd_tile *tile, const struct gemm *g, const float *m,
                           size_t m_step, void *y, bool bf16);
@@ -195,7 +195,7 @@ struct simd_kernels {
     /* Result rows first … first + rows - 1; first is a multiple of d->rows. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
-    /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns their bytes. */
+    /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns their size in bytes. */
     size_t (*depthwise_8bit_pack)(const struct depthwise_8bit *d, const int8_t *weights,
                                   void *packed);
 
@@ -229,7 +229,8 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* y[c] = x[c] * scale[c] + shift[c] for rows, clamped; NaN stays. y may be x if steps agree. */
+    /* For rows: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps
+     * agree. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
@@ -265,8 +266,8 @@ struct simd_kernels {
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
-    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the same without the
-     * square: the error of the rounded mean. */
+    /* sum[c] = sum over rows of (x[r * n + c] - mean[c])^2. difference[c] is the sum without the
+     * squares: the error of the rounded mean. */
     void (*square_rows)(const float *x, const float *mean, size_t rows, float *sum,
                         float *difference, size_t n);
 
@@ -282,8 +283,8 @@ struct simd_kernels {
                      bool is_rms, float *y, size_t n);
 
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
-    /* Rounds to nearest even; NaN stays NaN. Wherever the avx512_bf16 variant writes bfloat16,
-     * numbers below the smallest normal one (1.2e-38) become 0. */
+    /* Rounds to nearest even; NaN stays NaN. Where the avx512_bf16 variant writes bfloat16, numbers
+     * below the smallest normal one (1.2e-38) become 0. */
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
     /* float16: rounds to nearest even; numbers beyond its range become infinite; NaN stays NaN */
     void (*widen_f16)(const uint16_t *x, float *y, size_t n);
@@ -293,11 +294,11 @@ struct simd_kernels {
 /* The largest tile_rows and tile_columns of all variants. */
 enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 
-/* Of x86-64, and (base, too) of arm64: NEON, its dot product, that of matrices and bfloat16. */
+/* Those of x86-64, and (also base) of arm64: NEON, dot product, matrix products and bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
-enum { SIMD_VARIANTS = 5 }; /* at most; the widest is avx512_bf16 with AMX tiles */
+enum { SIMD_VARIANTS = 5 }; /* the most; the widest is avx512_bf16 with AMX tiles */
 
 /* The variants this CPU supports, the simplest first; NULL after the last. Thread-safe. */
 const struct simd_kernels *simd_at(size_t i);
@@ -308,5 +309,5 @@ const struct simd_kernels *simd(void);
 /* True if tile_dot can be called on this CPU. */
 bool simd_has_dot(const struct simd_kernels *kernels);
 
-/* For tests: what simd() answers; NULL: the widest. Not while another thread uses a session. */
+/* For tests: sets simd()'s result; NULL: the widest. Not while another thread uses a session. */
 void simd_use(const struct simd_kernels *kernels);

@@ -8,7 +8,7 @@
  *     TILE_ADD                                    adds products of a factor and weights to sums
  *
  * Each sum is a variable, and each number of rows has its own function: gcc 12 would keep an array
- * of sums in memory, which takes up to three times as long. */
+ * of sums in memory, and take up to three times as long. */
 
 #define TILE_FUNCTION_(name, count, each) name##_##count##_##each
 #define TILE_FUNCTION(name, count, each)  TILE_FUNCTION_(name, count, each)

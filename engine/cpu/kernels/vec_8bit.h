@@ -1,6 +1,6 @@
 /* Private to engine/cpu/kernels/: SIMD wrappers for products of 8-bit integers with 32-bit sums.
- * Numbers are either multiplied in pairs, widened to 16 bits, which is exact on every CPU, or in
- * fours if the CPU has a dot product. DOT is then the attribute of functions that use it. */
+ * Numbers are multiplied either in pairs, widened to 16 bits (exact on every CPU), or in fours if
+ * the CPU has a dot product. DOT is the attribute of functions that use the dot product. */
 #pragma once
 
 #include "engine/cpu/kernels/vec.h"

@@ -4,8 +4,8 @@
 
 #include "engine/cpu/kernels/vec.h"
 
-/* 2^t for t in [-126, 128]: the integer part becomes the exponent. A Taylor polynomial gives the
- * fraction in [-1/2, 1/2]; its error is 1e-7 at the ends. */
+/* 2^t for t in [-126, 128]: the integer part becomes the exponent. A Taylor polynomial computes 2^r
+ * for the rest r in [-1/2, 1/2]; its error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp2_fraction(vec r)
 {
     vec p = vec_set(1.54035304e-4f);
@@ -22,7 +22,7 @@ ALWAYS_INLINE vec vec_exp2_fraction(vec r)
 
 #define vec_scale2(p, n) _mm512_scalef_ps(p, n)
 
-/* An estimate of 14 bits and one step of Newton's. */
+/* An estimate of 14 bits and one Newton step. */
 ALWAYS_INLINE vec vec_inverse(vec x)
 {
     const vec y = _mm512_rcp14_ps(x);
@@ -62,9 +62,9 @@ ALWAYS_INLINE vec vec_exp(vec x)
 }
 
 /* 2^t for t in [-126, 126], relative error 2e-7; NaN for NaN. Adding 3 * 2^22 rounds to a whole
- * number and leaves it in the low bits, of which vec_scale_by() makes the exponent's; the
- * polynomial is the one of its degree with the smallest greatest error. What can run beside the
- * multiplications (additions, shifts) does. */
+ * number and leaves it in the low bits; vec_scale_by() moves these to the exponent. The polynomial
+ * is the minimax polynomial of its degree. Additions and shifts run in parallel with the
+ * multiplications where possible. */
 ALWAYS_INLINE vec vec_exp2_quick(vec t)
 {
     const vec magic = vec_set(12582912.0f);
@@ -79,8 +79,8 @@ ALWAYS_INLINE vec vec_exp2_quick(vec t)
     return vec_scale_by(p, shifted);
 }
 
-/* 1 + 2^t, 1 + 2^126 at its most: 1 / (1 + e^-x) is the logistic function. Dividing by it is as
- * quick as an estimate with Newton's step. */
+/* 1 + 2^t, at most 1 + 2^126: the divisor of the logistic function, 1 / (1 + e^-x). Dividing is as
+ * quick as an estimate with a Newton step. */
 ALWAYS_INLINE vec vec_gate_divisor(vec t)
 {
     const vec c = vec_min(vec_set(126), vec_max(vec_set(-126), t));
@@ -115,7 +115,7 @@ ALWAYS_INLINE vec vec_hard_swish(vec x)
     return vec_mul(x, vec_clamp(gate, vec_zero(), vec_set(1)));
 }
 
-/* tanh: an odd polynomial near 0 (Cephes' tanhf), 1 - 2 / (e^2x + 1) beyond. */
+/* tanh: an odd polynomial near 0 (Cephes' tanhf), otherwise 1 - 2 / (e^2x + 1). */
 ALWAYS_INLINE vec vec_tanh(vec x)
 {
     const vec z = vec_mul(x, x);
@@ -131,8 +131,8 @@ ALWAYS_INLINE vec vec_tanh(vec x)
     return vec_select_less(magnitude, vec_set(0.625f), near, far);
 }
 
-/* erf on [-4, 4] as a rational function (coefficients as in Eigen's generic_fast_erf_float),
- * greatest error a few ulp; beyond 4 it is ±1 in float32. */
+/* erf on [-4, 4] as a rational function (coefficients as in Eigen's generic_fast_erf_float), the
+ * largest error is a few ulp; beyond 4 it is ±1 in float32. */
 ALWAYS_INLINE vec vec_erf(vec x)
 {
     const vec c = vec_min(vec_set(4), vec_max(vec_set(-4), x)), z = vec_mul(c, c);
@@ -174,7 +174,7 @@ ALWAYS_INLINE vec vec_elu(vec v, vec alpha)
 }
 
 /* slope: alpha * MINUS_LOG2E. Callers pass a constant `activation`. NaN stays NaN: minimum and
- * maximum return their second operand when one is NaN. */
+ * maximum return their second operand if one operand is NaN. */
 ALWAYS_INLINE vec vec_activate(vec v, const enum activation activation, vec alpha, vec beta,
                                vec slope)
 {

@@ -9,7 +9,7 @@
 struct window;
 
 /* A row of the backend's table. create() builds a step for lowering->node, which the kernel has
- * claimed. If it cannot, *ret stays NULL and another kernel may try; an error ends the
+ * claimed. If that is impossible, *ret stays NULL and another kernel may try; an error ends the
  * compilation. */
 struct cpu_kernel {
     struct kernel kernel;
@@ -37,13 +37,13 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cas
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* Sets *ret to a convolution's float32 weights [M, C, taps…] packed as (taps, C) x M by
- * gemm_pack(), and *ret_bytes to their size. `layout` is the caller's own: two kernels that are
- * tried for one layer must not share a weight, because that of the slower one is freed. Equal bytes
- * exist once. */
+ * gemm_pack(), and *ret_bytes to their size. `layout` must be the caller's own, because two kernels
+ * that are tried for one layer must not share a weight: the slower kernel's weight is freed. Equal
+ * bytes exist once. */
 enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const char *layout,
                               const float **ret, size_t *ret_bytes, struct error *err);
 
-/* The taps of a pool's result pixel (oy, ox) that lie inside the channels-last image. *ret_counted
- * is the number of the window's positions inside the image and its padding. */
+/* Finds the taps of a pool's result pixel (oy, ox) that are inside the channels-last image.
+ * *ret_counted is the number of the window's positions inside the image and its padding. */
 size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,
                  int64_t oy, int64_t ox, const void **taps, int64_t *ret_counted);

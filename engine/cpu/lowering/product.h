@@ -17,6 +17,6 @@ enum status qmatmul_describe(const struct node *node, struct product_desc *ret, 
                              struct error *err) MUST_USE;
 
 /* For a Conv or QLinearConv on channels-last operands: completes *desc and calls product_create().
- * The caller has set the constants, weights_input, and 8-bit scales and zero points. */
+ * The caller has set the constants, weights_input, and the scales and zero points of 8 bits. */
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

@@ -17,10 +17,10 @@ struct strided_layout {
 struct onednn; /* oneDNN on the CPU; belongs to one backend */
 
 enum status onednn_open(struct onednn **ret, struct error *err) MUST_USE;
-void onednn_close(struct onednn *onednn); /* NULL is fine; after all objects made with it */
+void onednn_close(struct onednn *onednn); /* NULL is fine; first free all objects made with it */
 
-/* Empties oneDNN's cache of primitives that are no longer in use: 10 MB of rejected candidates
- * after loading a ResNet-50. Any thread. */
+/* Empties oneDNN's cache of unused primitives: 10 MB of rejected candidates after loading a
+ * ResNet-50. Any thread. */
 void onednn_drop_unused(void);
 
 /* True if oneDNN adds unsigned x signed 8-bit products in pairs that saturate at 16 bits. */
@@ -50,8 +50,8 @@ enum status onednn_reorder(const struct onednn *onednn, const struct strided_lay
 
 enum product_op { PRODUCT_CONV, PRODUCT_DECONV, PRODUCT_MATMUL };
 
-/* dst = activation(src * weights + bias [+ dst]). Dims of images are N, C, spatial …; of weights
- * [group,] out, in, spatial …; of the weights of a matrix product in, out. */
+/* dst = activation(src * weights + bias [+ dst]). Dims of images are N, C, spatial …; those of
+ * weights are [group,] out, in, spatial …, and in, out for a matrix product. */
 struct product_desc {
     enum product_op op;
     struct strided_layout src, dst;
@@ -68,7 +68,7 @@ struct product_desc {
     float dst_scale; /* if not 0, the activation's result is divided by it before it is stored */
     int32_t src_zero, dst_zero;
     bool beyond; /* some windows lie entirely in the padding */
-    bool own;    /* use lensd's kernels; without oneDNN, which always does, *ret stays NULL */
+    bool own;    /* use lensd's kernels; *ret stays NULL in a build that has no others */
 };
 
 struct onednn_product; /* a compiled product; must not run concurrently */

@@ -1,10 +1,10 @@
 /* Private to engine/cpu/program: keeps oneDNN from ending the process when memory runs out.
  *
- * oneDNN is C++. When its containers get no memory they throw std::bad_alloc. C cannot catch it, so
- * the process would abort. It also uses some objects and code buffers without checking their
+ * oneDNN is C++. When its containers get no memory, they throw std::bad_alloc. C cannot catch this,
+ * so the process would abort. oneDNN also uses some objects and code buffers without checking their
  * allocation. Therefore lensd holds memory in reserve. C++'s operator new, and small
  * posix_memalign() and mmap() calls, use it when no other memory is left. One call of oneDNN
- * allocates far less in these ways than the reserve holds. */
+ * allocates far less with these functions than the reserve holds. */
 #pragma once
 
 #include "engine/base/status.h"

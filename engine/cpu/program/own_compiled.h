@@ -11,7 +11,7 @@ struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
     int64_t stride;                 /* in source elements between neighbouring positions */
-    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
+    int64_t inside_from, inside_to; /* results whose taps are all inside; with a divisor none */
 };
 
 struct own_product {
@@ -25,20 +25,21 @@ struct own_product {
     int64_t channel_step;
     size_t ldc;          /* elements of dst between the starts of rows */
     size_t taps;         /* taps of a window; with `strips`, runs of taps */
-    bool in_place;       /* rows are read in place: float32 as one run, other types tap by tap */
-    bool is_even;        /* … and are equally far apart */
+    bool in_place;       /* rows are read in place: float32 rows as one run, others tap by tap */
+    bool is_even;        /* … and are equally spaced */
     bool strips, copies; /* AMX reads groups of pixels of a line; it reads copies of the lines */
-    size_t group, line_groups;   /* pixels; per line of the result. The last may be too long */
+    size_t group, line_groups;   /* pixels; groups per line of the result. The last may be too
+                                    long */
     size_t pixel_bytes;          /* from pixel to pixel of a line … */
     int64_t line_bytes;          /* … and from line to line */
     size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */
-    size_t run_bytes, chunk;     /* bytes of a run that is multiplied; see struct tile for chunk */
+    size_t run_bytes, chunk;     /* bytes of a multiplied run; chunk: see struct tile */
     int threads;
     size_t row_bytes; /* bytes of a gathered row */
     size_t row_chunks, column_chunks;
     size_t packed_bytes; /* scratch for weights that are an activation */
-    size_t result_at;    /* in a thread's scratch, after the gathered rows: sums, or floats … */
-    size_t taps_at;      /* … and where taps lie */
+    size_t result_at; /* in a thread's scratch, after gathered rows: place of sums or floats … */
+    size_t taps_at;   /* … and of taps */
     size_t thread_bytes;
     struct gemm finish;               /* epilogue of float32 products … */
     struct tile_finish narrow_finish; /* … and of the other types */
@@ -52,7 +53,7 @@ struct own_product {
     float *scales;
     int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
     uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
-    bool is_signed;     /* the bytes after that */
+    bool is_signed;     /* these bytes are signed */
     int src_zero;
 };
 
@@ -72,14 +73,14 @@ static inline void copy_short(const unsigned char *from, size_t bytes, unsigned 
 /* A block of rows and columns of a part's result. */
 struct product_block {
     const unsigned char *src;
-    unsigned char *dst;           /* at its first row and column */
-    size_t matrix, channel;       /* channel: the first column's, in bias and scales */
+    unsigned char *dst;           /* the address of its first row and column */
+    size_t matrix, channel;       /* channel: index of its first column in bias and scales */
     size_t first, rows, from, to; /* columns */
     unsigned char *gathered, *result;
     const unsigned char **taps;
 };
 
-/* Bytes that a run of `bytes` becomes so that `count` of them can be multiplied. */
+/* The size of a run of `bytes` with the padding that lets `count` of them be multiplied. */
 static inline size_t own_whole_run(const struct own_product *p, size_t bytes, size_t count)
 {
     while (!tile_chunk(p->simd, bytes * count))
@@ -87,11 +88,11 @@ static inline size_t own_whole_run(const struct own_product *p, size_t bytes, si
     return bytes;
 }
 
-/* Strips: AMX reads groups of up to 16 rows that are equally far apart. Those of a convolution are
- * pixels of a line of its result. It reads them in the source, or in a copy of the lines that a
- * block needs, with their padding. Neighbouring taps and their channels form one run. */
+/* Strips: AMX reads groups of up to 16 rows that are equally far apart. For a convolution these
+ * rows are pixels of a line of its result. AMX reads them in the source, or in a copy of the lines
+ * that a block needs, with their padding. Neighbouring taps and their channels form one run. */
 
-/* Finds whether and how the product reads strips; the taps then become runs. */
+/* Decides whether and how the product reads strips; if so, the taps become runs. */
 void own_strips_describe(struct own_product *p);
 
 /* Size in bytes of the strip for some lines of the result. */
@@ -100,7 +101,7 @@ size_t own_strip_bytes(const struct own_product *p, int64_t lines);
 /* Copies the lines that the block needs to b->gathered. */
 void own_strip_copy(const struct own_product *p, const struct product_block *b);
 
-/* Fills b->taps with the starts of rows that are equally far apart: [tile][run][group of the tile].
- * apart: bytes from row to row. */
+/* Fills b->taps with the starts of equally spaced rows: [tile][run][group of the tile]. apart:
+ * bytes from row to row. */
 void own_locate_groups(const struct own_product *p, const struct product_block *b, size_t taps,
                        size_t apart);

@@ -14,7 +14,7 @@ struct own_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    size_t run, whole_run; /* 8 and 16 bits: k consists of runs, padded with zeros to whole_run */
+    size_t run, whole_run; /* 8 and 16 bits: k is runs, each padded with zeros to whole_run */
     int leading;           /* first dims of the constant that count matrices: groups or batches */
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
@@ -51,7 +51,7 @@ static inline size_t whole_columns(const struct own_layout *layout)
 }
 
 /* Number of bytes that a kernel multiplies at a time if rows consist of runs of `bytes`; 0: it
- * would waste more than a quarter of its tile registers, or cannot. */
+ * cannot, or would waste more than a quarter of its tile registers. */
 static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
 {
     const size_t least = (bytes + simd->tile_bytes - 1) / simd->tile_bytes;

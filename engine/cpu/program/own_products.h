@@ -1,6 +1,6 @@
 /* Private to engine/cpu/program/: the products of onednn.h by lensd's own kernels. Without oneDNN
- * they compute all products, otherwise those that oneDNN would compute wrongly. The comments of
- * onednn.h apply to the functions with similar names. */
+ * they compute all products, otherwise those that oneDNN would compute wrongly. onednn.h documents
+ * the functions with similar names. */
 #pragma once
 
 #include "engine/cpu/program/onednn.h"

@@ -6,7 +6,7 @@
  *       member 0 ────▶                       member 1 ────▶
  *
  * Each member starts with its own share. The share is the same in every pass and in every layer of
- * equal height, so that the member's caches still hold the data it has written. A member that has
+ * equal height, so the member's caches still hold the data that it has written. A member that has
  * finished takes chunks of other shares, so that a busy core does not delay the loop. Chunk
  * boundaries depend only on n and the number of threads. */
 #pragma once
@@ -22,8 +22,8 @@ enum { PARALLEL_SHARES = 64 }; /* with more threads, each thread gets one equal 
 extern _Thread_local bool parallel_is_even;
 
 /* Splits 0 … n into at most `threads` ranges and calls body(context, begin, end) once per thread.
- * For loops that keep results per forkjoin_member() that depend on the range. Makes a single call
- * if n * cost is small. cost: approximate nanoseconds (or bytes / 8) per item. */
+ * For loops that keep results of a range per forkjoin_member(). Makes a single call if n * cost is
+ * small. cost: approximate nanoseconds (or bytes / 8) per item. */
 void parallel_even(int threads, size_t n, size_t cost,
                    void (*body)(void *context, size_t begin, size_t end), void *context);
 

@@ -1,8 +1,7 @@
-/* Private to engine/cpu/: compiled graphs, their steps, and functions with which lowerings build
- * steps.
+/* Private to engine/cpu/: compiled graphs, their steps, and functions for lowerings to build steps.
  *
- * Steps address operands through program->data[value index]. It contains constants from the start,
- * arena addresses after programs_place(), and the caller's inputs during a run. */
+ * Steps address operands through program->data[value index]. The array has constants from the
+ * start, arena addresses after programs_place(), and the caller's inputs during a run. */
 #pragma once
 
 #include "engine/backend/backend.h"
@@ -20,10 +19,10 @@ struct backend {
     bool own_kernels;              /* for tests: use lensd's kernels wherever they fit */
     int64_t tuning_ns;             /* time spent on measuring kernels: product_kernels.c */
     struct shared_arena *arena;    /* holds the programs' values, except outputs */
-    struct shared_arena own_arena; /* used unless the backend has joined another arena */
+    struct shared_arena own_arena; /* used until the backend joins another arena */
     struct backend *next_user;     /* in arena->users */
     size_t arena_bytes;            /* required by the largest program */
-    unsigned char *outputs;        /* memory for the programs' outputs, which they use in turn */
+    unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;
     struct program *programs;  /* linked list for reserve() */
     struct program *submitted; /* collect() will run it; or NULL */
@@ -43,7 +42,7 @@ struct program {
     size_t step_count;
     size_t scratch_bytes; /* largest of the steps; follows the arena's values */
     unsigned char *scratch;
-    uint32_t *input_values; /* values that the caller provides: inputs and their views … */
+    uint32_t *input_values; /* values that the caller provides: inputs, and views of them … */
     size_t *input_of;       /* … and the index of the input that each reads */
     size_t input_value_count;
     uint32_t *output_values;
@@ -64,10 +63,10 @@ struct step {
                            own it, then it lives as long as the step */
     double flops;       /* multiply-adds count two */
     size_t bytes;       /* minimal traffic: operands read plus results written */
-    bool packs_constants; /* the step has its own copy of every constant operand, also of operands
-                             that became constant by folding: nothing else keeps them */
+    bool packs_constants; /* the step has its own copy of every constant operand, even of those that
+                             folding made: nothing else keeps them */
     enum precision precision;  /* of its first operand */
-    bool is_reference;         /* runs the node's reference kernel */
+    bool is_reference;         /* it runs the node's reference kernel */
     bool tried;                /* chosen by measurement, not by rule: product_kernels.c */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* of the first operand and the first result */
@@ -93,7 +92,7 @@ struct lowering {
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
-/* The same; what is behind the embedded struct step is copied from `proto`, of the same type. */
+/* The same; copies the members after struct step from `proto`, of the same type. */
 void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err);
 
@@ -125,14 +124,14 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 
 /* ---- arenas (shared_arena.c) ---- */
 
-/* Resizes memory at *pages from `before` to `bytes` bytes: maps, moves or, with 0, unmaps it.
+/* Resizes memory at *pages from `before` to `bytes` bytes: maps or moves it, or for 0 unmaps it.
  * Returns false and changes nothing when out of memory. */
 bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 
 /* Makes the arena as large as its users' largest program needs. Returns false and changes nothing
- * when out of memory. These three take the arena's lock. */
+ * when out of memory. This and the next two take the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
-/* Moves the backend to another arena, which grows. False: out of memory; it stays. */
+/* Moves the backend to another arena and enlarges that. False: out of memory; it stays. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* the backend may have none */
 
@@ -153,14 +152,14 @@ void residual_begin(const struct residual *residual, const struct program *progr
 
 /* Operations after the sum in lensd's own products: bias, residual, activation. */
 struct finish {
-    const float *bias; /* packed or in place, alive as long as the program; NULL: no bias */
+    const float *bias; /* packed or in place, valid as long as the program; NULL: no bias */
     struct residual residual;
     bool clamp;          /* the activation is a clamp … */
     float low, high;     /* … to this range; [-inf, inf] otherwise */
     struct epilogue row; /* any other activation, applied to finished rows; NONE: no activation */
 };
 
-/* Reads the node's epilogue and its bias (may be NULL), which must be a float32 constant. */
+/* Reads the node's epilogue, and its bias, which must be a float32 constant or NULL. */
 enum status finish_init(const struct lowering *lowering, const struct value *bias,
                         struct finish *ret, struct error *err) MUST_USE;
 
@@ -181,7 +180,7 @@ typedef bool (*weights_pack)(const void *context, const struct tensor *constant,
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;
-/* Frees the packed weights from `newest` back to `oldest`, without `oldest`. Both are earlier
+/* Frees the packed weights from `newest` back to `oldest`, but not `oldest`. Both are earlier
  * values of backend->weights. No step may read the freed weights. */
 void weights_free_since(struct backend *backend, struct weight *newest,
                         const struct weight *oldest);

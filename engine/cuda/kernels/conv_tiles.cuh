@@ -7,13 +7,13 @@
  *
  * A block computes a tile of positions by channels. It loops over k in steps of Tile::DEPTH.
  * Asynchronous copies (copy_async) fill a ring of STAGES tiles of x and of the weights in shared
- * memory; the copy itself fills in padding and numbers beyond an edge. Each warp multiplies its
- * part of the tile with mma from that ring. One barrier per step serves two purposes: the step's
- * data has arrived for all threads, and all threads have read the slot that is filled next.
+ * memory; the copies also write padding and numbers beyond an edge. Each warp multiplies its part
+ * of the tile with mma from that ring. One barrier per step ensures that the step's data has
+ * arrived for all threads, and that all threads have read the slot that is filled next.
  *
- * A number is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a float32.
- * In shared memory and in a warp's fragments, each of these has the layout of a two-byte number.
- * Channels and rows of weights are counted in these numbers. */
+ * A number here is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a
+ * float32. All have the same layout in shared memory and in a warp's fragments. Channels and rows
+ * of weights are counted in these numbers. */
 #pragma once
 
 #include "engine/cuda/kernels/tensor_core.cuh"
@@ -25,7 +25,7 @@ inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* True if the padding has other contents than zeros: the zero point of 8-bit integers. */
+/* True if the padding contains not zeros, but the zero point of 8-bit integers. */
 template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;
 template <> constexpr bool padding_is_stored<u8_pair> = true;
@@ -42,7 +42,7 @@ struct conv_tile {
     static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
     static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
     static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* Rows of 16 positions of a warp whose sums fit at a time into the memory of the stages. */
+    /* How many of a warp's rows of 16 positions fit as sums into the stages' memory. */
     static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
     static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
                                  : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
@@ -51,7 +51,7 @@ struct conv_tile {
     static_assert(WARP_POSITIONS % 16 == 0 && WARP_CHANNELS % 16 == 0, "whole fragments");
 };
 
-/* Tiles by index: positions, channels, depth; a warp's positions, channels; stages, blocks. Those
+/* Tiles by index: positions, channels, depth; a warp's positions, channels; stages, blocks. Tiles
  * from SMALL_TILES on also exist for images whose channel count is not a multiple of eight. */
 #define TILES(X)                                                                                   \
     X(0, 256, 128, 32, 64, 64, 3, 1)                                                               \
@@ -71,7 +71,7 @@ enum { TILE_COUNT = 10, SMALL_TILES = 7 };
 TILES(TILE_TYPE)
 #undef TILE_TYPE
 
-/* The division of a convolution among blocks. */
+/* How a convolution is divided among blocks. */
 template <typename S> struct conv_split {
     int tiles_across; /* tiles of channels per group */
     int steps, each;  /* steps of Tile::DEPTH: in all, and per block */
@@ -125,13 +125,13 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     static constexpr int ROWS = Tile::POSITIONS / STEP;
     static_assert(STEP % 8 == 0 && Tile::POSITIONS % STEP == 0, "rows keep their swizzling");
 
-    const T *base;    /* of the first image that the tile reads, at the group's channels */
+    const T *base;    /* the group's channels in the first image that the tile reads */
     int offset[ROWS]; /* offset of a window's first position from `base`, in numbers; may be
                          negative */
     int corner[ROWS]; /* row and column of that position, 16 bits each, signed */
     int place;        /* index in the tile of the first row's piece */
     int r, s, channel;
-    const T *outside; /* a piece with the padding's contents, if they are not zero */
+    const T *outside; /* a piece of padding, if that is not zero */
 
     __device__ inline void start(const T *x, const cuda_conv &c, int positions, int first,
                                  int group, int k, const T *padding = nullptr)
@@ -146,7 +146,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
             int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
             bool has = p < positions;
             offset[i] = has ? (((n - image) * c.h + h) * c.w + w) * c.c : 0;
-            /* A row far above the image stays outside for every window position. */
+            /* Such a row is so far above the image that it is outside for every window position. */
             corner[i] = (int)((uint32_t)(has ? h : -32768) << 16 | (uint32_t)(uint16_t)w);
         }
         k += column * VEC;
@@ -266,7 +266,7 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
             images.copy(slot, c);
             filters.copy(slot + Tile::POSITIONS * Tile::DEPTH, c);
         }
-        copies_commit(); /* one group per step, even if it is empty, so that counting is simple */
+        copies_commit(); /* one group per step, even an empty one, to keep counting simple */
     }
     int reads = 0, fills = Tile::STAGES - 1;
     for (int step = 0; step < steps; step++) {
@@ -287,9 +287,9 @@ __device__ static inline void multiply_tile(T *ring, const T *x, const T *weight
     __syncthreads();
 }
 
-/* Each warp lays some of its rows of 16 positions out in shared memory of its own, and reads them
- * back in eights, for which it calls store(sums, position, channel of the group). A row is 8
- * numbers longer, so that the four rows that half a warp writes are in different banks. */
+/* Each warp writes some of its rows of 16 positions to shared memory of its own. It reads them back
+ * eight at a time, and calls store(sums, position, channel of the group). A row is 8 numbers
+ * longer, so that the four rows that half a warp writes are in different banks. */
 template <typename Tile, typename S, typename Store>
 __device__ static inline void store_tile(S *shared, const sums_of<Tile, S> &sums,
                                          const cuda_conv &c, int p0, int m0, Store store)

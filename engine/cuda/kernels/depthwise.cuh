@@ -4,7 +4,7 @@
 #include "engine/cuda/kernels/device.cuh"
 
 /* Item i of a kernel: eight neighbouring channels of WIDE neighbouring outputs of a row. Its
- * windows, STRIDE apart, start at (top, left) of image n, which may be negative. */
+ * windows, STRIDE apart, start at (top, left) of image n; both may be negative. */
 template <int STRIDE, int WIDE> struct depthwise_item {
     int channel, first, oh, n, left, top;
 

@@ -1,9 +1,9 @@
 /* Device code for the kernels: launches, reductions, strided access, number types, activations.
  *
  * The kernels are compiled twice: by nvcc for GPUs, and by the host's C++ compiler for the test
- * double (tests/fake_cuda). The latter defines LENSD_FAKE_CUDA, and its launches run blocks and
- * threads in loops. Hence LAUNCH replaces <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK
- * for kernels whose threads wait for each other, LAUNCH_SHARED for those with dynamic shared
+ * double (tests/fake_cuda). The test double defines LENSD_FAKE_CUDA, and its launches run blocks
+ * and threads in loops. So macros replace <<<>>>: LAUNCH for kernels without barriers, LAUNCH_BLOCK
+ * for kernels whose threads wait for each other, LAUNCH_SHARED for kernels with dynamic shared
  * memory.
  *
  * A grid has at most GRID_MOST blocks along y and z. Larger extents are folded into x or looped
@@ -27,13 +27,13 @@ template <typename... P> static inline void prefer_shared(void (*)(P...))
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-enum { GRID_MOST = 65535 }; /* blocks along y, and along z */
+enum { GRID_MOST = 65535 }; /* blocks along y or z */
 
 #define START(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define START_BLOCK                             START
 
 /* A kernel needs permission for more than 48 KiB of dynamic shared memory, on every device. It gets
- * the maximum, as another thread's launch may need more than this one. */
+ * the maximum, because another thread's launch may need more than this one. */
 template <typename... P> static inline bool allow_shared(void (*kernel)(P...), size_t bytes)
 {
     int device = 0, most = 0;
@@ -48,8 +48,8 @@ template <typename... P> static inline bool allow_shared(void (*kernel)(P...), s
                                  most - (int)attributes.sharedSizeBytes) == cudaSuccess);
 }
 
-/* For kernels with several blocks per multiprocessor: requests the largest shared-memory part of
- * the L1 cache. The driver's default may leave room for only one block. */
+/* For kernels with several blocks per multiprocessor: requests the largest part of the L1 cache as
+ * shared memory. The driver's default may have room for only one block. */
 template <typename... P> static inline void prefer_shared(void (*kernel)(P...))
 {
     (void)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -119,7 +119,7 @@ static inline unsigned blocks_for(size_t count)
 
 /* ---- joining the values of threads ----
  *
- * join(a, b) is join(b, a). The order is fixed, so that the same values give the same result. */
+ * join(a, b) is join(b, a). A fixed order makes the same values give the same result. */
 
 template <typename V> __device__ static inline V lane_exchange(V value, int lane_mask)
 {
@@ -191,7 +191,7 @@ __device__ static inline void for_each_index(I i, int rank, const Dim *dims, Vis
         visit(0, i);
 }
 
-/* Offset of element i from the first one. */
+/* Offset of element i from element 0. */
 template <typename I, typename Dim>
 __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, const Dim *steps)
 {
@@ -256,7 +256,7 @@ template <> __device__ inline __half from_float<__half>(float x)
     return __float2half(x);
 }
 
-/* A case of a switch that is used as a table. */
+/* One case of a switch that serves as a table. */
 #define CASE(label, value)                                                                         \
     case label:                                                                                    \
         return value
@@ -274,7 +274,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* NaN stays NaN: the comparisons pass it on. */
+/* NaN stays NaN, because of how the comparisons are written. */
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
@@ -381,7 +381,7 @@ template <typename T> __device__ static inline void store_all(T *to, const float
     }
 }
 
-/* v += the numbers from `from` on, unless it is NULL. */
+/* v += the numbers at `from`, unless that is NULL. */
 template <typename T, int EACH>
 __device__ static inline void add_all(float (&v)[EACH], const T *from)
 {
@@ -418,7 +418,7 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* Bytes in pieces of COUNT (a power of two up to 16), aligned where whole; else `count` of them. */
+/* COUNT bytes (a power of two up to 16), aligned if all are there; otherwise `count` of them. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
     unsigned char at[COUNT];
 };

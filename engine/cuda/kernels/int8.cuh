@@ -4,7 +4,7 @@
 #include "engine/cuda/kernels/kernels_int8.h"
 #include "engine/cuda/kernels/tensor_core.cuh"
 
-/* Products and sums with separate rounding, as on the CPU: nvcc would make them one fma. */
+/* Products and sums rounded separately, as on the CPU; nvcc would make them an fma. */
 __device__ static inline float times(float a, float b)
 {
 #ifdef LENSD_FAKE_CUDA
@@ -40,7 +40,7 @@ __device__ static inline int byte_of(unsigned char byte, bool is_signed)
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
-/* Rounded number to stored number; NaN becomes the lowest. */
+/* Converts a rounded number to a stored number; NaN becomes the lowest. */
 __device__ static inline int clamped_byte(float x, int lowest)
 {
     const float low = (float)lowest, high = low + 255.0f;
@@ -67,8 +67,8 @@ __device__ static inline int wrapped(int a, int b)
     return (int)((unsigned)a + (unsigned)b);
 }
 
-/* COUNT neighbouring numbers of four bytes (int32, float32), of which `count` are valid. `whole`:
- * all are valid; groups of four are 16-byte aligned. */
+/* COUNT neighbouring numbers of four bytes (int32, float32), `count` of which are valid. `whole`:
+ * all are valid, and groups of four are 16-byte aligned. */
 template <typename S, int COUNT>
 __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool whole, int count)
 {

@@ -1,4 +1,4 @@
-/* Host functions that launch the kernels. Each enqueues on `stream` and returns at once;
+/* Host functions that launch the kernels. Each function enqueues on `stream` and returns at once;
  * cudaGetLastError() tells whether the launch was accepted. Pointers are device memory. Activations
  * are float32, bfloat16 or float16 (enum dtype); sums are float32. Images are [N, H, W, C]. Counts
  * are in elements. */
@@ -57,8 +57,8 @@ struct cuda_pool {
     int is_max, count_include_pad;
 };
 
-/* Attention on matrices with strides. A group counts through its parts, the last part fastest; one
- * step of a part moves `stride` elements. */
+/* Attention on matrices with strides. A group counts through its parts, the last part fastest; each
+ * step of a part moves by `stride` elements. */
 #define CUDA_GROUP_PARTS      6
 #define CUDA_ATTENTION_BIASES 3
 
@@ -74,8 +74,8 @@ struct cuda_matrices {
 };
 
 /* y = softmax(scale * q k^T + biases) v for each of `batch`; q [rows, depth], k [keys, depth], v
- * [keys, width], biases [rows, keys], y [rows, width]. A row with a NaN, or whose highest score is
- * -inf, is NaN, or 0 with nan_is_zero. */
+ * [keys, width], biases [rows, keys], y [rows, width]. A row with a NaN, or with -inf as its
+ * highest score, is NaN, or 0 with nan_is_zero. */
 struct cuda_attention {
     int batch, rows, keys, depth, width;
     float scale;
@@ -94,7 +94,7 @@ enum cuda_reduction {
     CUDA_FOLD_SUM,
     CUDA_FOLD_MEAN,
     CUDA_FOLD_MAX,
-    CUDA_FOLD_MIN, /* cuda_reduce supports only the operations up to here */
+    CUDA_FOLD_MIN, /* the last operation that cuda_reduce supports */
     CUDA_FOLD_PRODUCT,
     CUDA_FOLD_L1,
     CUDA_FOLD_L2,
@@ -116,11 +116,11 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
  * numbers apart. With a residual, `pitch` must be `columns`. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          size_t pitch, const struct cuda_epilogue *epilogue);
-/* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both aligned to 16 bytes. */
+/* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both 16-byte aligned. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
 /* Copies parts into a whole, or with is_split the whole into parts. The whole has `rows` rows of
- * `pitch` bytes. A part has as many rows of `width` bytes, stored contiguously; in the whole they
+ * `pitch` bytes. A part has `rows` rows of `width` bytes, stored contiguously; in the whole they
  * begin at `offset` of each row. A `table` (256 bytes) replaces each byte. */
 #define CUDA_PARTS 24
 
@@ -135,8 +135,8 @@ struct cuda_parts {
     struct cuda_part parts[CUDA_PARTS];
 };
 void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *parts);
-/* The same without tables, from parts of `dtype` into y: a number x of column c becomes
- * activation(x * scale[c] + shift[c]). A part may be y itself. */
+/* Joins parts of `dtype` in y, without tables: a number x of column c becomes activation(x *
+ * scale[c] + shift[c]). A part may be y itself. */
 void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
                       void *y, const struct cuda_parts *parts, int activation, float alpha,
                       float beta);
@@ -163,7 +163,7 @@ void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *w
 /* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1, 2 or 4 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
-/* Any groups, one thread per output; weights as above. */
+/* Any number of groups, one thread per output; weights as above. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
@@ -184,7 +184,7 @@ void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
                  const struct cuda_attention_data *data, const struct cuda_attention *attention);
 /* Rows of `row` elements. */
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
-/* is_rms: RMSNormalization, whose mean counts as 0. bias may be NULL. */
+/* is_rms: RMSNormalization; the mean counts as 0. bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
                     const float *bias, void *y, size_t rows, size_t row, float epsilon, int is_rms);
 /* y[o, i] = reduction over r of x[o, r, i]. */
@@ -195,7 +195,7 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
 
 /* Converts a batch of images. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
  * row of floats is copied. Rows of x are `pitch` bytes apart, rows of y `row` elements. With
- * is_padded a pixel of y has one more channel, which is zero. */
+ * is_padded a pixel of y has one more channel, of zeros. */
 struct cuda_pixels {
     size_t rows, row, pitch;
     int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */

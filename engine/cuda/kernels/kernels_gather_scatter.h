@@ -21,14 +21,14 @@ struct cuda_pad {
 void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
                   const struct cuda_pad *pad);
 
-/* Maps each of `count` tuples of indices to a slice of a tensor. Part k has extent[k], counts from
- * the end if it is negative, and moves step[k] elements. All indices must be in range. */
+/* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
+ * from the end if negative, and moves step[k] elements. All indices must be in range. */
 struct cuda_tuples {
     int depth, index_bytes; /* 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
     size_t count, slice; /* elements of a slice */
     size_t per_batch;    /* tuples */
-    size_t listed;       /* number of distinct tuples: further batches may use the same ones */
+    size_t listed;       /* number of tuples in memory; further batches use the same tuples */
     int64_t batch_step;  /* in elements of the tensor */
 };
 /* Gathers the slices of `from` into to [count, slice]. With `scatters`, writes from [count, slice]
@@ -36,7 +36,7 @@ struct cuda_tuples {
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *tuples);
 
-/* Indices along an axis. They count through map.dims; a tensor has the strides map.steps[0], with 0
+/* Indices along an axis. They count through map.dims; map.steps[0] has a tensor's strides, with 0
  * for the axis. Along the axis, of `extent`, an index moves axis_step elements. */
 struct cuda_along {
     struct cuda_access_map map;

@@ -1,6 +1,6 @@
 /* Host functions for kernels on 8-bit integers; conventions as in kernels.h. A tensor of 8-bit
- * integers represents (stored - zero) * scale. Types are enum dtype's: U8, I8, I32, F32, F16, BF16.
- * Numbers are rounded half to even and saturate. */
+ * integers represents (stored - zero) * scale. Types are of enum dtype: U8, I8, I32, F32, F16,
+ * BF16. Numbers are rounded half to even and saturate. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -47,7 +47,7 @@ void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weigh
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
-/* Any groups, one thread per output; weights: int16, [m, kh, kw, c / groups]. */
+/* Any number of groups, one thread per output; weights: int16, [m, kh, kw, c / groups]. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue);
@@ -96,7 +96,7 @@ struct cuda_int8_pool {
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool);
 /* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). The limit
- * bounds the positions: a thread adds up an eighth of them as int32. */
+ * is for the positions, because a thread adds up an eighth of them as int32. */
 #define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero);

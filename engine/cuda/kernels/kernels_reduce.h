@@ -26,7 +26,8 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: where the first (last) greatest (least) is. NaN is beyond any number. */
+/* y, int64 [outer, inner]: index of the first (last) maximum (minimum). NaN is beyond any
+ * number. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 
@@ -34,7 +35,7 @@ enum cuda_softmax_kind { CUDA_SOFTMAX, CUDA_LOG_SOFTMAX, CUDA_HARDMAX };
 void cuda_softmax_axis(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                        enum cuda_softmax_kind kind);
 
-/* Cumulative sums, backwards with is_reverse, without the element itself with is_exclusive. */
+/* Cumulative sums; with is_reverse from the end, with is_exclusive without the element itself. */
 void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_axis *axis,
                  int is_reverse, int is_exclusive);
 

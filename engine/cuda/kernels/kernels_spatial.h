@@ -8,9 +8,9 @@ extern "C" {
 #endif
 
 /* Resize (ONNX Resize, Upsample): an output position is a weighted sum of `taps` input positions
- * along each axis. The tables [out, taps] of the axes follow each other; that of an axis starts at
- * first[axis]. `index` has input positions, `weight` their weights; positions with weight 0 are not
- * read. An index of -1 means that y is `outside`. */
+ * along each axis. The axes' tables [out, taps] follow each other; first[axis] is where an axis's
+ * table starts. `index` has input positions, `weight` their weights; positions with weight 0 are
+ * not read. Index -1: y is `outside`. */
 struct cuda_resize {
     int rank;
     int64_t in[CUDA_MAX_RANK], out[CUDA_MAX_RANK];

@@ -1,5 +1,5 @@
-/* Matrix instructions of a warp and asynchronous copies, as small device functions: PTX for nvcc;
- * the test double has its own versions (fake_warp.h).
+/* Matrix instructions of a warp and asynchronous copies, as small device functions: PTX for nvcc.
+ * The test double has its own versions (fake_warp.h).
  *
  * Fragments are those of PTX's mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g
  * = lane / 4 and t = lane % 4, and two neighbouring numbers in a register, the lower one first:
@@ -9,17 +9,17 @@
  *     c [16, 8]    c0 (g, 2t)   c1 (g, 2t + 1)   c2 (g + 8, 2t)   c3 (g + 8, 2t + 1)
  *
  * The fragments of mma.m16n8k32 on 8-bit integers have the same bytes: four 8-bit numbers replace
- * two 16-bit numbers, and k is twice as deep. Their sums c are int32 and wrap. Those of mma.m16n8k8
- * on TF32 also have the same bytes: a register holds one number, and k is half as deep.
+ * two 16-bit numbers, and k is twice as deep. Their sums c are int32 and wrap. The fragments of
+ * mma.m16n8k8 on TF32 also have the same bytes: a register holds one number, and k is half as deep.
  *
  * ldmatrix loads four 8 x 8 matrices with rows of 16 bytes at any address. Lane i gives the address
- * of row i % 8 of matrix i / 8. It receives of each matrix the numbers (g, 2t) and (g, 2t + 1), or,
- * transposed, (2t, g) and (2t + 1, g). Both functions are for whole warps. */
+ * of row i % 8 of matrix i / 8. From each matrix it receives the numbers (g, 2t) and (g, 2t + 1),
+ * or if transposed (2t, g) and (2t + 1, g). Both functions are for whole warps. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"
 
-/* Two neighbouring 8-bit integers, signed or not, where kernels count in two-byte numbers. */
+/* Two neighbouring 8-bit integers, signed or not, for kernels that count in two-byte numbers. */
 struct s8_pair {
     uint16_t bits;
 };
@@ -40,8 +40,8 @@ __device__ static inline uint32_t shared_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* Starts a copy of BYTES (4, 8, 16; both sides aligned to it) into shared memory, or of zeros if
- * !has; `global` must be readable either way. The thread that started it sees the data after
+/* Starts a copy of BYTES (4, 8 or 16; both addresses are multiples) into shared memory, or of zeros
+ * if !has; `global` must be readable in both cases. The thread that started it sees the data after
  * copies_wait(), other threads after a later barrier. Before sm_80 the copy is immediate. */
 template <int BYTES>
 __device__ static inline void copy_async(void *shared, const void *global, bool has)
@@ -158,7 +158,7 @@ __device__ static inline uint32_t round_tf32(uint32_t bits)
     return bits;
 }
 
-/* Integers: x signed or not according to T, weights signed. */
+/* Integers: T says whether x is signed; weights are signed. */
 template <typename T>
 __device__ static inline void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1);
@@ -207,9 +207,9 @@ template <> __device__ inline void round_operands<tf32_half>(uint32_t (&r)[4])
 }
 
 /* A tile of rows of DEPTH two-byte numbers (32 or 64) in shared memory, in pieces of 16 bytes. The
- * pieces of each row are permuted, so that the eight rows which ldmatrix reads at a time, and the
- * pieces which neighbouring threads write, are in different banks. Returns the index of number
- * `piece * 8` of `row`. */
+ * pieces of each row are permuted. So the eight rows that ldmatrix reads at a time, and the pieces
+ * that neighbouring threads write, are in different banks. Returns the index of number `piece * 8`
+ * of `row`. */
 template <int DEPTH> __device__ static inline int swizzled(int row, int piece)
 {
     constexpr int PIECES = DEPTH / 8;

@@ -1,12 +1,12 @@
-/* Private to engine/cuda/: how nodes become steps. A lowering knows one family of operators; it
- * never uses the table in backend.c that lists them all. */
+/* Private to engine/cuda/: how nodes become steps. A lowering handles one family of operators; it
+ * never uses backend.c's table of all lowerings. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"
 #include "engine/cuda/program/program.h"
 
 /* A row of the backend's table. create() makes the step of a node that the kernel has claimed. If
- * it cannot, *ret stays NULL and another kernel may try. */
+ * that is impossible, *ret stays NULL and another kernel may try. */
 struct cuda_kernel {
     struct kernel kernel;
     enum status (*create)(const struct cuda_lowering *compile, struct cuda_step **ret,
@@ -34,7 +34,7 @@ struct cuda_product {
     int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
     bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
     int64_t b_row;         /* elements between stored rows of b; 0: dense */
-    int64_t y_row;         /* the same for y; only without a batch and a residual */
+    int64_t y_row;         /* the same for y; 0 with a batch or a residual */
     int64_t batch; /* number of products; operands are a_step … elements apart, 0: shared */
     int64_t a_step, b_step;
     enum dtype dtype, y_dtype; /* of a and b; of y */
@@ -59,12 +59,12 @@ struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct sh
 
 /* ---- windows (window.c) ---- */
 
-/* The convolution from a node's first input to its first output, [N, H, W, C]. Its `row` is the
- * numbers that a window reads. STATUS_UNSUPPORTED if its numbers do not fit an int. */
+/* Describes the convolution from a node's first input to its first output, [N, H, W, C]. `row` is
+ * the number of elements that a window reads. STATUS_UNSUPPORTED: a member does not fit an int. */
 struct window;
 enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
                            struct cuda_conv *ret, struct error *err) MUST_USE;
-/* A pool, whose kernel_shape has two numbers. */
+/* Describes a pool; its kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
 /* The product y [rows, n] of x [rows, k] as a convolution of 1-pixel images; all fit an int. */
@@ -77,7 +77,7 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
                          int count, size_t *ret_workspace);
 
-/* Everything that decides how long a step on tensor cores takes. No padding: it is hashed. */
+/* All that the time of a step on tensor cores depends on. Without padding, as it is hashed. */
 struct conv_key {
     struct cuda_conv conv;
     int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;
@@ -85,8 +85,8 @@ struct conv_key {
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
 /* Extends *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows. It can then run
- * as a 1 x 1 convolution on tensor cores, if there are candidates for that. weights: [n, row] of
- * x's dtype, where row is k rounded up to a multiple of 8; y_row: 0, or the row distance of y. */
+ * as a 1 x 1 convolution on tensor cores, if there are candidates for this. weights: [n, row] of
+ * x's dtype; row is k rounded up to a multiple of 8. y_row: 0, or the distance of y's rows. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

@@ -1,4 +1,4 @@
-/* Private to engine/cuda/: compiles a graph to steps on a GPU.
+/* Private to engine/cuda/: compiles a graph to steps for a GPU.
  *
  * As on the CPU, plan_create() assigns arena memory to every value, and each node becomes a step.
  * Here the arena is device memory, and a step enqueues work on the backend's stream. Constants are
@@ -24,15 +24,15 @@ struct cuda_program;
 typedef enum status (*cuda_step_fn)(struct cuda_step *step, struct cuda_program *program,
                                     struct error *err);
 
-/* struct backend and struct program of engine/backend/backend.h refer to these. Functions of
- * backend_ops take the opaque types. */
+/* struct backend and struct program of engine/backend/backend.h are opaque names for these, which
+ * functions of backend_ops take. */
 struct cuda_backend;
 struct cuda_program;
 
 enum {
     RUNS = 2,         /* in flight at a time */
     RESULTS = 3,      /* the runs in flight, and one whose results are being read */
-    MOST_BEST = 32,   /* the most best scores per row that the device can select */
+    MOST_BEST = 32,   /* the largest number of best scores per row */
     ARENA_ALIGN = 256 /* cudaMalloc's alignment */
 };
 
@@ -40,9 +40,9 @@ enum {
 struct cuda_slot {
     unsigned char *staging, *results;       /* device memory, in the arena */
     uint8_t *marks;                         /* page-locked: the rows that are pixels */
-    cudaEvent_t arrived, computed, fetched; /* the inputs have arrived; staging is read and results
-                                               are computed; results are copied out */
-    struct cuda_program *program;           /* that is running; NULL: none */
+    cudaEvent_t arrived, computed, fetched; /* the inputs are here; staging is read and results are
+                                               computed; results are copied out */
+    struct cuda_program *program;           /* the running program; NULL: none */
     int best;                               /* run_request.best of the run */
     size_t best_step;
     unsigned char *host; /* destination of the results */
@@ -77,7 +77,7 @@ struct cuda_backend {
 };
 
 /* An image input whose rows may be bytes. If its only reader is a Cast, the numbers are written to
- * the Cast's output, and the Cast needs no step. Otherwise they have their own memory. */
+ * the Cast's output, and the Cast needs no step. Otherwise the numbers have their own memory. */
 struct pixels {
     bool are_there;
     uint32_t value;          /* its memory receives the numbers */
@@ -98,7 +98,7 @@ struct cuda_program {
     struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* values, and pixels as numbers */
-    size_t workspace;      /* of the step that needs most; follows the values */
+    size_t workspace;      /* that of the step that needs most; follows the values */
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
     size_t *result_offsets; /* in a slot's results; by graph output */
@@ -118,9 +118,9 @@ struct cuda_step {
     double flops;
     size_t bytes;
     size_t workspace;
-    bool on_host; /* waits for the stream, so it cannot be recorded */
+    bool on_host; /* it waits for the stream, so it cannot be recorded */
     cuda_step_fn run;
-    /* Chooses the fastest candidate; may be NULL. The arena is allocated, and arbitrary. */
+    /* Chooses the fastest candidate; may be NULL. The arena is there, with any contents. */
     cuda_step_fn tune;
     void (*free)(struct cuda_step *step);
 };
@@ -157,8 +157,8 @@ enum status cuda_launched(const struct cuda_step *step, struct cuda_program *pro
 /* Sets *chosen, which step->run reads, to the fastest of the candidates 0 … count - 1, by the
  * autotuner (LENSD_CUDA_TUNING: see tune.c). Candidate 0 is the best guess; count is at most
  * AUTOTUNE_CANDIDATES. `key` identifies the step on a kind of device. Each key is measured once
- * (engine/backend/tuning_store.h). A measurement while other sessions' batches run on the device is
- * used for this step only. */
+ * (engine/backend/tuning_store.h). If other sessions' batches run on the device meanwhile, the
+ * result is used for this step only. */
 enum status tune_step(struct cuda_step *step, struct cuda_program *program, int *chosen, int count,
                       const void *key, size_t size, struct error *err) MUST_USE;
 
@@ -181,7 +181,7 @@ static inline bool is_computed(enum dtype dtype)
 
 /* ---- the device (device.c) ---- */
 
-cudaError_t device_failure(int device); /* why it was given up; cudaSuccess: it works */
+cudaError_t device_failure(int device); /* why the device was given up; cudaSuccess: it works */
 void device_note_success(int device);   /* a pass succeeded, so the device is not broken */
 
 /* Counts the batches that all sessions of this process have started and finished on a device. */
@@ -192,8 +192,8 @@ unsigned long device_batches_ended(int device);
 /* Records that this process has a context on the device. */
 void device_note_opened(int device);
 bool device_has_context(int device);
-/* Selects any device with a context for the calling thread: a thread without a device would create
- * a context on cuda:0. */
+/* Selects any device with a context for the calling thread: without this the thread would create a
+ * context on cuda:0. */
 void device_use_any(void);
 
 /* Selects the backend's device for the calling thread. */
@@ -203,7 +203,7 @@ enum status use_device(const struct cuda_backend *backend, struct error *err) MU
 enum status device_upload(const struct cuda_backend *backend, void *to, const void *from,
                           size_t bytes, const char *what, struct error *err) MUST_USE;
 
-/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the rows' distance. */
+/* Enqueues a copy of `rows` rows of `width` bytes; a pitch is the distance between rows. */
 struct pitched {
     const void *from;
     void *to;
@@ -213,11 +213,11 @@ enum status device_copy_rows(const struct cuda_backend *backend, const struct pi
                              enum cudaMemcpyKind kind, cudaStream_t stream, const char *what,
                              struct error *err) MUST_USE;
 
-/* Allocates device memory for work after backend->stream. The error says how much is missing. */
+/* Allocates device memory for work on backend->stream. The error says how much is missing. */
 enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const char *what,
                          void **ret, struct error *err) MUST_USE;
-/* Allocates page-locked host memory; free it with cudaFreeHost(). STATUS_NO_MEMORY, not
- * STATUS_DEVICE_MEMORY, on failure: the caller must not retry with a smaller batch. */
+/* Allocates page-locked host memory; free it with cudaFreeHost(). Fails with STATUS_NO_MEMORY, not
+ * STATUS_DEVICE_MEMORY, because the caller must not retry with a smaller batch. */
 enum status device_pin(int device, size_t bytes, unsigned flags, const char *what, void **ret,
                        struct error *err) MUST_USE;
 /* Frees device memory after the work that is enqueued on backend->stream. Unlike cudaFree() it does
@@ -226,10 +226,10 @@ void device_free(const struct cuda_backend *backend, void *data);
 /* True if copies to this device can read the memory of `peer`. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
-/* ---- programs and the arena that those of a backend share (program.c) ---- */
+/* ---- programs, and the arena that a backend's programs share (program.c) ---- */
 
 void cuda_program_free(struct program *program); /* NULL is fine; updates the backend's list */
-/* Bytes of arena that the program alone would need. */
+/* Bytes of the arena that this program alone would need. */
 size_t cuda_program_activation_bytes(const struct program *program);
 /* Allocates the arena for all programs of the backend, places values, tunes and records. */
 enum status cuda_programs_reserve(struct backend *backend, struct error *err) MUST_USE;
@@ -237,7 +237,7 @@ enum status cuda_programs_reserve(struct backend *backend, struct error *err) MU
 /* ---- runs (runs.c) ---- */
 
 enum status runs_open(struct cuda_backend *backend, struct error *err) MUST_USE;
-/* Waits until all runs in flight have ended or failed. The caller may reuse its memory. */
+/* Waits until all runs in flight have ended or failed. The caller may then reuse their memory. */
 void runs_settle(struct cuda_backend *backend);
 void runs_close(struct cuda_backend *backend); /* also after runs_open() failed */
 
@@ -249,14 +249,14 @@ void runs_place(struct cuda_program *program);
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
-/* Allocates page-locked memory for them, and sets the slots' parts of the arena from `first`. */
+/* Allocates page-locked memory for both, and sets the slots' parts of the arena from `first` on. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
 /* Runs the program once on arbitrary inputs, and records it for every slot. */
 enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
 /* Records the work that `launch` enqueues on backend->stream as a CUDA graph, which the caller
- * destroys. *ret does not change on failure. Everything it launches must have run before, because a
- * recording cannot load anything. */
+ * destroys. *ret does not change on failure. Every kernel that it launches must have run before,
+ * because a recording cannot load kernels. */
 enum status runs_record(struct cuda_backend *backend,
                         enum status (*launch)(void *context, struct error *err), void *context,
                         cudaGraphExec_t *ret, struct error *err) MUST_USE;
@@ -279,7 +279,7 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 enum weight_layout {
     WEIGHT_AS_IS,
     WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
-    WEIGHT_CONV_ROWS,  /* the same, c padded to be even, each row of an m to a multiple of 8 */
+    WEIGHT_CONV_ROWS,  /* the same; pads c to be even, each row of an m to a multiple of 8 */
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
     WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
@@ -288,7 +288,7 @@ enum weight_layout {
 };
 
 /* The constant in device memory, kept once per device for all sessions that use it; valid as long
- * as the backend. A float constant is converted to the float type `dtype`. */
+ * as the backend. If it is a float constant, it is converted to the float type `dtype`. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
@@ -317,13 +317,13 @@ static inline const void *cuda_operand_at(const struct cuda_program *program,
 {
     return operand->constant ? operand->constant : program->data[operand->value];
 }
-/* As cuda_weights_get(), for `count` numbers that make() computes from a constant and a second one
- * (`beside`, or NULL). They are computed once per `kind`. */
+/* Like cuda_weights_get(), for `count` numbers that make() computes once per `kind` from a constant
+ * and a second constant (`beside`, or NULL). */
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,
                               const void **ret, struct error *err) MUST_USE;
 /* Distance in numbers between rows of the packed constant. */
 int64_t cuda_weights_row(const struct tensor *constant, enum weight_layout layout);
-void cuda_weights_settle(struct cuda_backend *backend); /* releases the host's copies */
+void cuda_weights_settle(struct cuda_backend *backend); /* frees the host's copies */
 void cuda_weights_free(struct cuda_backend *backend);
