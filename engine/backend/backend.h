@@ -66,7 +66,7 @@ struct backend_ops {
      * thread. STATUS_NO_MEMORY. NULL: no preparation is needed. */
     enum status (*enter)(struct backend *backend, struct error *err);
 
-    /* Tells the optimizer which kernel runs a node, and which abilities it has. */
+    /* Tells the optimizer which kernel runs a node, and the kernel's abilities. */
     kernel_claim_fn claim;
 
     /* True if kernels can multiply 8-bit integers with a float32 result (optimize_quantized()). */

@@ -28,7 +28,7 @@ struct plan {
     struct place *places; /* by value->index */
     size_t value_count;
     size_t arena_bytes;
-    size_t outputs_at; /* with `outputs_last`: where the outputs begin, which end the arena;
+    size_t outputs_at; /* with `outputs_last`: start of the outputs, the last part of the arena;
                           otherwise, or without outputs: arena_bytes */
 };
 

@@ -7,8 +7,8 @@
 
 /* ---- compile.c ---- */
 
-/* As in backend_ops. compile() assigns memory to values (plan_create()). Then the first able
- * lowering creates each node's step. */
+/* As in backend_ops. compile() assigns memory to values (plan_create()). Then, for each node, the
+ * first lowering that can creates the step. */
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;

@@ -84,8 +84,8 @@ struct node {
     struct value **captures; /* values of this graph that bodies in attrs read */
     size_t capture_count;
     struct epilogue epilogue;
-    struct value *gate; /* of a Conv, by pass_gates(): multiplies the image first by this value, [N,
-                           1 …, C]; also inputs[3]; NULL if there is none. */
+    struct value *gate; /* of a Conv, by pass_gates(): its image is first multiplied by this value,
+                           [N, 1 …, C]; also inputs[3]; NULL: none */
     bool channels_last; /* set by the layout pass: image operands are [N, spatial …, C] */
 };
 

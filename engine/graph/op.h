@@ -121,7 +121,7 @@ enum quantized_operand {
     QUANTIZED_OPERANDS
 };
 
-/* Their order has no meaning. */
+/* The order of operators has no meaning. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

@@ -3,7 +3,7 @@
  *
  * The rules match those for products of integers (engine/passes/quantize.c, ONNX Runtime,
  * OpenVINO). A layer reads a stored activation, and a Conv stores its result after its Relu or
- * Clip. Sums, gates, Concat, pools and copies between such tensors are stored as well, so that no
+ * Clip. Sums, gates, Concat, pools and moves between such tensors are stored as well, so that no
  * float32 tensor is between them. Values after the last layer or pool stay float32, because answers
  * are compared with thresholds. */
 #pragma once

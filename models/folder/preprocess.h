@@ -26,8 +26,8 @@ enum resize_rule {
     RESIZE_SHORT_SIDE, /* short side to `resize_short`, aspect ratio kept: torchvision.Resize(n) */
     RESIZE_EXACT,      /* to resize_width x resize_height, aspect ratio not kept */
     RESIZE_LETTERBOX,  /* largest size that fits in resize_width x resize_height, aspect ratio kept;
-                          the rest is padded: the photo is centred as in Ultralytics, or in the upper
-                          left corner */
+                          the rest is padded: the photo is centred as in Ultralytics, or at the
+                          upper left */
     RESIZE_BODY, /* VitPose's: warp_affine() centres the photo with its aspect ratio so that the
                     input shows 1.25 times the photo; pixels outside are black. A photo of the
                     input's size does not change */

@@ -16,8 +16,8 @@
  *   probability   The mean change of the probability of fp32's best class is at most
  *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
- *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Only if fewer than
- *                 AGREEMENT_FEW images are clear, because their classes then prove little.
+ *                 AGREEMENT_VECTOR: an error of 4.5 % of the vector's length. Applies only if fewer
+ *                 than AGREEMENT_FEW images are clear: their classes then prove little.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
  *                 numbers; its mean over channels and images is at most AGREEMENT_RELATIVE.

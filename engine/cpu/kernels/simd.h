@@ -294,7 +294,7 @@ struct simd_kernels {
 /* The largest tile_rows and tile_columns of all variants. */
 enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 
-/* Those of x86-64, and (also base) of arm64: NEON, dot product, matrix products and bfloat16. */
+/* Variants of x86-64, and of arm64 (also base): NEON, dot product, matrix products, bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 

@@ -53,7 +53,7 @@ struct own_product {
     float *scales;
     int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
     uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
-    bool is_signed;     /* these bytes are signed */
+    bool is_signed;     /* the bytes are signed after the XOR */
     int src_zero;
 };
 

@@ -274,7 +274,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* NaN stays NaN, because of how the comparisons are written. */
+/* NaN stays NaN: the comparisons let it pass. */
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
@@ -418,7 +418,7 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* COUNT bytes (a power of two up to 16), aligned if all are there; otherwise `count` of them. */
+/* COUNT bytes (a power of two up to 16), aligned if `whole`; otherwise only `count` of them. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
     unsigned char at[COUNT];
 };
