@@ -126,8 +126,7 @@ struct predict_answer {
  *     "segments":[{"label","index",MASK}…]   or   "embedding":[…]   or   "text" and "score"
  *     "depth":{"min","max","png"}   or   "anomaly":{"score","anomalous"},"map","mask":{MASK}
  * MASK: "area" and "rle":{"size":[height,width],"counts"}, "polygons":[[x,y,x,y…]…] or
- *     "png":{"x","y","width","height","data"}. "map" is like "depth". Unknown members are omitted.
- */
+ *     "png":{"x","y","width","height","data"}. "map" is like "depth". Unset values are omitted. */
 char *predict_answer_json(const struct predict_answer *answer);
 
 /* The answer as text/plain, with an empty line between images. Lines of an image, by kind:

@@ -70,8 +70,7 @@ extern const struct dialect dialect_hugging_face;
 extern const struct dialect dialect_openai;
 /* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service, POST /predict: dialect_immich until `entries` are read, then the task's
- * dialect. */
+/* Immich's service, POST /predict: dialect_immich until `entries` are read, then its task's. */
 extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
     dialect_immich_text;
 /* TorchServe: POST /predictions/{model}. */

@@ -14,8 +14,7 @@ int claim_residual(const struct node *node);
  * reads each element before it writes it may overwrite that input. */
 int claim_in_place(const struct node *node, size_t first, size_t second);
 
-/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C has a constant per
- * column. */
+/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C a constant vector. */
 bool claim_gemm_is_plain(const struct node *node);
 
 /* Row length of a Softmax or row normalization; 0 if the node does not work on whole trailing rows.

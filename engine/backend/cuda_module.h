@@ -15,8 +15,7 @@ struct cuda_module {
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
     /* Lists every GPU, with a reason if it cannot be used. Returns their number, or 0 with a
-     * sentence in `reason` if CUDA itself cannot be used. Creates no context, because that would
-     * use memory. */
+     * sentence in `reason` if CUDA itself cannot be used. Creates no context (to save memory). */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Creates a context on this GPU as a test. Returns false with a sentence on failure. */
     bool (*try_device)(int index, char *reason, size_t size);

@@ -7,9 +7,8 @@
  * delay the awaited thread. So a thread whose recent spins were wasted sleeps at once (forkjoin.c).
  * Measurements: docs/measurements/threads.md.
  *
- * oneDNN's loops use the same team: oneDNN is built for GNU OpenMP, and engine/cpu/openmp.c defines
- * the functions it calls (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share
- * nothing. */
+ * oneDNN's loops use the same team: oneDNN calls GNU OpenMP's functions, which engine/cpu/openmp.c
+ * defines (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share nothing. */
 #pragma once
 
 #include <stdbool.h>

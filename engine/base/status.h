@@ -90,8 +90,7 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
 }
 
 /* Appends "; advice" to the message in *err, unless it already has advice, as code nearer to the
- * fault knows better. If space is short the message is cut, not the advice. Returns err's
- * status. */
+ * fault knows better. If space is short, only the message is cut. Returns err's status. */
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -29,8 +29,7 @@ struct quantize_plan {
     bool *is_answer;  /* on the way to an output */
     bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
-    bool *is_integer; /* its producer computes on integers, so all readers read the quantized
-                         tensor */
+    bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
     uint32_t *readers;
     const struct node **reader; /* one of the readers */
 };

@@ -25,8 +25,7 @@ void range_extend(struct number_range *range, const float *values, size_t count)
 /* Second pass: the same with range->bins allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
-/* Sets *low <= *high, the limits of the numbers. False without numbers, or if some are not
- * finite. */
+/* Sets *low <= *high, the numbers' limits. False without numbers, or if some are not finite. */
 bool range_limits(const struct number_range *range, float *low, float *high);
 
 /* Scale and zero point of uint8 numbers; real = (stored - zero) * scale. */

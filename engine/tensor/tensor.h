@@ -100,8 +100,7 @@ struct memory_budget {
 
 /* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
  * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
- * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while other runs hold
- * them. */
+ * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while others hold them. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 

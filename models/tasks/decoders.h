@@ -99,8 +99,7 @@ enum status prompted_decode(const struct task *task, const struct task_rows *out
 enum status instances_check_work(size_t count, double pixels, struct error *err) MUST_USE;
 
 /* The same for layouts with masks of queries: finds the candidates' masks, drops those that the
- * framework drops or the options exclude, sets the boxes of the rest, and sorts them, best
- * first. */
+ * framework drops or the options exclude, sets the others' boxes, and sorts them, best first. */
 enum status query_masks_add(const struct task *task, const struct task_rows *outputs,
                             const struct task_options *options,
                             const struct task_geometry *geometry, struct detections *found,

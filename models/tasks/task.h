@@ -149,8 +149,7 @@ struct task {
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
     unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
-     * the map, as PaddleOCR and rapidocr do; 0: ratio 1.5, not on whole points, as Transformers
-     * does. */
+     * the map, as PaddleOCR and rapidocr do; 0: 1.5, not on whole points, as Transformers does. */
     float unclip_ratio;
     bool dilates;  /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
     int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: not 0: to the

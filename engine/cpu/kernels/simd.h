@@ -148,8 +148,7 @@ struct simd_kernels {
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
      * instruction; call tile_dot only if simd_has_dot(). dot_is_signed, or with dot_takes_both the
-     * tile, says whether bytes of a are signed. A thread calls tile_end (may be NULL) after some
-     * tiles. */
+     * tile, says whether bytes of a are signed. Threads call tile_end (may be NULL) after tiles. */
     void (*tile_pairs)(const struct tile *t, size_t rows);
     void (*tile_dot)(const struct tile *t, size_t rows);
     void (*tile_bf16)(const struct tile *t, size_t rows);
@@ -229,8 +228,7 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* For rows: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps
-     * agree. */
+    /* Rows: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps agree. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);

@@ -28,8 +28,7 @@ struct own_product {
     bool in_place;       /* rows are read in place: float32 rows as one run, others tap by tap */
     bool is_even;        /* … and are equally spaced */
     bool strips, copies; /* AMX reads groups of pixels of a line; it reads copies of the lines */
-    size_t group, line_groups;   /* pixels; groups per line of the result. The last may be too
-                                    long */
+    size_t group, line_groups;   /* pixels; groups per result line. The last may be too long */
     size_t pixel_bytes;          /* from pixel to pixel of a line … */
     int64_t line_bytes;          /* … and from line to line */
     size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */

@@ -26,8 +26,7 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: index of the first (last) maximum (minimum). NaN is beyond any
- * number. */
+/* y, int64 [outer, inner]: index of the first (last) maximum (minimum). A NaN counts as either. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 

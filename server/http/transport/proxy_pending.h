@@ -11,8 +11,7 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* The most connections that wait here, besides libmicrohttpd's; a further one replaces the
- * oldest. */
+/* The most connections that wait here, besides libmicrohttpd's; another replaces the oldest. */
 #define PROXY_PENDING_MAX 256
 
 /* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
