@@ -48,6 +48,8 @@ struct run {
     /* Of the requests that count (meant to be sent at or after `from`): */
     struct histogram latency, service, refused, lag; /* 2xx from intent, 2xx from start, the rest */
     uint64_t sent, answered, good, timeouts, connect_errors, broken, abandoned;
+    uint64_t good_ended; /* good answers that ended between `from` and `until`, whenever they were
+                          * asked for */
     uint64_t statuses[STATUSES];
     uint64_t sent_bytes, received_bytes, connections;
     int64_t first, last_good; /* us: first intent, last good answer */
@@ -99,6 +101,8 @@ static void record(struct run *run, int64_t intended, const struct outcome *outc
         run->recent_good++;
     else
         run->recent_bad++;
+    if (good && outcome->ended >= run->from && outcome->ended < run->until)
+        run->good_ended++;
     if (intended < run->from)
         return;
     run->received_bytes += outcome->received;
@@ -286,8 +290,9 @@ static void print_result(const struct run *run)
         (run->options->rate > 0 || run->next < (size_t)run->options->requests))
         window = run->options->seconds;
     printf("{\"result\":{\"seconds\":%.6f,\"sent\":%" PRIu64 ",\"answered\":%" PRIu64
-           ",\"good\":%" PRIu64 ",\"statuses\":{",
-           window, run->sent, run->answered, run->good);
+           ",\"good\":%" PRIu64 ",\"goodput\":%.3f,\"statuses\":{",
+           window, run->sent, run->answered, run->good,
+           (double)run->good_ended / run->options->seconds);
     for (int i = 0; i < STATUSES; i++) {
         if (run->statuses[i] == 0)
             continue;

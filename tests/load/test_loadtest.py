@@ -208,6 +208,13 @@ class Loadgen(Folder):
         self.assertEqual(result["good"], 60)
         self.assertGreaterEqual(self.share(result, "latency", 0.5), 20)
 
+    def test_goodput_counts_answers_that_end_in_the_window(self):
+        with KnownServer(delay=0.6) as server:
+            result = self.loadgen(server.url, "--concurrency", "4", "--seconds", "0.3", "--warmup", "0")
+            self.assertEqual((result["good"], result["goodput"]), (result["sent"], 0))  # asked in time, answered too late
+            result = self.loadgen(server.url, "--concurrency", "4", "--seconds", "50", "--warmup", "0.3", "--requests", "4")
+            self.assertEqual(result["goodput"], 4 / 50)  # asked before it
+
     def test_statuses_and_timeouts(self):
         with KnownServer(status=lambda n: 503 if n % 4 == 0 else 200) as server:
             result = self.loadgen(server.url, "--concurrency", "1", "--seconds", "50", "--warmup", "0",
