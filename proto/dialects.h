@@ -71,8 +71,7 @@ extern const struct dialect dialect_openai;
 /* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
 /* Immich's service, POST /predict: dialect_immich until `entries` are read, then its task's. */
-extern const struct dialect dialect_immich, dialect_immich_clip, dialect_immich_faces,
-    dialect_immich_text;
+extern const struct dialect dialect_immich;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
 /* DOODS, for Home Assistant: POST /detect. */

@@ -20,12 +20,12 @@ struct immich_task {
     const struct dialect *dialect, *first_alone;
 };
 
-static const struct dialect face_boxes, line_boxes;
+static const struct dialect clip, faces, text_lines, face_boxes, line_boxes;
 
 static const struct immich_task tasks[] = {
-    {"facial-recognition", "detection", "recognition", &dialect_immich_faces, &face_boxes},
-    {"ocr", "detection", "recognition", &dialect_immich_text, &line_boxes},
-    {"clip", "visual", "textual", &dialect_immich_clip}};
+    {"facial-recognition", "detection", "recognition", &faces, &face_boxes},
+    {"ocr", "detection", "recognition", &text_lines, &line_boxes},
+    {"clip", "visual", "textual", &clip}};
 
 /* Cleans a name like Immich's cache folders. Returns false if it is empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
@@ -102,7 +102,7 @@ static enum status read_task(const struct immich_task *task, const cJSON *json,
     struct immich_entry *ret = &all->list[all->count++];
     const cJSON *first = cJSON_GetObjectItemCaseSensitive(json, task->first);
     const cJSON *second = cJSON_GetObjectItemCaseSensitive(json, task->second);
-    const bool is_clip = task->dialect == &dialect_immich_clip;
+    const bool is_clip = task->dialect == &clip;
     char other[128] = "";
     *ret = (struct immich_entry){.least_box = -1, .least_text = 0.9f};
     if (!first && !second)
@@ -304,14 +304,14 @@ static const struct dialect_parameter no_parameters[] = {{0}};
     .write_error = immich_error
 
 const struct dialect dialect_immich = {IMMICH, .invalid_http = 422, .write = write_clip};
-const struct dialect dialect_immich_clip = {
-    IMMICH, .kinds = 1u << ANSWER_EMBEDDING,
-    .takes = "for clip one half of a model for photos and texts", .write = write_clip};
-const struct dialect dialect_immich_faces = {
+static const struct dialect clip = {IMMICH, .kinds = 1u << ANSWER_EMBEDDING,
+                                    .takes = "for clip one half of a model for photos and texts",
+                                    .write = write_clip};
+static const struct dialect faces = {
     IMMICH, .kinds = 1u << ANSWER_BOXES,
     .takes = "for facial-recognition a pipeline of a face detector and a model of vectors",
     .takes_pipelines = true, .write = write_faces};
-const struct dialect dialect_immich_text = {
+static const struct dialect text_lines = {
     IMMICH, .kinds = 1u << ANSWER_BOXES,
     .takes = "for ocr a pipeline of a text detector and a model that reads lines",
     .takes_pipelines = true, .write = write_lines};

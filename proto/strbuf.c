@@ -168,7 +168,7 @@ void strbuf_float(struct strbuf *text, float value)
         text->size += write_shortest(value, room);
 }
 
-void strbuf_double(struct strbuf *text, double value)
+static void strbuf_double(struct strbuf *text, double value)
 {
     char digits[48];
     if (!isfinite(value)) {

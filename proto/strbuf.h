@@ -29,7 +29,6 @@ extern const double exact_powers[23];
 size_t write_shortest(float value, char text[static FLOAT_TEXT]);
 /* Appends a float in the same form; null if it is not finite. */
 void strbuf_float(struct strbuf *text, float value);
-void strbuf_double(struct strbuf *text, double value);
 /* Appends element i of a tensor of numbers; booleans become 0 and 1. */
 void strbuf_element(struct strbuf *text, const struct tensor *tensor, size_t i);
 /* Appends a JSON string; bytes that are not UTF-8 become '?'. */

@@ -102,7 +102,7 @@ struct v2_answer_output {
     struct shape shape;               /* of all rows together, or of the texts */
     const struct tensor *const *rows; /* all of one dtype; NULL: texts */
     size_t row_count;
-    char *const *texts; /* BYTES, shape_count(shape) of them */
+    char **texts; /* BYTES, shape_count(shape) of them */
 };
 
 struct v2_answer {

@@ -1,11 +1,12 @@
-/* Writes answers of inferences in the Open Inference Protocol's JSON into one buffer: JSON first,
- * then binary tensors. */
+/* Writes answers of inferences in the Open Inference Protocol into one buffer: JSON first, then
+ * binary tensors; or a message of grpc_service.proto. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/strbuf.h"
 #include "proto/v2.h"
-#include "proto/v2_binary.h"
+#include "proto/v2_fields.h"
 
 static void put_numbers(struct strbuf *text, const struct tensor *tensor, bool *is_first)
 {
@@ -21,7 +22,7 @@ static void put_numbers(struct strbuf *text, const struct tensor *tensor, bool *
     }
 }
 
-size_t v2_binary_size(const struct v2_answer_output *output)
+static size_t binary_size(const struct v2_answer_output *output)
 {
     size_t bytes = 0;
     if (!output->texts)
@@ -47,15 +48,17 @@ static void put_data(struct strbuf *text, const struct v2_answer_output *output)
     strbuf_put(text, "]");
 }
 
+static const char *datatype_of(const struct v2_answer_output *output)
+{
+    return output->texts || !output->row_count ? "BYTES" : dtype_oip_name(output->rows[0]->dtype);
+}
+
 static void put_output(struct strbuf *text, const struct v2_answer_output *output)
 {
-    const char *datatype = "BYTES";
-    if (!output->texts && output->row_count > 0)
-        datatype = dtype_oip_name(output->rows[0]->dtype);
     strbuf_put(text, "{\"name\":");
     strbuf_string(text, output->name);
     strbuf_put(text, ",\"datatype\":\"");
-    strbuf_put(text, datatype);
+    strbuf_put(text, datatype_of(output));
     strbuf_put(text, "\",\"shape\":[");
     for (int d = 0; d < output->shape.rank; d++) {
         if (d)
@@ -65,7 +68,7 @@ static void put_output(struct strbuf *text, const struct v2_answer_output *outpu
     strbuf_put(text, "]");
     if (output->binary) {
         strbuf_put(text, ",\"parameters\":{\"binary_data_size\":");
-        strbuf_unsigned(text, v2_binary_size(output));
+        strbuf_unsigned(text, binary_size(output));
         strbuf_put(text, "}");
     } else {
         put_data(text, output);
@@ -73,7 +76,7 @@ static void put_output(struct strbuf *text, const struct v2_answer_output *outpu
     strbuf_put(text, "}");
 }
 
-void v2_put_binary(struct strbuf *text, const struct v2_answer_output *output)
+static void put_binary(struct strbuf *text, const struct v2_answer_output *output)
 {
     for (size_t r = 0; !output->texts && r < output->row_count; r++)
         strbuf_add(text, output->rows[r]->data, output->rows[r]->bytes);
@@ -109,13 +112,94 @@ char *v2_answer_body(const struct v2_answer *answer, size_t *ret_size, size_t *r
     *ret_json_size = text.size;
     size_t binary = 0;
     for (size_t i = 0; i < answer->output_count; i++)
-        binary += answer->outputs[i].binary ? v2_binary_size(&answer->outputs[i]) : 0;
+        binary += answer->outputs[i].binary ? binary_size(&answer->outputs[i]) : 0;
     (void)strbuf_room(&text, binary); /* reserves once, because growing copies the text */
     for (size_t i = 0; i < answer->output_count; i++) {
         if (!answer->outputs[i].binary)
             continue;
         *ret_binary = true;
-        v2_put_binary(&text, &answer->outputs[i]);
+        put_binary(&text, &answer->outputs[i]);
+    }
+    return strbuf_finish(&text, ret_size);
+}
+
+/* ---- messages ---- */
+
+static size_t put_varint(uint8_t *at, uint64_t value)
+{
+    size_t count = 0;
+    for (; value >= 0x80; value >>= 7)
+        at[count++] = (uint8_t)(value | 0x80);
+    at[count++] = (uint8_t)value;
+    return count;
+}
+
+void v2_add_varint(struct strbuf *to, uint64_t value)
+{
+    char *room = strbuf_room(to, V2_STREAM_HEAD);
+    if (room)
+        to->size += put_varint((uint8_t *)room, value);
+}
+
+static void add_head(struct strbuf *to, unsigned number, size_t size)
+{
+    v2_add_varint(to, number << 3 | 2);
+    v2_add_varint(to, size);
+}
+
+void v2_add_bytes(struct strbuf *to, unsigned number, const char *bytes, size_t size)
+{
+    add_head(to, number, size);
+    strbuf_add(to, bytes, size);
+}
+
+void v2_add_inner(struct strbuf *to, unsigned number, struct strbuf *inner)
+{
+    v2_add_bytes(to, number, inner->data, inner->size);
+    to->failed |= inner->failed;
+    free(inner->data);
+}
+
+size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD])
+{
+    head[0] = (is_error ? 1 : 2) << 3 | 2;
+    return 1 + put_varint(head + 1, size);
+}
+
+/* proto3 leaves out empty texts. */
+static void add_text(struct strbuf *to, unsigned number, const char *text)
+{
+    if (text && *text)
+        v2_add_bytes(to, number, text, strlen(text));
+}
+
+static void add_output(struct strbuf *to, const struct v2_answer_output *output)
+{
+    struct strbuf inner = {0}, dims = {0};
+    add_text(&inner, 1, output->name);
+    add_text(&inner, 2, datatype_of(output));
+    for (int d = 0; d < output->shape.rank; d++)
+        v2_add_varint(&dims, (uint64_t)output->shape.dims[d]);
+    if (output->shape.rank > 0)
+        v2_add_inner(&inner, 3, &dims);
+    v2_add_inner(to, 5, &inner);
+}
+
+char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
+{
+    struct strbuf text = {0};
+    size_t raw = 0;
+    add_text(&text, 1, answer->model);
+    add_text(&text, 2, answer->version);
+    add_text(&text, 3, answer->id);
+    for (size_t i = 0; i < answer->output_count; i++)
+        add_output(&text, &answer->outputs[i]);
+    for (size_t i = 0; i < answer->output_count; i++)
+        raw += V2_STREAM_HEAD + binary_size(&answer->outputs[i]);
+    (void)strbuf_room(&text, raw); /* reserves once, because growing copies the text */
+    for (size_t i = 0; i < answer->output_count; i++) {
+        add_head(&text, 6, binary_size(&answer->outputs[i]));
+        put_binary(&text, &answer->outputs[i]);
     }
     return strbuf_finish(&text, ret_size);
 }

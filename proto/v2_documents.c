@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 #include "proto/grpc_service.pb-c.h"
 #include "proto/v2.h"
-#include "proto/v2_binary.h"
+#include "proto/v2_fields.h"
 #include "proto/writer.h"
 
 static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
@@ -28,38 +28,17 @@ static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *i
     return text[0] == '-' ? (uint64_t)strtoll(text, NULL, 10) : strtoull(text, NULL, 10);
 }
 
-static void add_varint(struct strbuf *to, uint64_t value)
-{
-    uint8_t bytes[V2_VARINT];
-    strbuf_add(to, (const char *)bytes, v2_put_varint(bytes, value));
-}
-
-static void add_bytes(struct strbuf *to, unsigned number, const char *bytes, size_t size)
-{
-    add_varint(to, number << 3 | 2);
-    add_varint(to, size);
-    strbuf_add(to, bytes, size);
-}
-
-/* Appends `inner` as a field's bytes, and frees it. */
-static void add_inner(struct strbuf *to, unsigned number, struct strbuf *inner)
-{
-    add_bytes(to, number, inner->data, inner->size);
-    to->failed |= inner->failed;
-    free(inner->data);
-}
-
 static void pack_value(struct strbuf *to, const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
     struct strbuf inner = {0};
     if (field->type == PROTOBUF_C_TYPE_STRING) {
-        add_bytes(to, field->id, item->valuestring, strlen(item->valuestring));
+        v2_add_bytes(to, field->id, item->valuestring, strlen(item->valuestring));
     } else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
         pack_object(&inner, field->descriptor, item);
-        add_inner(to, field->id, &inner);
+        v2_add_inner(to, field->id, &inner);
     } else {
-        add_varint(to, field->id << 3);
-        add_varint(to, integer_of(field, item));
+        v2_add_varint(to, field->id << 3);
+        v2_add_varint(to, integer_of(field, item));
     }
 }
 
@@ -73,10 +52,10 @@ static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, 
         if (field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_MESSAGE)
             pack_value(to, field, item);
         else
-            add_varint(&inner, integer_of(field, item));
+            v2_add_varint(&inner, integer_of(field, item));
     }
     if (inner.size)
-        add_inner(to, field->id, &inner);
+        v2_add_inner(to, field->id, &inner);
 }
 
 /* True if a value is "", 0 or false, which proto3 leaves out. */
@@ -102,12 +81,12 @@ static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *typ
     }
 }
 
-/* Writes the tree as a message of `type`, or as JSON if `type` is NULL, and frees it. */
-static char *finish_document(struct writer *w, const ProtobufCMessageDescriptor *type,
-                             size_t *ret_size)
+/* Writes the tree as a message of `type`, or as JSON, and frees it. */
+static char *finish_document(struct writer *w, bool is_message,
+                             const ProtobufCMessageDescriptor *type, size_t *ret_size)
 {
     struct strbuf message = {.failed = w->failed || !w->root};
-    if (!type) {
+    if (!is_message) {
         char *text = write_finish(w);
         *ret_size = text ? strlen(text) : 0;
         return text;
@@ -123,7 +102,7 @@ char *v2_server_document(bool is_message, const char *name, const char *version,
     write_members(&w, w.root, "name=%s version=%s extensions[%s %s %s %s %s %s]", name, version,
                   "classification", "model_repository", "model_configuration", "schedule_policy",
                   "binary_tensor_data", "statistics");
-    return finish_document(&w, is_message ? &inference__server_metadata_response__descriptor : NULL,
+    return finish_document(&w, is_message, &inference__server_metadata_response__descriptor,
                            ret_size);
 }
 
@@ -157,7 +136,7 @@ char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t
     write_text(&w, w.root, "platform", "onnxruntime_onnx");
     write_tensors(&w, w.root, "inputs", model->inputs, model->input_count);
     write_tensors(&w, w.root, "outputs", model->outputs, model->output_count);
-    return finish_document(&w, is_message ? &inference__model_metadata_response__descriptor : NULL,
+    return finish_document(&w, is_message, &inference__model_metadata_response__descriptor,
                            ret_size);
 }
 
@@ -210,17 +189,15 @@ char *v2_config_document(bool is_message, const struct v2_model *model, size_t *
         write_members(&w, config,
                       "dynamic_batching{preferred_batch_size[%d] max_queue_delay_microseconds=%d}",
                       model->max_batch_size, 0);
-    return finish_document(&w, is_message ? &inference__model_config_response__descriptor : NULL,
-                           ret_size);
+    return finish_document(&w, is_message, &inference__model_config_response__descriptor, ret_size);
 }
 
 char *v2_labels_document(bool is_message, const struct v2_model *model, size_t *ret_size)
 {
     struct writer w = {.root = write_root()};
-    (void)is_message;
     write_members(&w, w.root, "model=%s version=%s", model->name, model->version);
     write_texts(&w, w.root, "labels", model->labels, model->label_count);
-    return finish_document(&w, NULL, ret_size);
+    return finish_document(&w, is_message, NULL, ret_size);
 }
 
 static void write_v2_count(struct writer *w, cJSON *object, const char *key, struct v2_count count)
@@ -271,8 +248,8 @@ char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t co
     cJSON *list = write_array(&w, w.root, "model_stats");
     for (size_t i = 0; i < count; i++)
         write_stats(&w, list, &stats[i]);
-    return finish_document(
-        &w, is_message ? &inference__model_statistics_response__descriptor : NULL, ret_size);
+    return finish_document(&w, is_message, &inference__model_statistics_response__descriptor,
+                           ret_size);
 }
 
 char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
@@ -283,8 +260,8 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
     for (size_t i = 0; i < count; i++)
         write_members(&w, list, "{name=%s version=%s state=%s reason=%s}", entries[i].name,
                       entries[i].version, entries[i].state, entries[i].reason);
-    return finish_document(
-        &w, is_message ? &inference__repository_index_response__descriptor : NULL, ret_size);
+    return finish_document(&w, is_message, &inference__repository_index_response__descriptor,
+                           ret_size);
 }
 
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
@@ -297,5 +274,5 @@ char *v2_flag_document(bool is_message, const char *name, const char *flag, bool
                                                     : &inference__server_ready_response__descriptor;
     write_members(&w, w.root, "name=%s", name);
     write_members(&w, w.root, !strcmp(flag, "live") ? "live=%hhd" : "ready=%hhd", value);
-    return finish_document(&w, is_message ? message : NULL, ret_size);
+    return finish_document(&w, is_message, message, ret_size);
 }

@@ -1,14 +1,12 @@
-/* Reads and writes the Open Inference Protocol's gRPC messages (grpc_service.proto) with
- * protobuf-c; v2_documents.c writes documents. */
+/* Reads the Open Inference Protocol's gRPC messages (grpc_service.proto) with protobuf-c.
+ * v2_answer.c writes answers, v2_documents.c documents. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/arena.h"
 #include "engine/base/size.h"
 #include "proto/dialects.h"
 #include "proto/grpc_service.pb-c.h"
 #include "proto/v2.h"
-#include "proto/v2_binary.h"
 
 /* ---- memory of unpacked messages ---- */
 
@@ -354,113 +352,6 @@ enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *ch
     else
         v2_request_free(request);
     return status;
-}
-
-/* ---- building messages ---- */
-
-/* Casts away const for a message: protobuf-c does not change its texts. */
-static char *borrowed(const char *text)
-{
-    return (char *)(uintptr_t)(text ? text : "");
-}
-
-/* Returns NULL when out of memory, or if `arena` is NULL. */
-static void *arena_take(struct arena *arena, size_t count, size_t size)
-{
-    return arena ? arena_alloc(arena, count ? count : 1, size) : NULL;
-}
-
-/* Allocates `count` messages of one type, and the list of them. */
-static void *take_messages(struct arena *arena, const ProtobufCMessageDescriptor *type,
-                           size_t count)
-{
-    uint8_t *messages = arena_take(arena, count, type->sizeof_message);
-    void **list = arena_take(arena, count, sizeof *list);
-    for (size_t i = 0; messages && list && i < count; i++) {
-        list[i] = messages + i * type->sizeof_message;
-        type->message_init(list[i]);
-    }
-    return messages ? list : NULL;
-}
-
-/* Packs `message` with room for `more` bytes; NULL, with nothing written, when out of memory. */
-static char *pack_message(const void *message, size_t more, size_t *ret_size)
-{
-    size_t room;
-    const size_t size = message ? protobuf_c_message_get_packed_size(message) : 0;
-    uint8_t *bytes = message && size_add(size + 1, more, &room) ? malloc(room) : NULL;
-    *ret_size = bytes ? protobuf_c_message_pack(message, bytes) : 0;
-    return (char *)bytes;
-}
-
-/* ---- inference: the answer ---- */
-
-size_t v2_put_varint(uint8_t at[static V2_VARINT], uint64_t value)
-{
-    size_t count = 0;
-    for (; value >= 0x80; value >>= 7)
-        at[count++] = (uint8_t)(value | 0x80);
-    at[count++] = (uint8_t)value;
-    return count;
-}
-
-/* Writes the tag and length of a field of `size` bytes. */
-static size_t put_field(uint8_t *at, unsigned number, size_t size)
-{
-    at[0] = (uint8_t)(number << 3 | 2);
-    return 1 + v2_put_varint(at + 1, size);
-}
-
-size_t v2_stream_head(bool is_error, size_t size, uint8_t head[static V2_STREAM_HEAD])
-{
-    return put_field(head, is_error ? 1 : 2, size);
-}
-
-static bool add_outputs(struct arena *arena, const struct v2_answer *answer,
-                        Inference__ModelInferResponse *message)
-{
-    Inference__InferOutputTensor **list =
-        take_messages(arena, &inference__infer_output_tensor__descriptor, answer->output_count);
-    for (size_t i = 0; list && i < answer->output_count; i++) {
-        const struct v2_answer_output *output = &answer->outputs[i];
-        list[i]->name = borrowed(output->name);
-        list[i]->datatype = borrowed(
-            output->texts || !output->row_count ? "BYTES" : dtype_oip_name(output->rows[0]->dtype));
-        list[i]->n_shape = output->shape.rank > 0 ? (size_t)output->shape.rank : 0;
-        list[i]->shape = arena_take(arena, list[i]->n_shape, sizeof *list[i]->shape);
-        if (!list[i]->shape)
-            return false;
-        memcpy(list[i]->shape, output->shape.dims, list[i]->n_shape * sizeof *list[i]->shape);
-    }
-    message->outputs = list;
-    message->n_outputs = answer->output_count;
-    return list != NULL;
-}
-
-char *v2_answer_message(const struct v2_answer *answer, size_t *ret_size)
-{
-    Inference__ModelInferResponse message;
-    struct arena *arena = arena_create(0);
-    inference__model_infer_response__init(&message);
-    message.model_name = borrowed(answer->model);
-    message.model_version = borrowed(answer->version);
-    message.id = borrowed(answer->id);
-    size_t raw = 0, size = 0;
-    for (size_t i = 0; i < answer->output_count; i++)
-        raw += V2_STREAM_HEAD + v2_binary_size(&answer->outputs[i]);
-    char *head =
-        add_outputs(arena, answer, &message) ? pack_message(&message, raw + 1, &size) : NULL;
-    arena_free(arena);
-    /* Writes raw_output_contents directly from the rows, because they are not contiguous. */
-    struct strbuf text = {
-        .data = head, .size = size, .capacity = head ? size + raw + 2 : 0, .failed = !head};
-    for (size_t i = 0; i < answer->output_count; i++) {
-        uint8_t field[V2_STREAM_HEAD];
-        strbuf_add(&text, (const char *)field,
-                   put_field(field, 6, v2_binary_size(&answer->outputs[i])));
-        v2_put_binary(&text, &answer->outputs[i]);
-    }
-    return strbuf_finish(&text, ret_size);
 }
 
 /* ---- small requests ---- */
