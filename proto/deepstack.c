@@ -145,7 +145,7 @@ static char *deepstack_text(const struct predict_answer *answer)
     return write_texts_found(answer, false);
 }
 
-/* ---- lists, faces, status ---- */
+/* ---- lists, faces ---- */
 
 char *deepstack_names_json(const struct deepstack_call *call, const char *key,
                            const char *const *names, size_t count)
@@ -194,15 +194,6 @@ char *deepstack_faces_json(const struct deepstack_call *call, const struct deeps
     write_members(&w, w.root, "count=%zu", count);
     write_common(&w, call);
     return write_finish(&w);
-}
-
-char *deepstack_update_json(void)
-{
-#define VERSION_MEMBERS                                                                            \
-    "{major=%d minor=%d patch=%d securityUpdate=%hhd build=%d file=%s releaseNotes=%s} "
-    return write_document("success=%hhd message=%s current" VERSION_MEMBERS "latest" VERSION_MEMBERS
-                          "updateAvailable=%hhd",
-                          true, "", 0, 1, 0, false, 0, "", "", 0, 1, 0, false, 0, "", "", false);
 }
 
 /* ---- the table ---- */

@@ -146,8 +146,6 @@ char *deepstack_done_json(const struct deepstack_call *call, const char *message
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
                            size_t count);
-/* Returns the answer to GET /v1/status/updateavailable: no update. */
-char *deepstack_update_json(void);
 /* {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} of GET /detectors. */
 char *doods_detectors_json(const struct dialect_model *models, size_t count);
 /* {name: function …} of GET /api/functions; each has its labels in a JSON text. */

@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
-#include "lensd_version.h"
 #include "proto/dialects.h"
-#include "proto/writer.h"
 #include "server/http/api/route_table.h"
 #include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
@@ -128,11 +126,6 @@ static char *write_names(const struct dialect_model *models, size_t count)
     return text;
 }
 
-void deepstack_update_handle(struct exchange *x)
-{
-    respond_json(x, 200, deepstack_update_json());
-}
-
 void deepstack_ping_handle(struct exchange *x)
 {
     const struct deepstack_call call = {.command = "ping", .when = time(NULL)};
@@ -165,21 +158,4 @@ void labelled_models_handle(struct exchange *x)
 void roboflow_registry_handle(struct exchange *x)
 {
     respond_models(x, LIST_TASKS, "", roboflow_models_json);
-}
-
-void roboflow_remove_handle(struct exchange *x)
-{
-    respond_refusal(x, 501, "not_implemented",
-                    "clients cannot unload models here; an admin can: POST "
-                    "/v2/repository/models/NAME/unload");
-}
-
-void llama_props_handle(struct exchange *x)
-{
-    respond_json(x, 200, write_document("media_marker=%s", "<__media__>"));
-}
-
-void roboflow_info_handle(struct exchange *x)
-{
-    respond_json(x, 200, write_document("name=%s version=%s uuid=%s", "lensd", LENSD_VERSION, ""));
 }

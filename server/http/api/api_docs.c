@@ -1,5 +1,6 @@
-/* Serves the files inside the binary: the console's, and the description of the API as YAML, JSON
- * and a page. proto/openapi.py makes these from proto/openapi.yaml during the build. */
+/* Serves fixed texts, and the files inside the binary: the console's, and the description of the
+ * API as YAML, JSON and a page. proto/openapi.py makes these from proto/openapi.yaml during the
+ * build. */
 #include <string.h>
 
 #include "engine/base/size.h"
@@ -32,6 +33,16 @@ static void respond_file(struct exchange *x, const char *path)
     for (size_t i = 0; i < COUNT_OF(assets); i++)
         if (!strcmp(path, assets[i].path))
             respond_asset(x, assets[i].type, assets[i].bytes, *assets[i].size);
+}
+
+void fixed_handle(struct exchange *x)
+{
+    respond_json(x, 200, strdup(x->route->fixed));
+}
+
+void absent_handle(struct exchange *x)
+{
+    respond_refusal(x, 501, "not_implemented", "%s", x->route->fixed);
 }
 
 void asset_handle(struct exchange *x)

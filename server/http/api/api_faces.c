@@ -319,42 +319,31 @@ static void list_faces(struct exchange *x)
     exchange_resume(x);
 }
 
-/* Reads the userid of a body "userid=Jane", the form of deepstack-sdk. */
-static enum status read_urlencoded(const struct exchange *x, struct face_question *ret,
-                                   struct error *err)
+static enum status take_userid(struct face_question *ret, const uint8_t *name, size_t size,
+                               struct error *err)
 {
-    struct query form;
-    char *text = strndup((const char *)x->body.data, x->body.size);
-    TRY(check_memory(text, "for a form", err));
-    enum status status = query_parse(text, &form, err);
-    const char *name = status == STATUS_OK ? query_value(&form, "userid") : NULL;
-    if (name)
-        (void)face_question_set(ret, "userid", name, &status, err);
-    free(text);
-    return status;
+    if (size > FACES_NAME_MAX || memchr(name, '\0', size))
+        return error_set(err, STATUS_INVALID, "userid has more than %d bytes, or a zero byte",
+                         FACES_NAME_MAX);
+    snprintf(ret->name, sizeof ret->name, "%.*s", (int)size, (const char *)name);
+    return STATUS_OK;
 }
 
-/* Reads the userid of a form. */
+/* Reads the userid of a form, or of a body "userid=Jane", the form of deepstack-sdk. */
 static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
 {
     struct multipart form = {0};
-    enum status status = STATUS_OK;
+    size_t size;
     *ret = (struct face_question){0};
-    if (multipart_is(x->content_type))
-        status = multipart_parse(x->content_type, x->body.data, x->body.size, 8, &form, err);
-    else if (x->body.size)
-        status = read_urlencoded(x, ret, err);
-    for (size_t i = 0; status == STATUS_OK && i < form.count; i++) {
-        const struct multipart_part *part = &form.parts[i];
-        if (strcmp(part->name, "userid") != 0)
-            continue;
-        if (part->size > FACES_NAME_MAX || memchr(part->data, '\0', part->size))
-            status = error_set(err, STATUS_INVALID, "userid has more than %d bytes, or a zero byte",
-                               FACES_NAME_MAX);
-        else
-            snprintf(ret->name, sizeof ret->name, "%.*s", (int)part->size,
-                     (const char *)part->data);
+    if (!multipart_is(x->content_type)) {
+        const uint8_t *name = query_form_field(x->body.data, x->body.size, "userid", &size);
+        return name ? take_userid(ret, name, size, err) : STATUS_OK;
     }
+    enum status status =
+        multipart_parse(x->content_type, x->body.data, x->body.size, 8, &form, err);
+    for (size_t i = 0; status == STATUS_OK && i < form.count; i++)
+        if (!strcmp(form.parts[i].name, "userid"))
+            status = take_userid(ret, form.parts[i].data, form.parts[i].size, err);
     multipart_done(&form);
     return status;
 }
@@ -367,11 +356,10 @@ static void delete_face(struct exchange *x)
     enum status status = read_name(x, &question, &err);
     if (status == STATUS_OK)
         status = faces_delete(x->server->options.faces, question.name, &err);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
-    } else {
+    else
         respond_error(x, &err);
-    }
     exchange_resume(x);
 }
 

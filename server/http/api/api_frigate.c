@@ -137,11 +137,6 @@ static enum status frigate_prepare(struct exchange *x, struct deployment **chose
     return STATUS_OK;
 }
 
-static void frigate_run(struct exchange *x)
-{
-    submit_to_model(x, frigate_prepare);
-}
-
 /* Writes rows of class, score, top, left, bottom, right; the sides from 0 to 1. */
 static void frigate_finish(struct exchange *x)
 {
@@ -160,7 +155,7 @@ static void frigate_finish(struct exchange *x)
                               box->x1 / width,   box->y2 / height, box->x2 / width};
         memcpy(rows[i], row, sizeof row);
     }
-    respond_text(x, 200, "application/octet-stream", (char *)rows, BOXES * sizeof *rows);
+    respond_text(x, 200, TYPE_BYTES, (char *)rows, BOXES * sizeof *rows);
 }
 
 static void frigate_detect_handle(struct exchange *x)
@@ -199,7 +194,7 @@ static void frigate_detect_handle(struct exchange *x)
         return;
     }
     memcpy(x->match.model, frames->model, sizeof x->match.model);
-    submission_when_named(x, frigate_run);
+    submission_to_model(x, frigate_prepare);
 }
 
 static const struct route routes[] = {

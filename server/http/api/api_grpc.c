@@ -29,25 +29,6 @@ static void grpc_handle_named(struct exchange *x)
     x->route->handle_named(x);
 }
 
-static void grpc_handle_repository(struct exchange *x)
-{
-    struct v2_named named;
-    struct error err;
-    bool overrides;
-    if (respond_if_long(x))
-        return;
-    if (v2_repository_unpack(x->body.data, x->body.size, &named, &overrides, &err) != STATUS_OK) {
-        respond_error(x, &err);
-    } else if (overrides) {
-        respond_refusal(x, 400, "invalid_request",
-                        "models are loaded from the repository as they lie there; \"config\" and "
-                        "\"file:\" parameters are not taken");
-    } else {
-        submission_name_model(x, &named);
-        x->route->handle_named(x);
-    }
-}
-
 #define CALL(name, admitted, handler, who, ...)                                                    \
     {                                                                                              \
         .path = "/inference.GRPCInferenceService/" name, .methods = METHOD_POST,                   \
@@ -56,8 +37,6 @@ static void grpc_handle_repository(struct exchange *x)
     }
 #define NAMED(name, handler, who, ...)                                                             \
     CALL(name, NULL, grpc_handle_named, who, .handle_named = handler, __VA_ARGS__)
-#define REPOSITORY(name, handler)                                                                  \
-    CALL(name, NULL, grpc_handle_repository, ROUTE_ADMIN, .handle_named = handler)
 
 static const struct route routes[] = {
     CALL("ModelInfer", grpc_admit, v2_infer_handle, ROUTE_KEY),
@@ -70,8 +49,8 @@ static const struct route routes[] = {
     NAMED("ModelConfig", v2_document_handle, ROUTE_KEY, .document = v2_config_document),
     NAMED("ModelStatistics", v2_stats_handle, ROUTE_KEY),
     CALL("RepositoryIndex", NULL, v2_index_handle, ROUTE_KEY),
-    REPOSITORY("RepositoryModelLoad", v2_load_handle),
-    REPOSITORY("RepositoryModelUnload", v2_unload_handle),
+    CALL("RepositoryModelLoad", NULL, v2_load_handle, ROUTE_ADMIN),
+    CALL("RepositoryModelUnload", NULL, v2_unload_handle, ROUTE_ADMIN),
 };
 
 const struct route_table grpc_route_table = {routes, COUNT_OF(routes)};

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/array.h"
 #include "engine/base/size.h"
 #include "models/tasks/class_scores.h"
 #include "proto/picture_text.h"
@@ -20,8 +19,6 @@
 #include "server/http/api/texts.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
-
-#define TYPE_BINARY "application/octet-stream"
 
 struct infer_work {
     struct predict_request request; /* first: submission.h */
@@ -54,9 +51,8 @@ enum status v2_admit(struct exchange *x, struct error *err)
 {
     if (atomic_load(&x->server->draining))
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
-    struct predict_request request = {.model = x->match.model,
-                                      .version = x->match.version[0] ? x->match.version : NULL,
-                                      .any_size = true};
+    struct predict_request request = {
+        .model = x->match.model, .version = exchange_version(x), .any_size = true};
     return request_limits_ask_room(x, &request, err);
 }
 
@@ -78,32 +74,19 @@ static const char *tensor_names(const struct served_tensor *tensors, size_t coun
     return text;
 }
 
-/* Finds a tensor by its name. `kind`: "input" or "output", for the error. */
-static enum status find_tensor(const struct deployment *deployment, const char *kind,
-                               const struct served_tensor *tensors, size_t count, const char *name,
-                               size_t *ret, struct error *err)
+/* Finds an input or an output by its name. */
+static enum status find_tensor(const struct deployment *deployment, bool is_output,
+                               const char *name, size_t *ret, struct error *err)
 {
+    const struct served_tensor *tensors = is_output ? deployment->outputs : deployment->inputs;
+    const size_t count = is_output ? deployment->output_count : deployment->input_count;
     char names[200];
     for (*ret = 0; *ret < count; ++*ret)
         if (!strcmp(tensors[*ret].name, name))
             return STATUS_OK;
     return error_set(err, STATUS_INVALID, "model '%s' has no %s '%.80s'; it has: %s",
-                     deployment->model->name, kind, name,
+                     deployment->model->name, is_output ? "output" : "input", name,
                      tensor_names(tensors, count, names, sizeof names));
-}
-
-static enum status find_input(const struct deployment *deployment, const char *name, size_t *ret,
-                              struct error *err)
-{
-    return find_tensor(deployment, "input", deployment->inputs, deployment->input_count, name, ret,
-                       err);
-}
-
-static enum status output_index(const struct deployment *deployment, const char *name, size_t *ret,
-                                struct error *err)
-{
-    return find_tensor(deployment, "output", deployment->outputs, deployment->output_count, name,
-                       ret, err);
 }
 
 /* "[-1, 3, 224, 224]" */
@@ -197,7 +180,7 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
     for (size_t k = 0; k < work->v2->input_count; k++) {
         const struct v2_input *input = &work->v2->inputs[k];
         size_t i;
-        TRY(find_input(deployment, input->name, &i, err));
+        TRY(find_tensor(deployment, false, input->name, &i, err));
         if (work->tensors[i])
             return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
         TRY(take_tensor(x, work, deployment, input, i, err));
@@ -261,7 +244,7 @@ static enum status take_images(struct exchange *x, struct infer_work *work,
 {
     size_t unused;
     struct v2_bytes *bytes;
-    TRY(find_input(deployment, input->name, &unused, err));
+    TRY(find_tensor(deployment, false, input->name, &unused, err));
     if (!deployment->takes_images || strcmp(input->name, deployment->inputs[0].name) != 0)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' of model '%s' takes numbers, not photos (BYTES)",
@@ -292,7 +275,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     struct request_texts *texts = &work->rows_of_texts;
     struct v2_bytes *bytes;
     size_t at;
-    TRY(find_input(deployment, input->name, &at, err));
+    TRY(find_tensor(deployment, false, input->name, &at, err));
     if (deployment->model->text.kinds[at] != TEXT_IDS) /* all its inputs take tokens */
         return error_set(err, STATUS_INVALID,
                          "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
@@ -387,7 +370,7 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
     work->as_binary = work->wanted + count;
     for (size_t k = 0; work->v2 && k < work->v2->output_count; k++) {
         size_t i = 0;
-        TRY(output_index(deployment, work->v2->outputs[k].name, &i, err));
+        TRY(find_tensor(deployment, true, work->v2->outputs[k].name, &i, err));
         if (work->wanted[i])
             return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
                              deployment->outputs[i].name);
@@ -439,45 +422,23 @@ static enum status expect_outputs(struct exchange *x, const struct infer_work *w
 
 /* ---- the answer ---- */
 
-struct shaping {
-    struct v2_answer_output *outputs;
-    const struct tensor **rows; /* rows of all outputs, one after another */
-    char **texts;               /* owned */
-    size_t text_count, text_capacity;
-    struct error *err;
-};
-
-static bool add_text(struct shaping *s, char *text)
+/* Writes the `most` best classes of a row as texts. */
+static enum status classify_row(const struct tensor *row, size_t most, const struct labels *labels,
+                                char **ret, struct error *err)
 {
-    if (!text ||
-        !array_reserve(&s->texts, &s->text_capacity, s->text_count + 1, sizeof *s->texts)) {
-        free(text);
-        return false;
-    }
-    s->texts[s->text_count++] = text;
-    return true;
-}
-
-/* The `most` best classes of a row, as texts. */
-static enum status classify_row(struct shaping *s, const struct tensor *row, size_t most,
-                                const struct labels *labels)
-{
-    size_t count = shape_count(&row->shape), k = most < count ? most : count;
-    if (k == 0)
-        return STATUS_OK;
-    struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
-    TRY(check_memory(ranking.best, "for a request", s->err));
-    for (size_t i = 0; i < count; i++)
+    struct ranking ranking = {alloc_array(most, sizeof *ranking.best), most, 0};
+    TRY(check_memory(ranking.best, "for a request", err));
+    for (size_t i = 0; most && i < shape_count(&row->shape); i++)
         ranking_add(&ranking, tensor_number(row, i), i);
     ranking_sort(&ranking);
     enum status status = STATUS_OK;
-    for (size_t i = 0; i < k && status == STATUS_OK; i++) {
+    for (size_t i = 0; i < most && status == STATUS_OK; i++) {
         size_t index = ranking.best[i].index;
         const char *label = labels && index < labels->count && labels->names[index][0]
                                 ? labels->names[index]
                                 : NULL;
-        if (!add_text(s, v2_classification(ranking.best[i].value, index, label)))
-            status = error_no_memory(s->err, "for a request");
+        ret[i] = v2_classification(ranking.best[i].value, index, label);
+        status = check_memory(ret[i], "for a request", err);
     }
     free(ranking.best);
     return status;
@@ -485,7 +446,7 @@ static enum status classify_row(struct shaping *s, const struct tensor *row, siz
 
 /* Sets the shape of all rows of output `o` together. */
 static enum status shape_rows(const struct infer_work *work, size_t o,
-                              struct v2_answer_output *output, struct shaping *s)
+                              struct v2_answer_output *output, struct error *err)
 {
     const struct deployment *deployment = work->request.deployment;
     const struct tensor *first = work->request.images[0].outputs[o];
@@ -496,7 +457,7 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
         const struct tensor *row = work->request.images[r].outputs[o];
         if (first->shape.rank < 1 || first->shape.dims[0] != 1 ||
             !shape_equal(&row->shape, &first->shape))
-            return error_set(s->err, STATUS_INVALID,
+            return error_set(err, STATUS_INVALID,
                              "the rows of output '%s' differ in shape; send one row per request",
                              deployment->outputs[o].name);
     }
@@ -504,62 +465,60 @@ static enum status shape_rows(const struct infer_work *work, size_t o,
     return STATUS_OK;
 }
 
+/* Writes the best classes of rows that have the same shape. */
 static enum status infer_classify(const struct infer_work *work, size_t o, size_t classes,
-                                  struct v2_answer_output *output, struct shaping *s)
+                                  struct v2_answer_output *output, struct error *err)
 {
     const struct deployment *deployment = work->request.deployment;
-    const struct labels *labels = &deployment->model->labels;
-    size_t before = s->text_count, each = 0;
-    for (size_t r = 0; r < work->rows; r++) {
-        const struct tensor *row = work->request.images[r].outputs[o];
-        TRY(check_classes(output->name, classes, shape_count(&row->shape), s->err));
-        TRY(classify_row(s, row, classes, o == deployment->model->output ? labels : NULL));
-        each = r == 0 ? s->text_count - before : each;
-    }
+    const struct labels *labels =
+        o == deployment->model->output ? &deployment->model->labels : NULL;
+    const size_t count = shape_count(&work->request.images[0].outputs[o]->shape);
+    const size_t each = classes < count ? classes : count;
+    size_t cells;
+    TRY(check_classes(output->name, classes, count, err));
+    if (size_mul(work->rows, each, &cells))
+        output->texts = alloc_array(cells, sizeof *output->texts);
+    TRY(check_memory(output->texts, "for a request", err));
+    output->rows = NULL;
     output->shape =
         deployment->has_rows ? SHAPE((int64_t)work->rows, (int64_t)each) : SHAPE((int64_t)each);
+    for (size_t r = 0; r < work->rows; r++)
+        TRY(classify_row(work->request.images[r].outputs[o], each, labels, output->texts + r * each,
+                         err));
     return STATUS_OK;
 }
 
 static enum status shape_output(const struct infer_work *work, const struct v2_output *asked,
-                                size_t position, size_t o, struct shaping *s, size_t *text_at)
+                                size_t o, const struct tensor **rows,
+                                struct v2_answer_output *output, struct error *err)
 {
-    struct v2_answer_output *output = &s->outputs[position];
-    const struct tensor **rows = s->rows + position * work->rows;
     *output = (struct v2_answer_output){.name = work->request.deployment->outputs[o].name,
                                         .binary = asked->binary,
                                         .rows = rows,
                                         .row_count = work->rows};
     for (size_t r = 0; r < work->rows; r++)
         rows[r] = work->request.images[r].outputs[o];
-    text_at[position] = s->text_count;
-    TRY(shape_rows(work, o, output, s));
-    if (asked->classification == 0)
-        return STATUS_OK;
-    output->rows = NULL;
-    return infer_classify(work, o, asked->classification, output, s);
+    TRY(shape_rows(work, o, output, err));
+    return asked->classification ? infer_classify(work, o, asked->classification, output, err)
+                                 : STATUS_OK;
 }
 
-/* Sets the outputs' shapes, in the order of the request, or else of the model. */
-static enum status shape_outputs(const struct infer_work *work, struct shaping *s, size_t count)
+/* Sets `count` outputs in the order of the request, or else of the model. `rows` has room for the
+ * rows of all, one after another. */
+static enum status shape_outputs(const struct infer_work *work, size_t count,
+                                 const struct tensor **rows, struct v2_answer_output *outputs,
+                                 struct error *err)
 {
-    const struct deployment *deployment = work->request.deployment;
     const struct v2_output all = default_output(work);
-    bool listed = work->v2 && work->v2->output_count > 0;
-    size_t *text_at = alloc_array(count, sizeof *text_at);
-    enum status status = text_at ? STATUS_OK : error_no_memory(s->err, "for a request");
-    for (size_t k = 0; status == STATUS_OK && k < count; k++) {
+    const bool listed = work->v2 && work->v2->output_count > 0;
+    for (size_t k = 0; k < count; k++) {
+        const struct v2_output *asked = listed ? &work->v2->outputs[k] : &all;
         size_t o = k;
         if (listed)
-            status = output_index(deployment, work->v2->outputs[k].name, &o, s->err);
-        if (status == STATUS_OK)
-            status = shape_output(work, listed ? &work->v2->outputs[k] : &all, k, o, s, text_at);
+            TRY(find_tensor(work->request.deployment, true, asked->name, &o, err));
+        TRY(shape_output(work, asked, o, rows + k * work->rows, &outputs[k], err));
     }
-    for (size_t k = 0; status == STATUS_OK && k < count; k++)
-        if (!s->outputs[k].rows)
-            s->outputs[k].texts = s->texts + text_at[k];
-    free(text_at);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status respond_outputs(struct exchange *x, struct infer_work *work, struct error *err)
@@ -567,32 +526,32 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
     const struct deployment *deployment = work->request.deployment;
     bool listed = work->v2 && work->v2->output_count > 0;
     size_t count = listed ? work->v2->output_count : deployment->output_count, cells;
-    struct shaping shaping = {.err = err};
-    shaping.outputs = alloc_array(count, sizeof *shaping.outputs);
-    if (size_mul(count, work->rows, &cells))
-        shaping.rows = alloc_array(cells, sizeof *shaping.rows);
-    enum status status = shaping.outputs && shaping.rows && add_text(&shaping, strdup(""))
-                             ? shape_outputs(work, &shaping, count)
-                             : error_no_memory(err, "for a request");
+    struct v2_answer_output *outputs = alloc_array(count, sizeof *outputs);
+    const struct tensor **rows =
+        size_mul(count, work->rows, &cells) ? alloc_array(cells, sizeof *rows) : NULL;
+    enum status status = outputs && rows ? shape_outputs(work, count, rows, outputs, err)
+                                         : error_no_memory(err, "for a request");
     if (status == STATUS_OK) {
         struct v2_answer answer = {.model = deployment->model->name,
                                    .version = deployment->model->version,
                                    .id = work->v2 ? work->v2->id : NULL,
-                                   .outputs = shaping.outputs,
+                                   .outputs = outputs,
                                    .output_count = count};
         size_t size = 0, json_size = 0;
         bool binary = false;
         char *text = x->route->is_message ? v2_answer_message(&answer, &size)
                                           : v2_answer_body(&answer, &size, &json_size, &binary);
-        respond_text(x, 200, binary ? TYPE_BINARY : TYPE_JSON, text, size);
+        respond_text(x, 200, binary ? TYPE_BYTES : TYPE_JSON, text, size);
         if (text && binary)
             respond_header(x, "Inference-Header-Content-Length", "%zu", json_size);
     }
-    for (size_t i = 0; i < shaping.text_count; i++)
-        free(shaping.texts[i]);
-    free(shaping.texts);
-    free(shaping.rows);
-    free(shaping.outputs);
+    for (size_t k = 0; outputs && k < count; k++) {
+        for (size_t i = 0; outputs[k].texts && i < shape_count(&outputs[k].shape); i++)
+            free(outputs[k].texts[i]);
+        free(outputs[k].texts);
+    }
+    free(rows);
+    free(outputs);
     return status;
 }
 
@@ -601,18 +560,8 @@ static void infer_finish(struct exchange *x)
     struct infer_work *work = x->work;
     struct error err;
     exchange_note(x, &work->request);
-    const struct predict_image *images = work->request.images;
-    for (size_t i = 0; i < work->rows; i++) {
-        if (images[i].status == STATUS_OK)
-            continue;
-        err = images[i].error;
-        if (work->rows > 1)
-            error_set(&err, images[i].status, "element %zu: %s", i, images[i].error.message);
-        if (status_http(err.status) == 503)
-            x->answer.retry_after_s = 1;
-        respond_error(x, &err);
+    if (respond_failed_row(x, "element"))
         return;
-    }
     if (respond_outputs(x, work, &err) != STATUS_OK)
         respond_error(x, &err);
     store_in_cache(x);
@@ -732,16 +681,6 @@ static enum status read_message(struct exchange *x, struct infer_work *work, str
     return STATUS_OK;
 }
 
-static void infer_run(struct exchange *x)
-{
-    submit_to_model(x, infer_prepare);
-}
-
-static void infer_submit(struct exchange *x)
-{
-    texts_offload(x, infer_run);
-}
-
 static void infer_start(struct exchange *x)
 {
     if (answer_from_cache(x, false))
@@ -756,7 +695,7 @@ static void infer_start(struct exchange *x)
             status = read_message(x, work, &err);
     }
     if (status == STATUS_OK)
-        submission_when_named(x, infer_submit);
+        submission_to_model(x, infer_prepare);
     else
         submit_or_refuse(x, status, &err);
 }

@@ -163,16 +163,8 @@ static void kserve_finish(struct exchange *x)
     struct kserve_work *work = x->work;
     const struct predict_request *request = &work->request;
     x->write_seconds = request->write_seconds;
-    for (size_t i = 0; i < request->image_count; i++) {
-        struct error err = request->images[i].error;
-        if (request->images[i].status == STATUS_OK)
-            continue;
-        if (request->image_count > 1)
-            error_set(&err, request->images[i].status, "instance %zu: %s", i,
-                      request->images[i].error.message);
-        respond_error(x, &err);
+    if (respond_failed_row(x, "instance"))
         return;
-    }
     const struct describe_how how = {.form = DESCRIBE_KSERVE, .as_list = true};
     respond_json(x, 200,
                  request->raw_outputs ? write_rows(request)
@@ -180,35 +172,17 @@ static void kserve_finish(struct exchange *x)
     store_in_cache(x);
 }
 
-static void kserve_run(struct exchange *x)
-{
-    submit_to_model(x, kserve_prepare);
-}
-
-static void kserve_submit(struct exchange *x)
-{
-    texts_offload(x, kserve_run);
-}
-
 static void kserve_start(struct exchange *x)
 {
     if (answer_from_cache(x, false))
         return;
     (void)submission_create(x, sizeof(struct kserve_work), kserve_finish, kserve_free_work);
-    submission_when_named(x, kserve_submit);
+    submission_to_model(x, kserve_prepare);
 }
 
 void kserve_predict_handle(struct exchange *x)
 {
     submission_handle(x, kserve_start);
-}
-
-void kserve_explain_handle(struct exchange *x)
-{
-    respond_refusal(x, 501, "not_implemented",
-                    "there is no explainer here; POST /v1/models/%s:predict gives predictions, "
-                    "explanations are for a KServe explainer in front of it",
-                    x->match.model);
 }
 
 void kserve_model_handle(struct exchange *x)

@@ -328,7 +328,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     work->request.model = work->model[0] ? work->model : NULL;
     if (x->match.model[0]) { /* the path takes precedence */
         work->request.model = x->match.model;
-        work->request.version = x->match.version[0] ? x->match.version : NULL;
+        work->request.version = exchange_version(x);
     }
     if (request_prompt_is_set(&work->prompt) &&
         (work->texts.count || work->labels.count || work->slices.side))

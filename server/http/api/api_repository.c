@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/v2.h"
 #include "server/http/api/route_table.h"
+#include "server/http/api/submission.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
 #include "server/loader/loader.h"
@@ -44,7 +46,7 @@ static void repository_loaded(void *context, enum status status, const struct er
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;
-    return body && !x->route->is_message && x->body.size > 0 &&
+    return body && x->body.size > 0 &&
            (memmem(body, x->body.size, "\"config\"", 8) ||
             memmem(body, x->body.size, "\"file:", 6));
 }
@@ -53,9 +55,21 @@ static void repository_submit(struct exchange *x, enum loader_job job)
 {
     struct error err;
     struct loader *loader = x->server->options.loader;
+    struct v2_named named;
+    bool overrides;
     if (respond_if_long(x))
         return;
-    if (job == LOADER_LOAD && has_override(x)) {
+    if (!x->route->is_message) {
+        overrides = job == LOADER_LOAD && has_override(x);
+    } else {
+        if (v2_repository_unpack(x->body.data, x->body.size, &named, &overrides, &err) !=
+            STATUS_OK) {
+            respond_error(x, &err);
+            return;
+        }
+        submission_name_model(x, &named);
+    }
+    if (overrides) {
         respond_refusal(x, 400, "invalid_request",
                         "models are loaded from the repository as they lie there; \"config\" and "
                         "\"file:\" parameters are not taken");

@@ -41,17 +41,12 @@ void v2_server_handle(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
 }
 
-static const char *asked_version(const struct exchange *x)
-{
-    return x->match.version[0] ? x->match.version : NULL;
-}
-
 void v2_model_ready_handle(struct exchange *x)
 {
     struct error err;
     int retry_after_s = 0;
     struct model_host *model_host = x->server->options.model_host;
-    enum status status = model_host_acquire(model_host, x->match.model, asked_version(x), NULL,
+    enum status status = model_host_acquire(model_host, x->match.model, exchange_version(x), NULL,
                                             &retry_after_s, &err);
     if (status == STATUS_NOT_FOUND && !x->route->is_message) { /* Triton's gRPC says: not ready */
         respond_error(x, &err);
@@ -133,8 +128,8 @@ static void answer_document(struct exchange *x)
     struct model_host *model_host = x->server->options.model_host;
     struct deployment *deployment;
     struct error err;
-    if (refuse_pipeline(x, x->match.model, asked_version(x), &err) != STATUS_OK ||
-        model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
+    if (refuse_pipeline(x, x->match.model, exchange_version(x), &err) != STATUS_OK ||
+        model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
                            &x->answer.retry_after_s, &err) != STATUS_OK) {
         respond_error(x, &err);
     } else {
@@ -242,10 +237,10 @@ void v2_stats_handle(struct exchange *x)
     }
     if (filled == 0 && x->match.model[0]) {
         struct deployment *deployment;
-        status = refuse_pipeline(x, x->match.model, asked_version(x), &err);
+        status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
         if (status == STATUS_OK)
-            status = model_host_acquire(model_host, x->match.model, asked_version(x), &deployment,
-                                        &x->answer.retry_after_s, &err);
+            status = model_host_acquire(model_host, x->match.model, exchange_version(x),
+                                        &deployment, &x->answer.retry_after_s, &err);
         if (status == STATUS_OK)
             model_host_release(model_host, deployment);
     }
@@ -306,30 +301,4 @@ void v2_index_handle(struct exchange *x)
     respond_text(x, 200, TYPE_JSON, text, size);
     free(entries);
     free(models);
-}
-
-/* ---- features of Triton that lensd does not have ---- */
-
-void v2_regions_handle(struct exchange *x)
-{
-    respond_json(x, 200, strdup("[]\n"));
-}
-
-void v2_unregister_handle(struct exchange *x)
-{
-    respond_json(x, 200, strdup("{}\n"));
-}
-
-void v2_no_regions_handle(struct exchange *x)
-{
-    respond_refusal(x, 501, "not_implemented",
-                    "shared memory is not available; send tensors in the body of the request");
-}
-
-void v2_trace_handle(struct exchange *x)
-{
-    respond_json(
-        x, 200,
-        strdup("{\"trace_level\":[\"OFF\"],\"trace_rate\":\"1000\",\"trace_count\":\"-1\","
-               "\"log_frequency\":\"0\",\"trace_file\":\"\",\"trace_mode\":\"triton\"}\n"));
 }

@@ -243,11 +243,6 @@ static struct request_labels *labels_of(const struct exchange *x)
                                      offsetof(struct request_labels, scores));
 }
 
-static void labels_failed(struct exchange *x, const struct error *err)
-{
-    submit_or_refuse(x, err->status, err);
-}
-
 /* Runs the photos; all labels have vectors or tokens. */
 static void labels_are_ready(struct exchange *x)
 {
@@ -255,7 +250,7 @@ static void labels_are_ready(struct exchange *x)
     struct predict_request *photos = x->work;
     struct error err;
     if (labels->input.form == WORDS_VECTORS && write_vectors(x, labels, &err) != STATUS_OK) {
-        labels_failed(x, &err);
+        submit_or_refuse(x, err.status, &err);
         return;
     }
     if (labels->input.form != WORDS_NONE) {
@@ -323,7 +318,7 @@ static void take_vectors(struct exchange *x)
         else if (image->status == STATUS_OK)
             err.status = STATUS_OK;
         if (err.status != STATUS_OK) {
-            labels_failed(x, &err);
+            submit_or_refuse(x, err.status, &err);
             return;
         }
         memcpy(labels->scores.vectors + labels->missing[i] * size, found->values,
@@ -370,7 +365,7 @@ static void encode_labels(struct exchange *x)
         model_host_release(host, deployment);
     }
     if (status != STATUS_OK)
-        labels_failed(x, &err);
+        submit_or_refuse(x, err.status, &err);
     else if (is_done)
         labels_are_ready(x);
 }
@@ -404,7 +399,7 @@ void request_labels_begin(struct exchange *x, struct request_labels *labels,
             request->longest_name = bytes;
     }
     if (read_scores(x, labels, request, &err) != STATUS_OK) {
-        labels_failed(x, &err);
+        submit_or_refuse(x, err.status, &err);
         return;
     }
     if (labels->input.form == WORDS_TOKENS) {

@@ -106,11 +106,6 @@ static struct request_prompt *prompt_of(const struct exchange *x)
                                      offsetof(struct request_prompt, place));
 }
 
-static void prompt_failed(struct exchange *x, const struct error *err)
-{
-    submit_or_refuse(x, err->status, err);
-}
-
 /* Writes the points in pixels of the encoder's input, and their labels. */
 static enum status write_points(struct request_prompt *prompt, const struct deployment *decoder,
                                 const struct predict_image *photo, struct error *err)
@@ -252,7 +247,7 @@ static void take_photo(struct exchange *x)
         if (submit_prompt(x, encoder, &err) == STATUS_OK)
             return;
     }
-    prompt_failed(x, &err);
+    submit_or_refuse(x, err.status, &err);
 }
 
 static void photo_encoded(struct predict_request *request)
@@ -301,7 +296,7 @@ static void encode_photo(struct exchange *x)
         model_host_release(host, encoder);
     }
     if (status != STATUS_OK)
-        prompt_failed(x, &err);
+        submit_or_refuse(x, err.status, &err);
 }
 
 static void decoder_loaded(struct predict_request *request)
@@ -353,7 +348,7 @@ void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,
                                                 .on_done = decoder_loaded,
                                                 .context = x};
     if (find_halves(x, prompt, &err) != STATUS_OK)
-        prompt_failed(x, &err);
+        submit_or_refuse(x, err.status, &err);
     else
         submission_await(x, &prompt->encoding, encode_photo);
 }

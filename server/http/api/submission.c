@@ -281,6 +281,22 @@ void store_in_cache(struct exchange *x)
     respond_header(x, "X-Cache", "miss");
 }
 
+bool respond_failed_row(struct exchange *x, const char *row)
+{
+    const struct predict_request *request = x->work;
+    for (size_t i = 0; i < request->image_count; i++) {
+        const struct predict_image *image = &request->images[i];
+        struct error err = image->error;
+        if (image->status == STATUS_OK)
+            continue;
+        if (request->image_count > 1)
+            error_set(&err, image->status, "%s %zu: %s", row, i, image->error.message);
+        respond_error(x, &err);
+        return true;
+    }
+    return false;
+}
+
 enum status submission_images(struct predict_request *request, size_t count, struct error *err)
 {
     request->images = alloc_array(count, sizeof *request->images);
@@ -432,8 +448,7 @@ void submit_or_refuse(struct exchange *x, enum status status, const struct error
 void submission_when_named(struct exchange *x, void (*run)(struct exchange *exchange))
 {
     if (x->work)
-        submission_when_loaded(x, x->match.model, x->match.version[0] ? x->match.version : NULL,
-                               run);
+        submission_when_loaded(x, x->match.model, exchange_version(x), run);
     else
         run(x);
 }
@@ -478,25 +493,42 @@ enum status submission_choose_size(struct exchange *x, const struct shape *shape
     return STATUS_OK;
 }
 
-void submit_to_model(struct exchange *x,
-                     enum status (*prepare)(struct exchange *exchange,
-                                            struct deployment **deployment, struct error *err))
+static void submit_to_model(struct exchange *x)
 {
     struct model_host *model_host =
         x->server->options.model_host; /* x may be freed before the end */
-    const char *version = x->match.version[0] ? x->match.version : NULL;
     struct deployment *deployment = NULL;
     struct error err;
-    enum status status = x->work ? refuse_pipeline(x, x->match.model, version, &err)
+    enum status status = x->work ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)
                                  : error_no_memory(&err, "for a request");
     if (status == STATUS_OK)
-        status = model_host_acquire(model_host, x->match.model, version, &deployment,
+        status = model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
                                     &x->answer.retry_after_s, &err);
     if (status == STATUS_OK)
-        status = prepare(x, &deployment, &err);
+        status = x->prepare(x, &deployment, &err);
     if (status == STATUS_OK)
         snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
     submit_or_refuse(x, status, &err);
     if (deployment)
         model_host_release(model_host, deployment);
+}
+
+static void submit_or_offload(struct exchange *x)
+{
+    char texts[128];
+    struct error ignored;
+    if (model_host_find_text(x->server->options.model_host, x->match.model, texts, &ignored) ==
+            STATUS_OK &&
+        !strcmp(texts, x->match.model)) {
+        exchange_wait(x, NULL, x->finish);
+        exchange_offload(x, SIZE_MAX, submit_to_model);
+    } else {
+        submit_to_model(x);
+    }
+}
+
+void submission_to_model(struct exchange *x, prepare_fn *prepare)
+{
+    x->prepare = prepare;
+    submission_when_named(x, submit_or_offload);
 }

@@ -29,6 +29,10 @@ void *submission_create(struct exchange *exchange, size_t size,
                         void (*finish)(struct exchange *exchange),
                         void (*free_work)(struct exchange *exchange));
 
+/* If an image of exchange->work failed, answers with its error and returns true. `row` names one of
+ * several. */
+bool respond_failed_row(struct exchange *exchange, const char *row);
+
 /* Sets the model that a message names in its body. */
 void submission_name_model(struct exchange *exchange, const struct v2_named *named);
 
@@ -96,9 +100,8 @@ void submission_when_named(struct exchange *exchange, void (*run)(struct exchang
 enum status submission_choose_size(struct exchange *exchange, const struct shape *shape,
                                    struct deployment **deployment, struct error *err) MUST_USE;
 
-/* For a `run` of a route with the model in its path; refuses pipelines. Acquires the model, calls
- * `prepare` to read the body, and submits. `prepare` may acquire another deployment, release the
- * old one and replace *deployment. exchange->work may be NULL: out of memory. */
-void submit_to_model(struct exchange *exchange,
-                     enum status (*prepare)(struct exchange *exchange,
-                                            struct deployment **deployment, struct error *err));
+/* For a route with the model in its path; refuses pipelines. Acquires the model once it can answer,
+ * calls `prepare` to read the body, and submits. If the model takes texts, `prepare` runs on an
+ * offload thread, because tokenizing is too slow for a connection's thread. exchange->work may be
+ * NULL: out of memory. Do not touch the exchange afterwards. */
+void submission_to_model(struct exchange *exchange, prepare_fn *prepare);

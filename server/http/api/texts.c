@@ -2,7 +2,6 @@
 #include "server/http/api/texts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/size.h"
 #include "server/http/api/submission.h"
@@ -34,20 +33,6 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
     TRY(check_memory(size_mul(texts->count, bytes, &bytes), "for the texts of a request", err));
     TRY(upload_charge(&x->body, bytes, err));
     return text_rows_make(text, texts->items, texts->count, texts->truncate, &texts->rows, err);
-}
-
-void texts_offload(struct exchange *x, void (*run)(struct exchange *exchange))
-{
-    char texts[128];
-    struct error ignored;
-    if (model_host_find_text(x->server->options.model_host, x->match.model, texts, &ignored) ==
-            STATUS_OK &&
-        !strcmp(texts, x->match.model)) {
-        exchange_wait(x, NULL, x->finish);
-        exchange_offload(x, SIZE_MAX, run);
-    } else {
-        run(x);
-    }
 }
 
 static void submit_rows(struct exchange *x, struct request_texts *texts,

@@ -23,10 +23,6 @@ void texts_done(struct request_texts *texts);
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
 
-/* Calls `run`, on an offload thread if the requested model takes texts, because tokenizing is too
- * slow for a connection's thread. Do not touch the exchange afterwards. */
-void texts_offload(struct exchange *x, void (*run)(struct exchange *exchange));
-
 /* Submits `request` with the rows of the texts, one image per text, to the model that it names. The
  * answers are vectors. Errors: those of model_host_acquire(), text_rows_make(),
  * model_host_submit(); STATUS_INVALID if the model takes no texts. `texts` must live until on_done.

@@ -22,7 +22,13 @@
 
 struct connection;
 struct connections;
+struct deployment;
 struct exchange;
+
+/* Reads a body for a model. It may acquire another deployment, release *deployment and replace it.
+ */
+typedef enum status prepare_fn(struct exchange *exchange, struct deployment **deployment,
+                               struct error *err);
 
 /* The functions that a carrier provides. */
 struct exchange_carrier {
@@ -149,6 +155,7 @@ struct exchange {
     struct offload_job offload;                   /* for exchange_offload() only, as the next */
     void (*offloaded)(struct exchange *exchange);
     void (*awaited)(struct exchange *exchange); /* continues when the requested model is loaded */
+    prepare_fn *prepare;                        /* reads the body for that model (submission.h) */
     void (*next)(struct exchange *exchange);    /* called after the last part of its request; NULL:
                                                    exchange_answer() */
 
@@ -196,6 +203,12 @@ void exchange_offload(struct exchange *exchange, size_t bytes,
 static inline const struct dialect *exchange_dialect(const struct exchange *exchange)
 {
     return exchange->dialect || !exchange->route ? exchange->dialect : exchange->route->dialect;
+}
+
+/* The version in the path; NULL: none. */
+static inline const char *exchange_version(const struct exchange *exchange)
+{
+    return exchange->match.version[0] ? exchange->match.version : NULL;
 }
 
 /* For use as `run`: calls `finish`, compresses the answer if worthwhile, and resumes. */
