@@ -34,7 +34,6 @@
 #include "server/http/transport/raw_answer.h"
 #include "server/http/transport/recv_hook.h"
 #include "server/http/transport/request_log.h"
-#include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
@@ -581,10 +580,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
         x->answer.status = refused && refusal ? refusal : status_http(STATUS_CANCELLED);
         x->state = refused ? EXCHANGE_REFUSED : x->state;
     }
-    if (x->answer.status) {
+    if (x->answer.status)
         request_log_write(server->daemon->log, x, outcome(x, refused, how));
-        request_trace(x);
-    }
     exchange_free(x);
 }
 

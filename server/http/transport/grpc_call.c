@@ -11,6 +11,7 @@
  * (GRPC_CALL_WINDOW). The window stays closed, which is the backpressure.
  *
  * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,6 @@
 #include "server/http/transport/connections.h"
 #include "server/http/transport/grpc_connection.h"
 #include "server/http/transport/request_log.h"
-#include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
 
 #define MILLION       INT64_C(1000000)
@@ -154,7 +154,6 @@ static void exchange_over(struct grpc_call *call, const char *outcome)
         if (!x->answer.status)
             x->answer.status = status_http(STATUS_CANCELLED);
         request_log_write(call->connection->server->log, x, outcome);
-        request_trace(x);
     }
     exchange_free(x);
 }
@@ -191,42 +190,24 @@ void grpc_call_closed(struct grpc_call *call, bool is_whole)
 /* Maps an HTTP answer to a gRPC status. */
 static int status_of(const struct exchange *x)
 {
-    enum {
-        OK,
-        CANCELLED,
-        INVALID_ARGUMENT = 3,
-        DEADLINE_EXCEEDED,
-        NOT_FOUND,
-        PERMISSION_DENIED = 7,
-        RESOURCE_EXHAUSTED,
-        UNIMPLEMENTED = 12,
-        INTERNAL,
-        UNAVAILABLE,
-        UNAUTHENTICATED = 16
-    };
     static const struct {
         int http, grpc;
-    } statuses[] = {{200, OK},
-                    {499, CANCELLED},
-                    {400, INVALID_ARGUMENT},
-                    {415, INVALID_ARGUMENT},
-                    {408, DEADLINE_EXCEEDED},
-                    {504, DEADLINE_EXCEEDED},
-                    {404, NOT_FOUND},
-                    {403, PERMISSION_DENIED},
-                    {413, RESOURCE_EXHAUSTED},
-                    {429, RESOURCE_EXHAUSTED},
-                    {431, RESOURCE_EXHAUSTED},
-                    {405, UNIMPLEMENTED},
-                    {501, UNIMPLEMENTED},
-                    {503, UNAVAILABLE},
-                    {401, UNAUTHENTICATED}};
+    } statuses[] = {{200, 0},                        /* OK */
+                    {499, 1},                        /* CANCELLED */
+                    {400, 3},                        /* INVALID_ARGUMENT */
+                    {415, 3},  {408, 4},             /* DEADLINE_EXCEEDED */
+                    {504, 4},  {404, 5},             /* NOT_FOUND */
+                    {403, 7},                        /* PERMISSION_DENIED */
+                    {413, 8},                        /* RESOURCE_EXHAUSTED */
+                    {429, 8},  {431, 8},  {405, 12}, /* UNIMPLEMENTED */
+                    {501, 12}, {503, 14},            /* UNAVAILABLE */
+                    {401, 16}};                      /* UNAUTHENTICATED */
     if (!x->route && x->answer.status == 404)
-        return UNIMPLEMENTED; /* there is no such method */
+        return 12; /* there is no such method */
     for (size_t i = 0; i < COUNT_OF(statuses); i++)
         if (statuses[i].http == x->answer.status)
             return statuses[i].grpc;
-    return INTERNAL;
+    return 13; /* INTERNAL */
 }
 
 /* Percent-encodes everything but printable ASCII (the protocol's Status-Message). */
@@ -354,12 +335,6 @@ static ssize_t read_messages(nghttp2_session *session, int32_t stream, uint8_t *
     return (ssize_t)count;
 }
 
-static void put_length(uint8_t *at, size_t size)
-{
-    for (int i = 0; i < 4; i++)
-        at[i] = (uint8_t)(size >> (24 - 8 * i));
-}
-
 /* Sends the answer of the exchange as a message. */
 static void send_message(struct grpc_call *call)
 {
@@ -369,7 +344,8 @@ static void send_message(struct grpc_call *call)
     if (call->is_stream)
         inner = v2_stream_head(x->answer.status != 200, x->answer.size, call->head + 5);
     call->head[0] = 0; /* not compressed */
-    put_length(call->head + 1, inner + x->answer.size);
+    const uint32_t length = htonl((uint32_t)(inner + x->answer.size));
+    memcpy(call->head + 1, &length, sizeof length);
     call->head_size = 5 + inner;
     call->sent = call->sent_before = 0;
     call->state = CALL_ANSWERING;
@@ -398,17 +374,10 @@ static void send_answer(struct grpc_call *call)
     call_finish(call);
 }
 
-/* Ends a call that cannot continue; `code` is a constant. */
-__attribute__((format(printf, 4, 5))) static void
-call_refuse(struct grpc_call *call, int http, const char *code, const char *format, ...)
+/* Sends the answer of a call that cannot continue. */
+static void send_last_answer(struct grpc_call *call)
 {
-    char sentence[300];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
-    va_end(args);
     call->is_broken = true;
-    respond_refusal(call->exchange, http, code, "%s", sentence);
     send_answer(call);
 }
 
@@ -539,8 +508,7 @@ static void call_admit(struct grpc_call *call)
         call->wants_feed = call->connection->wants_feed = true;
         return;
     }
-    call->is_broken = true;
-    send_answer(call);
+    send_last_answer(call);
 }
 
 void grpc_call_begin(struct grpc_call *call)
@@ -606,8 +574,7 @@ static bool next_exchange(struct grpc_call *call)
     }
     if (admit(call))
         return true;
-    call->is_broken = true;
-    send_answer(call);
+    send_last_answer(call);
     return false;
 }
 
@@ -622,11 +589,13 @@ static void check_prefix(struct grpc_call *call)
                          : x->route->access == ROUTE_OPEN ? OPEN_MESSAGE
                                                           : PLAIN_MESSAGE;
     if (p[0])
-        call_refuse(call, 501, "not_implemented",
-                    "compressed messages are not supported; send them uncompressed (identity)");
+        respond_refusal(x, 501, "not_implemented",
+                        "compressed messages are not supported; send them uncompressed (identity)");
     else if (size > limit)
-        call_refuse(call, 413, "too_large", "the message has %zu bytes; the limit is %zu%s", size,
-                    limit, has_tensors ? " (--max-body)" : "");
+        respond_refusal(x, 413, "too_large", "the message has %zu bytes; the limit is %zu%s", size,
+                        limit, has_tensors ? " (--max-body)" : "");
+    if (x->answer.status)
+        send_last_answer(call);
     call->message_left = size;
     x->body.expected = size;
 }
@@ -638,9 +607,8 @@ static void take_body(struct grpc_call *call, const uint8_t *bytes, size_t size)
         call->message_left -= size;
         return;
     }
-    call->is_broken = true;
     respond_error(call->exchange, &err);
-    send_answer(call);
+    send_last_answer(call);
 }
 
 /* Reads until a message is complete; returns the number of bytes read. */
@@ -706,9 +674,11 @@ static void check_end(struct grpc_call *call)
         exchange_over(call, NULL);
         call_finish(call);
     } else {
-        call_refuse(call, 400, "invalid_request",
-                    "the call ended in the middle of a message; send a zero byte and the length in "
-                    "four bytes before each message");
+        respond_refusal(
+            call->exchange, 400, "invalid_request",
+            "the call ended in the middle of a message; send a zero byte and the length in "
+            "four bytes before each message");
+        send_last_answer(call);
     }
 }
 
@@ -771,10 +741,12 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
             call_finish(call);
         } else if (!is_between(call) && call_is_late(call, options->body_timeout_ms, now)) {
             connections_count_late(server->connections);
-            call_refuse(call, 408, "request_timeout",
-                        "the message did not arrive within %.3g s; send it faster, or raise the "
-                        "limit (--body-timeout)",
-                        (double)options->body_timeout_ms / 1000);
+            respond_refusal(
+                call->exchange, 408, "request_timeout",
+                "the message did not arrive within %.3g s; send it faster, or raise the "
+                "limit (--body-timeout)",
+                (double)options->body_timeout_ms / 1000);
+            send_last_answer(call);
         }
         break;
     case CALL_ANSWERING:

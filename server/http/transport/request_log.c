@@ -1,4 +1,4 @@
-/* Writes the log line of each finished request and counts it in /metrics. */
+/* Writes the log line of each finished request, counts it in /metrics and exports its spans. */
 #include "server/http/transport/request_log.h"
 
 #include <math.h>
@@ -184,6 +184,56 @@ static void audit(const struct exchange *x)
               LOG_INT("status", x->answer.status));
 }
 
+/* Leaves out phases that took no time, such as the decoding of tensors. */
+static void add_phase(struct trace_record *record, const char *name, int64_t begin, int64_t end)
+{
+    if (end > begin)
+        record->phases[record->phase_count++] = (struct trace_phase){name, begin, end};
+}
+
+/* Hands the spans of a request to the exporter: read, queue, decode, preprocess, queue, forward,
+ * answer, write. Only sampled requests to paths that take a body, because health checks and pages
+ * would outnumber them. */
+static void trace_request(const struct exchange *x)
+{
+    struct trace_exporter *exporter = x->server->options.traces;
+    if (!exporter || !(x->trace.flags & TRACE_SAMPLED) || !x->route || !x->route->takes_body)
+        return;
+    const struct exchange_times *times = &x->times;
+    const char *client = exchange_address(x);
+    struct trace_record record = {.route = x->route->path,
+                                  .status = x->answer.status,
+                                  .code = x->answer.code,
+                                  .cache = x->is_cached ? "hit" : NULL,
+                                  .images = (int64_t)x->image_count,
+                                  .batch = times->batch,
+                                  .bytes_in = (int64_t)x->bytes_in,
+                                  .bytes_out = (int64_t)x->answer.size,
+                                  .begin = x->started,
+                                  .end = clock_now()};
+    snprintf(record.trace, sizeof record.trace, "%s", x->trace.id);
+    snprintf(record.span, sizeof record.span, "%s", x->trace.span);
+    snprintf(record.parent, sizeof record.parent, "%s", x->trace.parent);
+    snprintf(record.method, sizeof record.method, "%s", x->method);
+    snprintf(record.client, sizeof record.client, "%s", client ? client : "");
+    snprintf(record.id, sizeof record.id, "%.63s", x->request_id);
+    snprintf(record.model, sizeof record.model, "%s", x->model);
+    if (times->batch) {
+        (void)device_text(times->device, record.device);
+        add_phase(&record, "read", x->started, times->submitted);
+        add_phase(&record, "queue", times->submitted, times->decode_start);
+        add_phase(&record, "decode", times->decode_start, times->decode_end);
+        add_phase(&record, "preprocess", times->decode_end, times->prepared);
+        add_phase(&record, "queue", times->prepared, times->forward_start);
+        add_phase(&record, "forward", times->forward_start, times->forward_end);
+        if (x->answered)
+            add_phase(&record, "answer", times->forward_end, x->answered);
+    }
+    if (x->answered)
+        add_phase(&record, "write", x->answered, record.end);
+    trace_exporter_put(exporter, &record);
+}
+
 void request_log_write(struct request_log *log, const struct exchange *x, const char *outcome)
 {
     int64_t now = clock_now();
@@ -191,6 +241,7 @@ void request_log_write(struct request_log *log, const struct exchange *x, const 
     audit(x);
     if (is_sampled(log, x, now))
         write_request_line(x, outcome, clock_ms(now - x->started));
+    trace_request(x);
 }
 
 void request_log_late(struct request_log *log, const char *address, int64_t waited)

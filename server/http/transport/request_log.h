@@ -1,4 +1,4 @@
-/* The log line and the counters of each finished request. */
+/* The log line, the counters and the spans (trace_exporter.h) of each finished request. */
 #pragma once
 
 #include "server/http/transport/exchange.h"
@@ -9,8 +9,8 @@ struct request_log;
 struct request_log *request_log_create(struct metrics *metrics, const struct route_table *routes);
 void request_log_free(struct request_log *log); /* accepts NULL */
 
-/* Writes the line of a finished exchange and counts it. `outcome` is a constant: "answered",
- * "refused", "timeout", "client_gone" … Thread-safe. */
+/* Writes the line of a finished exchange, counts it and exports its spans. `outcome` is a constant:
+ * "answered", "refused", "timeout", "client_gone" … Thread-safe. */
 void request_log_write(struct request_log *log, const struct exchange *exchange,
                        const char *outcome);
 

@@ -15,20 +15,23 @@
 
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 
+static void set_answer(struct answer *answer, int http, const char *type, char *text, size_t size)
+{
+    free(answer->text);
+    answer->status = http;
+    answer->type = type;
+    answer->code = NULL;
+    answer->text = text;
+    answer->size = text ? size : 0;
+}
+
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size)
 {
-    free(exchange->answer.text);
-    exchange->answer.status = http;
-    exchange->answer.type = type;
-    exchange->answer.code = NULL;
-    exchange->answer.text = text;
-    exchange->answer.size = size;
     if (text)
-        return;
-    exchange->answer.status = 500;
-    exchange->answer.type = TYPE_JSON;
-    exchange->answer.text = strdup(OUT_OF_MEMORY);
-    exchange->answer.size = exchange->answer.text ? sizeof OUT_OF_MEMORY - 1 : 0;
+        set_answer(&exchange->answer, http, type, text, size);
+    else
+        set_answer(&exchange->answer, 500, TYPE_JSON, strdup(OUT_OF_MEMORY),
+                   sizeof OUT_OF_MEMORY - 1);
 }
 
 void respond_json(struct exchange *exchange, int http, char *text)
@@ -38,12 +41,7 @@ void respond_json(struct exchange *exchange, int http, char *text)
 
 void respond_empty(struct exchange *exchange, int http)
 {
-    free(exchange->answer.text);
-    exchange->answer.status = http;
-    exchange->answer.type = NULL;
-    exchange->answer.code = NULL;
-    exchange->answer.text = NULL;
-    exchange->answer.size = 0;
+    set_answer(&exchange->answer, http, NULL, NULL, 0);
 }
 
 /* FNV-1a; only distinguishes versions of a page. */

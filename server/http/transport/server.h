@@ -21,7 +21,7 @@
  *     offload.c       threads for large bodies and answers
  *     grpc.c, grpc_connection.c, grpc_call.c   gRPC, on a port and a thread of its own
  *     zmq.c           ZeroMQ, likewise
- *     request_log.c   log line, counters    request_trace.c   its spans
+ *     request_log.c   log line, counters and spans of a request
  *
  * The endpoints (server/http/api):
  *     route_table.c   every path and its handler

@@ -45,13 +45,9 @@ static enum status tls_read_file(const char *option, const char *path, gnutls_da
     size_t size;
     struct error cause;
     enum status status = file_read(path, FILE_MAX, &data, &size, &cause);
-    if (status == STATUS_NO_MEMORY)
-        return error_set(err, STATUS_NO_MEMORY, "out of memory for %s", option);
-    if (status == STATUS_TOO_LARGE)
-        return error_set(err, STATUS_CONFIG, "%s '%.200s' is larger than 1 MiB", option, path);
     if (status != STATUS_OK)
-        return error_set(err, STATUS_CONFIG, "cannot read %s '%.200s': %s", option, path,
-                         cause.message);
+        return error_set(err, status == STATUS_NO_MEMORY ? status : STATUS_CONFIG,
+                         "cannot read %s '%.200s': %s", option, path, cause.message);
     if (size == 0) {
         free(data);
         return error_set(err, STATUS_CONFIG, "%s '%.200s' is empty", option, path);

@@ -20,7 +20,6 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/listen.h"
 #include "server/http/transport/request_log.h"
-#include "server/http/transport/request_trace.h"
 #include "server/http/transport/respond.h"
 #include "server/observe/log.h"
 
@@ -290,7 +289,6 @@ static void call_answer(struct zmq_call *call)
         send_failure(call, x->answer.text);
     }
     request_log_write(call->server->log, x, call->is_late ? "timeout" : "answered");
-    request_trace(x);
     exchange_free(x);
     call_end(call);
 }
