@@ -115,12 +115,11 @@ static enum status unknown_flag(enum command command, const char *flag, size_t l
                      command_name(command));
 }
 
-/* argv[*at] is a flag: sets its option, and moves *at past its value. */
-static enum status read_flag(struct config_reading *reading, int argc, char *const *argv, int *at,
-                             struct error *err)
+/* Sets the option of `flag`, which is argv[*at] without dashes, and moves *at past its value. */
+static enum status read_flag(struct config_reading *reading, const char *flag, int argc,
+                             char *const *argv, int *at, struct error *err)
 {
     enum command command = reading->config->command;
-    const char *flag = argv[*at] + 2;
     size_t length = strcspn(flag, "=");
     const struct option *option = find_option(flag, length);
     if (!option || !(option->commands & command))
@@ -207,18 +206,14 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
             return STATUS_OK;
         } else if (!strcmp(word, "-o") &&
                    reading->config->command & (COMMAND_QUANTIZE | COMMAND_PULL)) {
-            static char output[] = "--output";
-            char *const pair[2] = {output, i + 1 < argc ? argv[i + 1] : NULL};
-            int at = 0;
-            TRY(read_flag(reading, pair[1] ? 2 : 1, pair, &at, err));
-            i++;
+            TRY(read_flag(reading, "output", argc, argv, &i, err));
         } else if (word[1] != '-') {
             return error_set(err, STATUS_CONFIG,
                              "unknown option '%.60s'; options are written --name VALUE (lensd %s "
                              "--help lists them)",
                              word, command_name(reading->config->command));
         } else {
-            TRY(read_flag(reading, argc, argv, &i, err));
+            TRY(read_flag(reading, word + 2, argc, argv, &i, err));
         }
     }
     *ret_count = count;
@@ -339,8 +334,7 @@ static enum status preload_immich(struct config_reading *reading, struct error *
     const struct option *option = find_option("preload", strlen("preload"));
     if (!used || *mark_of(reading, option))
         return STATUS_OK;
-    *mark_of(reading, option) = true;
-    return config_set(reading->config, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
+    return take_option(reading, option, "MACHINE_LEARNING_PRELOAD__…", names, err);
 }
 
 /* With --immich, sets the options that no other source has set: from Immich's variables, or to its
@@ -413,13 +407,9 @@ static enum status read_config_file(struct config_reading *reading, struct error
     size_t size;
     struct error cause;
     enum status status = file_read(path, CONFIG_FILE_MAX, &text, &size, &cause);
-    if (status == STATUS_NO_MEMORY)
-        return error_no_memory(err, NULL);
-    if (status == STATUS_TOO_LARGE)
-        return error_set(err, STATUS_CONFIG, "the settings in '%.200s' are over 1 MiB", path);
     if (status != STATUS_OK)
-        return error_set(err, STATUS_CONFIG, "cannot read the settings in '%.200s': %s", path,
-                         cause.message);
+        return error_set(err, status == STATUS_NO_MEMORY ? status : STATUS_CONFIG,
+                         "cannot read the settings in '%.200s': %s", path, cause.message);
     status = json_settings((const char *)text, size, set_from_file, reading, err);
     free(text);
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
@@ -772,4 +762,14 @@ void config_done(struct config *config)
     free(config->arguments);
     config->cache_folder = NULL;
     config->arguments = NULL;
+}
+
+struct model_host_options config_model_host(const struct config *config, struct metrics *metrics)
+{
+    struct model_host_options options = config->model_host;
+    options.cache = config->cache_folder;
+    options.trials = config->command == COMMAND_SERVE ? TRIALS_LATER : TRIALS_NONE;
+    options.task_options = &config->task_options;
+    options.metrics = metrics;
+    return options;
 }

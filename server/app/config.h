@@ -44,8 +44,8 @@ struct config {
     char memory_note[256]; /* about a limit for a device not in use; "" for none */
     char thread_note[384]; /* about more threads than cores; "" for none */
 
-    /* Options of the server and the model host that the user sets; settings.h adds the rest. The
-     * struct also owns their texts. */
+    /* Options of the server and the model host that the user sets; serve.c and config_model_host()
+     * add the rest. The struct also owns their texts. */
     struct http_options http;
     struct model_host_options model_host;
 
@@ -107,6 +107,9 @@ enum config_action { CONFIG_RUN, CONFIG_HELP };
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         enum config_action *ret_action, struct error *err) MUST_USE;
 void config_done(struct config *config);
+
+/* The options of the model host; `metrics` may be NULL. */
+struct model_host_options config_model_host(const struct config *config, struct metrics *metrics);
 
 /* Prints --help of a command, at most 80 columns wide. */
 void config_help(enum command command, FILE *out);

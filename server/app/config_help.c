@@ -8,7 +8,10 @@
 #define COLUMNS     80
 #define TEXT_COLUMN 28
 
-static const struct command_help commands[] = {
+static const struct command_help {
+    enum command command;
+    const char *usage, *about, *examples;
+} commands[] = {
     {COMMAND_SERVE, "lensd serve [MODEL] [options]",
      "Serves a model over HTTP: POST a photo to /predict, get labels back. Without MODEL it serves "
      "the built-in digit classifier.",

@@ -28,12 +28,6 @@ struct option {
 extern const struct option config_options[];
 extern const size_t config_option_count;
 
-/* A command's usage and description, for --help. */
-struct command_help {
-    enum command command;
-    const char *usage, *about, *examples;
-};
-
 /* Reads "64K", "16M", "1GiB" or "65536". False for other text or a number too large. */
 bool config_read_bytes(const char *text, int64_t *ret);
 

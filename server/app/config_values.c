@@ -24,19 +24,6 @@ static bool config_read_number(const char *text, int64_t *ret, const char **ret_
     return true;
 }
 
-static enum status config_set_number(const struct option *option, const char *origin,
-                                     const char *text, int64_t *ret, struct error *err)
-{
-    const char *rest;
-    int64_t value;
-    if (!config_read_number(text, &value, &rest) || *rest || value < option->min ||
-        value > option->max)
-        return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be a number from %lld to %lld",
-                         origin, text, (long long)option->min, (long long)option->max);
-    *ret = value;
-    return STATUS_OK;
-}
-
 bool config_read_bytes(const char *text, int64_t *ret)
 {
     const char *rest;
@@ -58,31 +45,31 @@ bool config_read_bytes(const char *text, int64_t *ret)
     return known && !__builtin_mul_overflow(value, unit, ret);
 }
 
-static enum status set_bytes(const struct option *option, const char *origin, const char *text,
-                             int64_t *ret, struct error *err)
+/* Reads a number, bytes or a time. */
+static enum status set_quantity(const struct option *option, const char *origin, const char *text,
+                                int64_t *ret, struct error *err)
 {
-    int64_t value;
-    if (!config_read_bytes(text, &value) || value < option->min || value > option->max)
-        return error_set(
-            err, STATUS_CONFIG,
-            "%s is '%.60s'; it must be bytes from %lld to %lld, such as 65536, 64K, 16M or 1G",
-            origin, text, (long long)option->min, (long long)option->max);
-    *ret = value;
-    return STATUS_OK;
-}
-
-static enum status set_seconds(const struct option *option, const char *origin, const char *text,
-                               int64_t *ret, struct error *err)
-{
-    double value;
-    if (!text_read_ms(text, &value) ||
-        !(value >= (double)option->min * 1000 && value <= (double)option->max * 1000))
-        return error_set(err, STATUS_CONFIG,
-                         "%s is '%.60s'; it must be a time from %lld to %lld seconds, such as 10, "
-                         "0.5, 250ms or 2m",
-                         origin, text, (long long)option->min, (long long)option->max);
-    *ret = (int64_t)(value + 0.5);
-    return STATUS_OK;
+    static const struct {
+        const char *what, *after;
+    } forms[] = {[OPTION_NUMBER] = {"a number", ""},
+                 [OPTION_BYTES] = {"bytes", ", such as 65536, 64K, 16M or 1G"},
+                 [OPTION_SECONDS] = {"a time", " seconds, such as 10, 0.5, 250ms or 2m"}};
+    const bool is_time = option->kind == OPTION_SECONDS, is_bytes = option->kind == OPTION_BYTES;
+    const double unit = is_time ? 1000 : 1;
+    const char *rest = "";
+    int64_t whole = 0;
+    double value = 0;
+    const bool is_read = is_time    ? text_read_ms(text, &value)
+                         : is_bytes ? config_read_bytes(text, &whole)
+                                    : config_read_number(text, &whole, &rest) && !*rest;
+    value = is_time ? value : (double)whole; /* exact within the ranges of the table */
+    if (is_read && value >= (double)option->min * unit && value <= (double)option->max * unit) {
+        *ret = (int64_t)(value + 0.5);
+        return STATUS_OK;
+    }
+    return error_set(err, STATUS_CONFIG, "%s is '%.60s'; it must be %s from %lld to %lld%s", origin,
+                     text, forms[option->kind].what, (long long)option->min, (long long)option->max,
+                     forms[option->kind].after);
 }
 
 static enum status set_choice(const struct option *option, const char *origin, const char *text,
@@ -137,13 +124,9 @@ enum status config_set(struct config *config, const struct option *option, const
                              option->fallback ? option->fallback : "", option->fallback ? ")" : "");
         return config_set_text(text, field, err);
     case OPTION_NUMBER:
-        TRY(config_set_number(option, origin, text, &value, err));
-        break;
     case OPTION_BYTES:
-        TRY(set_bytes(option, origin, text, &value, err));
-        break;
     case OPTION_SECONDS:
-        TRY(set_seconds(option, origin, text, &value, err));
+        TRY(set_quantity(option, origin, text, &value, err));
         break;
     case OPTION_CHOICE:
         TRY(set_choice(option, origin, text, &value, err));

@@ -17,22 +17,18 @@
 #include "engine/backend/tuning_store.h"
 #include "server/observe/log.h"
 
-static void forbid_dumps(void)
+void process_protect(bool core_dumps)
 {
     struct rlimit limit;
+    (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (core_dumps)
+        return;
     if (getrlimit(RLIMIT_CORE, &limit) == 0) {
         limit.rlim_cur = 0;
         (void)setrlimit(RLIMIT_CORE, &limit);
     }
     /* A core_pattern that pipes to a program ignores the size limit. */
     (void)prctl(PR_SET_DUMPABLE, 0);
-}
-
-void process_protect(bool core_dumps)
-{
-    (void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (!core_dumps)
-        forbid_dumps();
 }
 
 /* Reads the first bytes of a regular file; -1 if it cannot be read or is not a regular file. */

@@ -32,9 +32,9 @@
 #include "server/answers/tracks.h"
 #include "server/app/confine.h"
 #include "server/app/process.h"
-#include "server/app/settings.h"
 #include "server/app/supervisor.h"
 #include "server/faces/faces.h"
+#include "server/http/api/route_table.h"
 #include "server/image/image.h"
 #include "server/loader/loader.h"
 #include "server/loader/model_open.h"
@@ -168,6 +168,40 @@ static enum status find_user(struct serve *serve, struct error *err)
     return user ? process_find_user(user, &serve->user, err) : STATUS_OK;
 }
 
+/* Makes the exporter's options; `endpoint` is NULL without --trace-endpoint. STATUS_CONFIG for an
+ * invalid address or share. */
+static enum status read_traces(const struct config *config, struct metrics *metrics,
+                               struct trace_exporter_options *ret, struct error *err)
+{
+    char *end;
+    int port;
+    *ret = (struct trace_exporter_options){.endpoint = config->trace_endpoint,
+                                           .sample = strtod(config->trace_sample, &end),
+                                           .metrics = metrics};
+    if (end == config->trace_sample || *end || !(ret->sample >= 0 && ret->sample <= 1))
+        return error_set(err, STATUS_CONFIG, "--trace-sample is '%.40s'; it must be 0 to 1",
+                         config->trace_sample);
+    return ret->endpoint ? trace_endpoint_port(ret->endpoint, &port, err) : STATUS_OK;
+}
+
+/* Borrows texts from serve->config. */
+static struct http_options make_http_options(const struct serve *serve)
+{
+    struct http_options options = serve->config->http;
+    options.note = serve->config->fallback;
+    options.keys.metrics = serve->metrics;
+    options.routes = &http_route_table;
+    options.grpc_routes = &grpc_route_table;
+    options.zmq_routes = &zmq_route_table;
+    options.model_host = serve->model_host;
+    options.loader = serve->loader;
+    options.metrics = serve->metrics;
+    options.traces = serve->traces;
+    options.faces = serve->faces;
+    options.tracks = serve->tracks;
+    return options;
+}
+
 /* Checks shared by serving and --check: the model exists, and no file is overwritten by mistake. */
 static enum status create_services(struct serve *serve, struct error *err)
 {
@@ -187,10 +221,10 @@ static enum status create_services(struct serve *serve, struct error *err)
     TRY(check_memory(serve->tracks, "for tracks", err));
     serve->metrics = metrics_create();
     struct trace_exporter_options trace_options;
-    TRY(settings_traces(config, serve->metrics, &trace_options, err));
+    TRY(read_traces(config, serve->metrics, &trace_options, err));
     if (trace_options.endpoint && !config->check)
         TRY(trace_exporter_create(&trace_options, &serve->traces, err));
-    struct model_host_options model_host_options = settings_model_host(config, serve->metrics);
+    struct model_host_options model_host_options = config_model_host(config, serve->metrics);
     if (is_confined(config))
         model_host_options.worker_begin = confine_decode_worker;
     TRY(model_host_create(&model_host_options, &serve->model_host, err));
@@ -275,11 +309,7 @@ static enum status set_up(struct serve *serve, struct error *err)
                          "cannot start the thread that writes the log; " THREAD_LIMIT_HINT);
     serve->supervisor = supervisor_create();
     TRY(create_services(serve, err));
-    struct http_options http_options =
-        settings_http(config, serve->model_host, serve->loader, serve->metrics);
-    http_options.traces = serve->traces;
-    http_options.faces = serve->faces;
-    http_options.tracks = serve->tracks;
+    const struct http_options http_options = make_http_options(serve);
     count_reloads(serve, 0, 0); /* creates both counters, so that they start at 0 */
     TRY(http_server_start(&http_options, &serve->http, err));
     if (config->pid_file)
@@ -664,11 +694,10 @@ static const char *wait_for_end(struct serve *serve)
 static enum status serve_check(struct serve *serve, struct error *err)
 {
     struct http_warnings warnings;
-    struct http_options options;
     serve->loaded_fd = -1;
     TRY(find_user(serve, err));
     TRY(create_services(serve, err));
-    options = settings_http(serve->config, serve->model_host, serve->loader, serve->metrics);
+    const struct http_options options = make_http_options(serve);
     TRY(http_server_check(&options, &warnings, err));
     if (warnings.port[0])
         log_event(LOG_WARN, "port", LOG_STR("text", warnings.port));

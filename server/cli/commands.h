@@ -24,6 +24,9 @@ struct session_options command_session_options(const struct model *model);
 /* Prints the notes about the settings on standard error. */
 void command_notes(const struct config *config);
 
+/* Prints the results of lensd predict for a photo, or its error, on standard output. */
+void print_image(const char *path, const struct predict_image *image);
+
 /* Shows a progress bar if standard error is a terminal. Otherwise, with `in_log` (for long work),
  * it prints a line for each new `what` and every ten seconds. `share`: 0 … 1. One thread. */
 void progress_show(const char *what, double share, bool in_log);

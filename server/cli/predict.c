@@ -20,9 +20,7 @@
 #include "server/answers/annotate.h"
 #include "server/answers/describe.h"
 #include "server/app/process.h"
-#include "server/app/settings.h"
 #include "server/cli/commands.h"
-#include "server/cli/predict_print.h"
 #include "server/image/photo_files.h"
 #include "server/loader/model_open.h"
 #include "server/observe/log.h"
@@ -360,7 +358,7 @@ static enum status predict_open_pipeline(const struct config *config,
 static enum status open_model_host(const struct config *config, struct model_host **ret,
                                    struct error *err)
 {
-    struct model_host_options options = settings_model_host(config, NULL);
+    struct model_host_options options = config_model_host(config, NULL);
     if (options.max_queue < CROPS_AT_ONCE)
         options.max_queue = CROPS_AT_ONCE;
     struct model *model;

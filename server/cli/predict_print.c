@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "engine/base/utf8.h"
-#include "server/cli/predict_print.h"
+#include "server/cli/commands.h"
 
 static void print_points(const struct predict_image *image, size_t box)
 {

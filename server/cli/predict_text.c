@@ -7,7 +7,6 @@
 #include "engine/base/clock.h"
 #include "server/answers/describe.h"
 #include "server/app/process.h"
-#include "server/app/settings.h"
 #include "server/cli/commands.h"
 #include "server/loader/model_open.h"
 
@@ -81,7 +80,7 @@ static int answer_text(struct model_host *host, const struct config *config)
 
 int command_predict_text(const struct config *config)
 {
-    const struct model_host_options options = settings_model_host(config, NULL);
+    const struct model_host_options options = config_model_host(config, NULL);
     struct model_host *host = NULL;
     struct model *model;
     struct error err;
