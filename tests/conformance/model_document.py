@@ -14,10 +14,10 @@ PACKAGES = ["torch", "torchvision", "timm", "transformers", "ultralytics", "onnx
 
 HEAD = """# Models that were checked
 
-[Recipes](recipes.md): where to get a model of each kind, what belongs into its folder, and what it answers.
+[Recipes](recipes.md) say where to get a model of each kind, what belongs in its folder, and what it answers.
 
-Each row is a model as its exporter writes it, run by lensd as a compiled session and by ONNX Runtime on the same structured
-images. The table is written by
+Each row is a model as its exporter writes it. lensd runs it as a compiled session, and ONNX Runtime runs it on the same structured
+images. The tables are written by
 
     python tests/conformance/model_table.py CACHE --run BUILD/tests/conformance/lensd_run \\
         --write docs/models.md
@@ -26,35 +26,35 @@ in a virtual environment with {packages}.
 
 - Weights are random with a fixed seed. BatchNormalization's statistics are measured and the head is scaled, so that logits have the
   size of a trained model's. Models exported with a symbolic batch run {images} images as one batch.
-- **agrees**: float32 within 1e-4 (greatest difference of an output over its greatest magnitude; the worst output is shown) and
-  the best class of every image equal; float16 within 1e-2, bfloat16 within 6e-2. int8 within 5e-2 or, if that is more, twice
-  the change of ONNX Runtime's own answer when ten input values change by 1/255 of their range: a value on the edge between two
-  steps flips with the order of a sum, and a deep network of random weights amplifies that.
-- What the answer is compared with: int8 with ONNX Runtime without its fusions, bfloat16 files with PyTorch, float16 modules (what
-  Optimum's `--dtype fp16` exports) with PyTorch in float32 on the rounded weights. Detections that the graph itself ranks (RT-DETR)
-  are each compared with the nearest one, within twice what ONNX Runtime's own move with the last bit of the image if that is more
-  than 1e-4. Where ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
-- **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Files of opset 1 to 6 are read with the
-  meaning their operators had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and so are the
-  experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9. What lensd lacks (BatchNormalization
-  without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) is refused by name;
-  `onnx.version_converter` makes a newer file.
+- **agrees** means: float32 is within 1e-4 (the maximum difference of an output over its maximum magnitude; the worst output is shown) and
+  the best class of every image is equal; float16 is within 1e-2, bfloat16 within 6e-2. int8 is within 5e-2 or, if that is more, within twice
+  the change of ONNX Runtime's own answer when ten input values change by 1/255 of their range: a value at the border between two
+  quantization steps can flip with the order of a sum, and a deep network with random weights amplifies that.
+- int8 answers are compared with ONNX Runtime without its fusions, those of bfloat16 files with PyTorch, those of float16 modules (as
+  Optimum's `--dtype fp16` exports them) with PyTorch in float32 with the rounded weights. Detections that the graph itself ranks (RT-DETR)
+  are each compared with the nearest one, within 1e-4 or, if that is more, twice the distance that ONNX Runtime's detections move when the
+  last bit of the image changes. If ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
+- **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Operators of opset 1 to 6 keep the
+  meaning that they had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and so are the
+  experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9. Features that lensd lacks (BatchNormalization
+  without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) are refused by name;
+  `onnx.version_converter` converts the file to a newer opset.
 - **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
   transformers from opset 23 on, run as fast as the operators they consist of. A `softmax_precision` below float32 is ignored:
   scores are float32 or wider.
 - **LSTM, GRU and RNN** run in every direction and layout, with `sequence_lens`, initial states, peepholes, `clip` and all of ONNX's
-  activations. ThresholdedRelu without an alpha has ONNX's (1), where ONNX Runtime's is another. The product of all steps with the
-  input weights is one MatMul, also on a GPU. From step to step a CPU uses packed weights, except with Affine, ThresholdedRelu,
-  ScaledTanh, Softsign and Softplus, which the reference kernel computes; with a GPU the host does, by the reference kernel.
+  activations. ThresholdedRelu without an alpha uses ONNX's default (1); ONNX Runtime uses another. The product of all steps with the
+  input weights is one MatMul, also on a GPU. For the recurrence a CPU uses packed weights, except with Affine, ThresholdedRelu,
+  ScaledTanh, Softsign and Softplus, which the reference kernel computes. With a GPU the reference kernel computes it on the host.
 - **DynamicQuantizeLSTM** of com.microsoft runs as the float32 LSTM of its weights: input and states are not quantized.
 - **Constants of 4 and 2 bits and 8-bit floats** (int4, uint4, int2, uint2, float4e2m1, the four float8 types) run where
-  DequantizeLinear (per tensor, by axis, by block) or Cast reads them. They are unpacked when the file is read, to 8-bit integers or
-  float32, so they save space on disk and not in memory. Inputs, outputs and tensors that a run computes cannot have these types;
+  DequantizeLinear (per tensor, by axis, by block) or Cast reads them. They are unpacked to 8-bit integers or float32 when
+  the file is read, so they save space on disk, not in memory. Inputs, outputs and tensors that a run computes cannot have these types;
   such a file is refused, with the type's name.
-- **bf16**: lensd's `--precision bf16` against the float32 answer: images whose best class is equal or, for models that do not
-  classify, the greatest difference. Random weights have no margin between classes; trained ones do. For models that do not classify a
+- **bf16** compares lensd's `--precision bf16` with the float32 answer: images whose best class is equal or, for models that do not
+  classify, the maximum difference. Random weights have no margin between classes; trained ones do. For models that do not classify, a
   difference of 1 or more is mostly another order of nearly equal boxes ("—": another number of boxes).
-- **ms**: one image, {threads}, median of the warm-up runs. {busy}
+- **ms** is for one image and {threads}, the median of the warm-up runs. {busy}
 
 Measured on:
 
@@ -66,10 +66,11 @@ Measured on:
     lensd pull hf:ORG/REPO:onnx/model_int8.onnx   # this file
     lensd pull hf:ORG/REPO@REVISION --models models -o models/name
 
-creates the folder `REPO` in `--models` (default: the current folder): the `.onnx` file with its external data, and the `.json` and `.txt`
+This creates the folder `REPO` in `--models` (default: the current folder), with the `.onnx` file, its external data, and the `.json` and `.txt`
 files at the top of the repository, which hold labels, preprocessing and tokenizers. A repository without an ONNX file must be exported
-first. All files are of one commit; lensd checks each against the hub's hash. It downloads into `.REPO.FILE.pull`; a repeated pull continues
-where the last one stopped. The folder gets its name when it is complete, so a server with `--watch` never sees a part of it. lensd does not
+first. All files are of one commit; lensd checks each against the hub's hash. It downloads into `.REPO.FILE.COMMIT.pull`; a repeated pull continues
+where the last one stopped, and removes what interrupted pulls of other commits left behind. The folder gets its name when it is complete, so a server
+with `--watch` never sees a part of it. lensd does not
 replace an existing folder.
 
 `HF_ENDPOINT` names another hub or a mirror. lensd sends `HF_TOKEN` to its address only, never to the host of a redirect and never
