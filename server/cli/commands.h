@@ -21,6 +21,15 @@ int command_key(const struct config *config);
 /* Returns options for a session of the model on the CPU, without batches. */
 struct session_options command_session_options(const struct model *model);
 
+/* Makes a host that serves only `model`, which it takes even if it fails. The caller frees *ret
+ * (NULL before), even after a failure. */
+enum status command_host(const struct model_host_options *options, struct model *model,
+                         struct model_host **ret, struct error *err);
+
+/* Drops the slashes at the end of `folder`, which a command will make. STATUS_CONFIG if it exists;
+ * STATUS_NO_MEMORY if it is NULL. */
+enum status command_folder(char *folder, struct error *err);
+
 /* Prints the notes about the settings on standard error. */
 void command_notes(const struct config *config);
 

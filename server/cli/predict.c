@@ -109,19 +109,10 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
     struct error cause;
     if (!strcmp(path, STANDARD_INPUT))
         return read_standard_input(ret, ret_size, err);
-    enum status status = file_read(path, FILE_BYTES_MAX, ret, ret_size, &cause);
-    switch (status) {
-    case STATUS_OK:
-        return STATUS_OK;
-    case STATUS_TOO_LARGE:
-        return error_set(err, status, "larger than 1 GB");
-    case STATUS_NO_MEMORY:
-        return error_no_memory(err, "for the file");
-    case STATUS_INVALID:
-        return error_set(err, status, "%s", cause.message);
-    default:
-        return error_set(err, STATUS_NOT_FOUND, "cannot read it: %s", cause.message);
-    }
+    const enum status status = file_read(path, FILE_BYTES_MAX, ret, ret_size, &cause);
+    return status == STATUS_OK ? status
+                               : error_set(err, status == STATUS_IO ? STATUS_NOT_FOUND : status,
+                                           "cannot read it: %s", cause.message);
 }
 
 /* Adds `count` names to the run, which then owns the texts; frees `names`. */
@@ -324,37 +315,38 @@ static enum status predict_add_stages(struct model_host *model_host,
     return STATUS_OK;
 }
 
-static enum status predict_open_pipeline(const struct config *config,
-                                         const struct model_host_options *options,
-                                         bool *ret_is_pipeline, struct model_host **ret,
-                                         struct error *err)
+static enum status open_stages(const struct config *config,
+                               const struct model_host_options *options,
+                               const struct repository *repository, struct model_host **ret,
+                               struct error *err)
+{
+    if (config->size)
+        return error_set(err, STATUS_CONFIG,
+                         "--size is for one model; a stage of " PIPELINE_FILE
+                         " has \"sizes\" instead");
+    if (config->command == COMMAND_EMBED)
+        return error_set(err, STATUS_CONFIG, "a pipeline makes no vectors; use: lensd predict");
+    TRY(model_host_create(options, ret, err));
+    return predict_add_stages(*ret, repository, err);
+}
+
+/* Leaves *ret NULL if the model is no pipeline. */
+static enum status open_pipeline(const struct config *config,
+                                 const struct model_host_options *options, struct model_host **ret,
+                                 struct error *err)
 {
     struct repository repository;
-    *ret_is_pipeline = false;
+    enum status status = STATUS_OK;
     if (model_is_embedded(config->model) ||
         repository_scan_model(config->model, NULL, &repository, err) != STATUS_OK)
         return STATUS_OK; /* model_open() reports the error */
-    *ret_is_pipeline = repository.models[0].stages != NULL;
-    struct model_host *model_host = NULL;
-    enum status status = STATUS_OK;
-    if (*ret_is_pipeline && config->size)
-        status = error_set(err, STATUS_CONFIG,
-                           "--size is for one model; a stage of " PIPELINE_FILE
-                           " has \"sizes\" instead");
-    if (*ret_is_pipeline && config->command == COMMAND_EMBED)
-        status = error_set(err, STATUS_CONFIG, "a pipeline makes no vectors; use: lensd predict");
-    if (*ret_is_pipeline && status == STATUS_OK)
-        status = model_host_create(options, &model_host, err);
-    if (*ret_is_pipeline && status == STATUS_OK)
-        status = predict_add_stages(model_host, &repository, err);
+    if (repository.models[0].stages)
+        status = open_stages(config, options, &repository, ret, err);
     repository_done(&repository);
-    if (status == STATUS_OK)
-        *ret = model_host;
-    else
-        model_host_free(model_host);
     return status;
 }
 
+/* The caller frees *ret, even after a failure. */
 static enum status open_model_host(const struct config *config, struct model_host **ret,
                                    struct error *err)
 {
@@ -362,10 +354,8 @@ static enum status open_model_host(const struct config *config, struct model_hos
     if (options.max_queue < CROPS_AT_ONCE)
         options.max_queue = CROPS_AT_ONCE;
     struct model *model;
-    struct model_host *model_host;
-    bool is_pipeline;
-    TRY(predict_open_pipeline(config, &options, &is_pipeline, ret, err));
-    if (is_pipeline)
+    TRY(open_pipeline(config, &options, ret, err));
+    if (*ret)
         return STATUS_OK;
     TRY(model_open(config->model, NULL, &model, err));
     model_tell_doubts(model, print_doubt);
@@ -374,19 +364,9 @@ static enum status open_model_host(const struct config *config, struct model_hos
         status = error_set(err, STATUS_CONFIG,
                            "model '%.100s' makes no vectors; use: lensd predict", model->name);
     if (status == STATUS_OK)
-        status = model_host_create(&options, &model_host, err);
-    if (status != STATUS_OK) {
-        model_free(model);
-        return status;
-    }
-    model_host_announce(model_host, model->name, model->version, 1);
-    status = model_host_add_model(model_host, model, NULL, err);
-    if (status != STATUS_OK) {
-        model_host_free(model_host);
-        return status;
-    }
-    *ret = model_host;
-    return STATUS_OK;
+        return command_host(&options, model, ret, err);
+    model_free(model);
+    return status;
 }
 
 /* ---- answers ---- */

@@ -84,18 +84,10 @@ int command_predict_text(const struct config *config)
     struct model_host *host = NULL;
     struct model *model;
     struct error err;
-    if (open_text_model(config, &model, &err) != STATUS_OK)
-        return process_failed(&err);
-    if (model_host_create(&options, &host, &err) != STATUS_OK) {
-        model_free(model);
-        return process_failed(&err);
-    }
-    int result;
-    model_host_announce(host, model->name, model->version, 1);
-    if (model_host_add_model(host, model, NULL, &err) != STATUS_OK)
-        result = process_failed(&err);
-    else
-        result = answer_text(host, config);
+    enum status status = open_text_model(config, &model, &err);
+    if (status == STATUS_OK)
+        status = command_host(&options, model, &host, &err);
+    const int result = status == STATUS_OK ? answer_text(host, config) : process_failed(&err);
     model_host_free(host);
     return result;
 }

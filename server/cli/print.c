@@ -1,7 +1,8 @@
-/* Texts that several commands print. */
+/* What several commands use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -25,6 +26,31 @@ struct session_options command_session_options(const struct model *model)
         .image_height = model->preprocess.height,
         .image_width = model->preprocess.width,
     };
+}
+
+enum status command_host(const struct model_host_options *options, struct model *model,
+                         struct model_host **ret, struct error *err)
+{
+    const enum status status = model_host_create(options, ret, err);
+    if (status != STATUS_OK) {
+        model_free(model);
+        return status;
+    }
+    model_host_announce(*ret, model->name, model->version, 1);
+    return model_host_add_model(*ret, model, NULL, err);
+}
+
+enum status command_folder(char *folder, struct error *err)
+{
+    struct stat info;
+    TRY(check_memory(folder, NULL, err));
+    for (size_t end = strlen(folder); end > 1 && folder[end - 1] == '/'; end--)
+        folder[end - 1] = '\0';
+    if (lstat(folder, &info) == 0)
+        return error_set(err, STATUS_CONFIG,
+                         "'%.200s' exists already; remove it, or name another folder with -o",
+                         folder);
+    return STATUS_OK;
 }
 
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT])

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/size.h"
 #include "engine/base/text.h"
 #include "lensd_version.h"
@@ -327,21 +328,13 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
  * files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
-    struct stat info;
     const char *folder = p->config->models ? p->config->models : ".", *given = p->config->output;
-    if ((given ? asprintf(&p->out, "%s", given)
-               : asprintf(&p->out, "%s/%s", folder, hub_base(p->repo))) < 0)
-        return error_no_memory(err, NULL);
-    for (size_t end = strlen(p->out); end > 1 && p->out[end - 1] == '/'; end--)
-        p->out[end - 1] = '\0';
+    p->out = given ? strdup(given) : path_join(folder, hub_base(p->repo));
+    TRY(command_folder(p->out, err));
     const int front = (int)(hub_base(p->out) - p->out);
     if (asprintf(&p->partial, "%.*s.%s.%s.%.12s.pull", front, p->out, p->out + front,
                  hub_base(model), p->files.commit) < 0)
         return error_no_memory(err, NULL);
-    if (lstat(p->out, &info) == 0)
-        return error_set(err, STATUS_CONFIG,
-                         "'%.200s' exists already; remove it, or name another folder with -o",
-                         p->out);
     (void)mkdir(p->partial, 0755);
     p->folder = open(p->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (p->folder < 0)

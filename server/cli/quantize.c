@@ -63,26 +63,15 @@ static char *default_output(const char *model)
     return asprintf(&out, "%.*s-int8", (int)length, model) < 0 ? NULL : out;
 }
 
-static char *growing_name(const char *out)
-{
-    char *name;
-    return asprintf(&name, "%s.XXXXXX", out) < 0 ? NULL : name;
-}
-
 /* The path at which the new folder is built, beside its final place. */
 static enum status make_folder(struct quantizing *q, struct error *err)
 {
-    struct stat info;
     q->out = q->config->output ? strdup(q->config->output) : default_output(q->config->model);
-    TRY(check_memory(q->out, NULL, err));
-    for (size_t end = strlen(q->out); end > 1 && q->out[end - 1] == '/'; end--)
-        q->out[end - 1] = '\0';
-    if (lstat(q->out, &info) == 0)
-        return error_set(err, STATUS_CONFIG,
-                         "'%.200s' exists already; remove it, or name another folder with -o",
-                         q->out);
-    q->folder = growing_name(q->out);
-    TRY(check_memory(q->folder, NULL, err));
+    TRY(command_folder(q->out, err));
+    if (asprintf(&q->folder, "%s.XXXXXX", q->out) < 0) {
+        q->folder = NULL;
+        return error_no_memory(err, NULL);
+    }
     if (mkdtemp(q->folder))
         return STATUS_OK;
     const int cause = errno;

@@ -86,7 +86,7 @@ class Predict(Commands):
         self.assertEqual(ended.returncode, 1)
         self.assertIn("error: this is not a supported image", ended.stdout)
         self.assertIn("error: cannot read it: No such file", ended.stdout)
-        self.assertIn("error: not a regular file", ended.stdout)
+        self.assertIn("error: cannot read it: not a regular file", ended.stdout)
         self.assertIn("%  7  (class 7)", ended.stdout)
         ended = run_lensd("predict", "digits", text, SEVEN, "--json")
         self.assertEqual(ended.returncode, 1)
