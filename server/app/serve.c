@@ -89,11 +89,9 @@ struct serve {
 static void count_reloads(struct serve *serve, int ok, int failed)
 {
     const char *name = "lensd_reloads_total", *help = "Reloads of keys and certificates by SIGHUP.";
-    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"ok\"", NULL, 0),
-               ok);
-    metric_add(
-        metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"failed\"", NULL, 0),
-        failed);
+    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"ok\""), ok);
+    metric_add(metrics_get(serve->metrics, METRIC_COUNTER, name, help, "result=\"failed\""),
+               failed);
 }
 
 /* ---- setting up ---- */
@@ -733,7 +731,8 @@ int command_serve(const struct config *config)
     struct error err;
     bool json = config->log_format == CONFIG_LOG_JSON ||
                 (config->log_format == CONFIG_LOG_AUTO && !isatty(STDERR_FILENO));
-    log_configure(json, (enum log_level)config->log_level);
+    log_set_json(json);
+    log_set_lowest((enum log_level)config->log_level);
     if (config->warning[0])
         log_event(LOG_WARN, "environment", LOG_STR("text", config->warning));
     if (config->memory_note[0])

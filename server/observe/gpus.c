@@ -31,9 +31,8 @@ static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)
              metrics_escape(gpu->uuid, uuid, sizeof uuid));
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (!isnan(rows[i].value))
-            metric_set(
-                metrics_get(metrics, rows[i].kind, rows[i].name, rows[i].help, labels, NULL, 0),
-                rows[i].value);
+            metric_set(metrics_get(metrics, rows[i].kind, rows[i].name, rows[i].help, labels),
+                       rows[i].value);
 }
 
 void gpu_metrics_update(struct metrics *metrics)

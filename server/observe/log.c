@@ -34,12 +34,6 @@ struct log_line {
     bool full;
 };
 
-void log_configure(bool json, enum log_level lowest)
-{
-    log_set_json(json);
-    log_set_lowest(lowest);
-}
-
 void log_set_json(bool json)
 {
     atomic_store_explicit(&write_json, json, memory_order_relaxed);

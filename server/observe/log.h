@@ -45,14 +45,11 @@ struct log_field {
 #define LOG_BOOL(name, value)                                                                      \
     ((struct log_field){.key = (name), .kind = LOG_KIND_BOOL, .boolean = (value)})
 
-/* Sets the format and the lowest level. Until the first call: text, LOG_INFO. */
-void log_configure(bool json, enum log_level lowest);
-
 /* If standard error is the journal (JOURNAL_STREAM of systemd.exec(5)), gives lines a priority such
  * as "<4>", and omits the time in the text form. Call it before any thread starts. */
 void log_find_journal(void);
 
-/* Format and level may be changed at any time, from any thread. */
+/* Format and level may be changed at any time, from any thread. Until then: text, LOG_INFO. */
 void log_set_json(bool json);
 void log_set_lowest(enum log_level lowest);
 bool log_is_json(void);

@@ -19,7 +19,7 @@
 struct metric {
     const struct metric_family *family;
     struct metric *next;
-    char *labels;
+    const char *labels;        /* behind the counts */
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
     _Atomic uint64_t counts[]; /* histogram: one per bucket, then values above the last */
 };
@@ -27,10 +27,10 @@ struct metric {
 struct metric_family {
     struct metric_family *next;
     enum metric_kind kind;
-    char *name, *help;
+    const char *name, *help;
     struct metric *series, **last_series;
+    const double *buckets;
     size_t bucket_count;
-    double buckets[];
 };
 
 struct metrics {
@@ -53,24 +53,12 @@ struct metrics *metrics_create(void)
     return metrics;
 }
 
-static void metric_free(struct metric *metric)
-{
-    if (!metric)
-        return;
-    free(metric->labels);
-    free(metric);
-}
-
 static void family_free(struct metric_family *family)
 {
-    if (!family)
-        return;
     for (struct metric *series = family->series, *next; series; series = next) {
         next = series->next;
-        metric_free(series);
+        free(series);
     }
-    free(family->name);
-    free(family->help);
     free(family);
 }
 
@@ -86,35 +74,6 @@ void metrics_free(struct metrics *metrics)
     free(metrics);
 }
 
-static struct metric_family *family_create(enum metric_kind kind, const char *name,
-                                           const char *help, const double *buckets,
-                                           size_t bucket_count)
-{
-    if (kind != METRIC_HISTOGRAM) {
-        bucket_count = 0;
-    } else if (!buckets) {
-        buckets = default_buckets;
-        bucket_count = COUNT_OF(default_buckets);
-    }
-    struct metric_family *family = calloc(1, sizeof *family + bucket_count * sizeof *buckets);
-    if (!family)
-        return NULL;
-    family->kind = kind;
-    family->name = strdup(name);
-    family->help = strdup(help);
-    family->last_series = &family->series;
-    family->bucket_count = bucket_count;
-    for (size_t i = 0; i < bucket_count; i++) {
-        assert(i == 0 || buckets[i] > buckets[i - 1]);
-        family->buckets[i] = buckets[i];
-    }
-    if (!family->name || !family->help) {
-        family_free(family);
-        return NULL;
-    }
-    return family;
-}
-
 static struct metric_family *find_family_locked(struct metrics *metrics, enum metric_kind kind,
                                                 const char *name, const char *help,
                                                 const double *buckets, size_t bucket_count)
@@ -125,9 +84,17 @@ static struct metric_family *find_family_locked(struct metrics *metrics, enum me
         assert(family->kind == kind);
         return family;
     }
-    struct metric_family *family = family_create(kind, name, help, buckets, bucket_count);
+    struct metric_family *family = malloc(sizeof *family);
     if (!family)
         return NULL;
+    for (size_t i = 1; i < bucket_count; i++)
+        assert(buckets[i] > buckets[i - 1]);
+    *family = (struct metric_family){.kind = kind,
+                                     .name = name,
+                                     .help = help,
+                                     .last_series = &family->series,
+                                     .buckets = buckets,
+                                     .bucket_count = bucket_count};
     *metrics->last_family = family;
     metrics->last_family = &family->next;
     return family;
@@ -139,23 +106,20 @@ static struct metric *find_series_locked(struct metric_family *family, const cha
         if (!strcmp(series->labels, labels))
             return series;
     size_t counts = family->kind == METRIC_HISTOGRAM ? family->bucket_count + 1 : 0;
-    struct metric *series = calloc(1, sizeof *series + counts * sizeof series->counts[0]);
+    const size_t size = sizeof(struct metric) + counts * sizeof(_Atomic uint64_t);
+    struct metric *series = calloc(1, size + strlen(labels) + 1);
     if (!series)
         return NULL;
     series->family = family;
-    series->labels = strdup(labels);
-    if (!series->labels) {
-        metric_free(series);
-        return NULL;
-    }
+    series->labels = strcpy((char *)series + size, labels);
     *family->last_series = series;
     family->last_series = &series->next;
     return series;
 }
 
-struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
-                           const char *help, const char *labels, const double *buckets,
-                           size_t bucket_count)
+static struct metric *get_series(struct metrics *metrics, enum metric_kind kind, const char *name,
+                                 const char *help, const char *labels, const double *buckets,
+                                 size_t bucket_count)
 {
     if (!metrics)
         return NULL;
@@ -165,15 +129,28 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
     return family ? find_series_locked(family, labels) : NULL;
 }
 
+struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
+                           const char *help, const char *labels)
+{
+    return get_series(metrics, kind, name, help, labels, default_buckets,
+                      COUNT_OF(default_buckets));
+}
+
+struct metric *metrics_histogram(struct metrics *metrics, const char *name, const char *help,
+                                 const char *labels, const double *buckets, size_t bucket_count)
+{
+    return get_series(metrics, METRIC_HISTOGRAM, name, help, labels, buckets, bucket_count);
+}
+
 struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
                                 const char *help, const char *labels, const char *key,
                                 const char *value)
 {
     char text[512];
     if (!key)
-        return metrics_get(metrics, kind, name, help, labels, NULL, 0);
+        return metrics_get(metrics, kind, name, help, labels);
     snprintf(text, sizeof text, "%s%s%s=\"%s\"", labels, *labels ? "," : "", key, value);
-    return metrics_get(metrics, kind, name, help, text, NULL, 0);
+    return metrics_get(metrics, kind, name, help, text);
 }
 
 void metrics_get_all(struct metrics *metrics, const char *labels, const struct metric_row *rows,

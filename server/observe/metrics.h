@@ -20,14 +20,17 @@ void metrics_free(struct metrics *metrics);
 
 /* Returns the series of family `name` ("lensd_images_total") with Prometheus labels in the text
  * format ("model=\"digits\",result=\"ok\"", "" for none); the first call creates it, and later
- * calls return the same pointer. `help`: one plain sentence. `buckets`: upper bounds for a
- * histogram (seconds, or sizes), ascending, without +Inf; NULL: the default bounds in seconds (10
- * us … 30 s); the first call decides for the family. Label values must have been escaped with
- * metrics_escape(). The kind of a family must not change (asserted). Returns NULL when out of
+ * calls return the same pointer. `help`: one plain sentence. Keeps the pointers `name` and `help`.
+ * The buckets of a histogram are for seconds (10 us … 30 s). Label values must have been escaped
+ * with metrics_escape(). The kind of a family must not change (asserted). Returns NULL when out of
  * memory or metrics is NULL; every function below accepts NULL and does nothing. */
 struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
-                           const char *help, const char *labels, const double *buckets,
-                           size_t bucket_count);
+                           const char *help, const char *labels);
+
+/* The same for a histogram with other buckets: ascending upper bounds, without +Inf. The first call
+ * decides for the family, which keeps the pointer `buckets`. */
+struct metric *metrics_histogram(struct metrics *metrics, const char *name, const char *help,
+                                 const char *labels, const double *buckets, size_t bucket_count);
 
 /* Does the same with the label key="value" after `labels`; `value` needs no escapes. If `key` is
  * NULL, there is no such label. */

@@ -18,7 +18,7 @@
 static void process_set(struct metrics *metrics, enum metric_kind kind, const char *name,
                         const char *help, double value)
 {
-    metric_set(metrics_get(metrics, kind, name, help, "", NULL, 0), value);
+    metric_set(metrics_get(metrics, kind, name, help, ""), value);
 }
 
 /* Reads the numbers of /proc/self/stat; ret[0] is field 4. Skips the command's name, which may
@@ -71,7 +71,7 @@ static void update_from_stat(struct metrics *metrics)
                 (double)fields[RSS - FIRST] * page);
     /* Computed once: setting the clock would change it. */
     struct metric *start = metrics_get(metrics, METRIC_GAUGE, "process_start_time_seconds",
-                                       "Start of the process in seconds since 1970.", "", NULL, 0);
+                                       "Start of the process in seconds since 1970.", "");
     if (metric_value(start) == 0)
         metric_set(start, boot_time() + (double)fields[STARTTIME - FIRST] / ticks);
 }

@@ -38,8 +38,7 @@ struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies
     proxied->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     proxied->invalid_total = metrics_get(
         metrics, METRIC_COUNTER, "lensd_proxy_headers_invalid_total",
-        "Connections from trusted proxies closed because they sent no valid PROXY header.", "",
-        NULL, 0);
+        "Connections from trusted proxies closed because they sent no valid PROXY header.", "");
     if (proxied->epoll_fd >= 0)
         return proxied;
     free(proxied);

@@ -40,11 +40,10 @@ struct request_log *request_log_create(struct metrics *metrics, const struct rou
     pthread_mutex_init(&log->lock, NULL);
     log->metrics = metrics;
     log->bytes_in = metrics_get(metrics, METRIC_COUNTER, "lensd_http_body_bytes_total",
-                                "Bytes of request bodies received.", "", NULL, 0);
-    log->seconds =
-        metrics_get(metrics, METRIC_HISTOGRAM, "lensd_http_request_duration_seconds",
-                    "Time from the request line to the end of the answer of requests with a body.",
-                    "", NULL, 0);
+                                "Bytes of request bodies received.", "");
+    log->seconds = metrics_get(
+        metrics, METRIC_HISTOGRAM, "lensd_http_request_duration_seconds",
+        "Time from the request line to the end of the answer of requests with a body.", "");
     return log;
 }
 
@@ -65,7 +64,7 @@ static void count_in(struct request_log *log, struct metric **at, const char *na
     /* Two threads may look up the same series at once: they get the same pointer. */
     struct metric *metric = __atomic_load_n(at, __ATOMIC_ACQUIRE);
     if (!metric) {
-        metric = metrics_get(log->metrics, METRIC_COUNTER, name, help, labels, NULL, 0);
+        metric = metrics_get(log->metrics, METRIC_COUNTER, name, help, labels);
         __atomic_store_n(at, metric, __ATOMIC_RELEASE);
     }
     metric_add(metric, 1);

@@ -54,10 +54,9 @@ enum status response_cache_create(size_t max_bytes, struct metrics *metrics,
                          max_bytes);
     }
     cache->used = metrics_get(metrics, METRIC_GAUGE, "lensd_response_cache_bytes",
-                              "Bytes of the response cache, its table included.", "", NULL, 0);
-    cache->evictions =
-        metrics_get(metrics, METRIC_COUNTER, "lensd_response_cache_evictions_total",
-                    "Answers that made room for others in the response cache.", "", NULL, 0);
+                              "Bytes of the response cache, its table included.", "");
+    cache->evictions = metrics_get(metrics, METRIC_COUNTER, "lensd_response_cache_evictions_total",
+                                   "Answers that made room for others in the response cache.", "");
     metric_set(cache->used, (double)cache->bytes);
     *ret = cache;
     return STATUS_OK;

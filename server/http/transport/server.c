@@ -76,7 +76,7 @@ static enum status open_tls(struct http_server *server, struct error *err)
     TRY(tls_create(options->tls_cert, options->tls_key, &daemon->tls, err));
     daemon->certificate_expires =
         metrics_get(options->metrics, METRIC_GAUGE, "lensd_tls_certificate_expires_seconds",
-                    "When the certificate expires, in seconds since 1970.", "", NULL, 0);
+                    "When the certificate expires, in seconds since 1970.", "");
     look_at_certificate(daemon);
     return STATUS_OK;
 }

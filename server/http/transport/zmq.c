@@ -579,7 +579,7 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
     TRY(check_memory(server->log, "for --zmq-port", err));
     server->dropped = metrics_get(
         options->metrics, METRIC_COUNTER, "lensd_zmq_dropped_total",
-        "Messages on --zmq-port that were dropped because no REQ socket sent them.", "", NULL, 0);
+        "Messages on --zmq-port that were dropped because no REQ socket sent them.", "");
     server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (server->wake_fd < 0)
         return error_set(err, STATUS_IO, "--zmq-port: no file is left; raise ulimit -n");

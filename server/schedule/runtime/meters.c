@@ -110,9 +110,9 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
                                              "Batches closed, by reason.", meters->labels, "reason",
                                              batch_close_name((enum batch_close)i));
     meters->prediction_ratio =
-        metrics_get(metrics, METRIC_HISTOGRAM, "lensd_prediction_ratio",
-                    "Actual over predicted time from admission to the answer.", meters->labels,
-                    ratios, COUNT_OF(ratios));
+        metrics_histogram(metrics, "lensd_prediction_ratio",
+                          "Actual over predicted time from admission to the answer.",
+                          meters->labels, ratios, COUNT_OF(ratios));
     snprintf(labels, sizeof labels, "%s,version=\"%s\"", meters->labels,
              metrics_escape(version ? version : "1", escaped, sizeof escaped));
     triton_init(&meters->triton, metrics, labels);
@@ -204,6 +204,7 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
     char labels[SERIES_LABELS], id[DEVICE_TEXT];
     snprintf(labels, sizeof labels, "%s,device=\"%s\"", meters->labels, device_text(device, id));
     metrics_get_all(meters->metrics, labels, rows, COUNT_OF(rows));
-    lane->batch_size = metrics_get(meters->metrics, METRIC_HISTOGRAM, "lensd_batch_size",
-                                   "Images per forward pass.", labels, sizes, COUNT_OF(sizes));
+    lane->batch_size =
+        metrics_histogram(meters->metrics, "lensd_batch_size", "Images per forward pass.", labels,
+                          sizes, COUNT_OF(sizes));
 }

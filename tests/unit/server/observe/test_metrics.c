@@ -24,13 +24,13 @@ Test(metrics, exposition_text)
     static const double sizes[] = {1, 2, 4};
     struct metrics *metrics = metrics_create();
     struct metric *ok = metrics_get(metrics, METRIC_COUNTER, "lensd_images_total", "Images.",
-                                    "model=\"a\",result=\"ok\"", NULL, 0);
+                                    "model=\"a\",result=\"ok\"");
     struct metric *bad = metrics_get(metrics, METRIC_COUNTER, "lensd_images_total", "Images.",
-                                     "model=\"a\",result=\"bad_image\"", NULL, 0);
+                                     "model=\"a\",result=\"bad_image\"");
     struct metric *queue =
-        metrics_get(metrics, METRIC_GAUGE, "lensd_queue_images", "Waiting images.", "", NULL, 0);
-    struct metric *batch = metrics_get(metrics, METRIC_HISTOGRAM, "lensd_batch_size",
-                                       "Images per batch.", "model=\"a\"", sizes, COUNT_OF(sizes));
+        metrics_get(metrics, METRIC_GAUGE, "lensd_queue_images", "Waiting images.", "");
+    struct metric *batch = metrics_histogram(metrics, "lensd_batch_size", "Images per batch.",
+                                             "model=\"a\"", sizes, COUNT_OF(sizes));
     metric_add(ok, 1);
     metric_add(ok, 2);
     metric_add(bad, 1);
@@ -66,9 +66,9 @@ Test(metrics, exposition_text)
 Test(metrics, a_series_is_made_once)
 {
     struct metrics *metrics = metrics_create();
-    struct metric *first = metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"1\"", NULL, 0);
-    cr_assert_eq(first, metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"1\"", NULL, 0));
-    cr_assert_neq(first, metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"2\"", NULL, 0));
+    struct metric *first = metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"1\"");
+    cr_assert_eq(first, metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"1\""));
+    cr_assert_neq(first, metrics_get(metrics, METRIC_GAUGE, "g", "G.", "a=\"2\""));
     metrics_free(metrics);
 }
 
@@ -77,7 +77,7 @@ Test(metrics, numbers_read_back_exactly)
     static const double values[] = {0,    0.1,       1e-9,  1.0 / 3,  123456789012345,
                                     1e22, -0.000025, 1e300, INFINITY, -INFINITY};
     struct metrics *metrics = metrics_create();
-    struct metric *gauge = metrics_get(metrics, METRIC_GAUGE, "g", "G.", "", NULL, 0);
+    struct metric *gauge = metrics_get(metrics, METRIC_GAUGE, "g", "G.", "");
     for (size_t i = 0; i < COUNT_OF(values); i++) {
         metric_set(gauge, values[i]);
         char *text = text_of(metrics);
@@ -126,7 +126,7 @@ Test(metrics, null_counts_nothing)
     metric_set(NULL, 1);
     metric_observe(NULL, 1);
     cr_assert_eq(metric_value(NULL), 0);
-    cr_assert_null(metrics_get(NULL, METRIC_GAUGE, "g", "G.", "", NULL, 0));
+    cr_assert_null(metrics_get(NULL, METRIC_GAUGE, "g", "G.", ""));
     char *text = text_of(NULL);
     cr_assert_str_eq(text, "");
     free(text);
@@ -137,8 +137,8 @@ static void *count_a_lot(void *argument)
 {
     struct metrics *metrics = argument;
     for (int i = 0; i < 20000; i++) {
-        metric_add(metrics_get(metrics, METRIC_COUNTER, "c_total", "C.", "", NULL, 0), 1);
-        metric_observe(metrics_get(metrics, METRIC_HISTOGRAM, "h", "H.", "", NULL, 0), 0.5);
+        metric_add(metrics_get(metrics, METRIC_COUNTER, "c_total", "C.", ""), 1);
+        metric_observe(metrics_get(metrics, METRIC_HISTOGRAM, "h", "H.", ""), 0.5);
     }
     return NULL;
 }
@@ -167,13 +167,12 @@ Test(metrics, promtool_finds_no_fault)
         cr_skip_test("promtool (Debian package prometheus) is not installed");
     struct metrics *metrics = metrics_create();
     metric_add(metrics_get(metrics, METRIC_COUNTER, "lensd_images_total", "Images answered.",
-                           "model=\"a \\\"b\\\"\",result=\"ok\"", NULL, 0),
+                           "model=\"a \\\"b\\\"\",result=\"ok\""),
                1);
     metric_observe(metrics_get(metrics, METRIC_HISTOGRAM, "lensd_phase_seconds",
-                               "Seconds per phase.", "phase=\"decode\"", NULL, 0),
+                               "Seconds per phase.", "phase=\"decode\""),
                    0.003);
-    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_queue_images", "Waiting.", "", NULL, 0),
-               1);
+    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_queue_images", "Waiting.", ""), 1);
     char *text = text_of(metrics);
     FILE *tool = popen("promtool check metrics", "w");
     cr_assert_not_null(tool);

@@ -142,7 +142,7 @@ void finish_job(struct job *job)
 
 double count_metric(struct metrics *metrics, const char *name, const char *labels)
 {
-    return metric_value(metrics_get(metrics, METRIC_COUNTER, name, "", labels, NULL, 0));
+    return metric_value(metrics_get(metrics, METRIC_COUNTER, name, "", labels));
 }
 
 struct rows *send_rows(struct model_host *host, const char *name, size_t count, int first)
@@ -191,7 +191,7 @@ void finish_rows(struct rows *rows, int first)
 
 int run_host_tests(const struct host_test *tests, size_t count)
 {
-    log_configure(false, LOG_ERROR);
+    log_set_lowest(LOG_ERROR);
     printf("1..%zu\n", 2 * count);
     for (size_t i = 0; i < 2 * count; i++) {
         const size_t test = i % count;

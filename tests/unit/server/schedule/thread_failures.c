@@ -84,8 +84,8 @@ static void test_out_of_memory_makes_batches_smaller(void)
     /* However slow the machine, passes teach that all are quick: eight at once remain the best. */
     fake_plan((struct fake_session_plan){.batch_ms = 3600000});
     add_model(host, "m", 1);
-    struct metric *cap = metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "",
-                                     "model=\"m\",device=\"cpu\"", NULL, 0);
+    struct metric *cap =
+        metrics_get(metrics, METRIC_GAUGE, "lensd_batch_cap", "", "model=\"m\",device=\"cpu\"");
     fake_memory_fits(2);
     CHECK_SIZES(run_together(host, "m", eight), "8 4 2 2 2 2");
     const int64_t failed = clock_now();
@@ -211,14 +211,14 @@ static void test_a_device_that_fails_is_quarantined(void)
     CHECK(strstr(health.reason, "cuda:1: the fake device is broken"));
     CHECK(model_host_readiness(host) == MODEL_HOST_READY);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
-                                   "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 1);
+                                   "model=\"a\",device=\"cuda:1\"")) == 1);
     CHECK(count_metric(metrics, "lensd_images_total", "model=\"a\",result=\"device_error\"") == 0);
     /* It is tried again, and taken back. */
     int before = fake_runs_on(GPU(1));
     fake_break(GPU(1), false);
     wait_quarantined(host, 0);
     CHECK(metric_value(metrics_get(metrics, METRIC_GAUGE, "lensd_device_quarantined", "",
-                                   "model=\"a\",device=\"cuda:1\"", NULL, 0)) == 0);
+                                   "model=\"a\",device=\"cuda:1\"")) == 0);
     fake_shut_runs(1);
     struct job *job = submit_job(host, "a", "ok 1|ok 2|ok 3|ok 4|ok 5|ok 6|ok 7|ok 8");
     CHECK(fake_wait(fake_running, 1, 2));

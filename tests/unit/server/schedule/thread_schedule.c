@@ -339,7 +339,7 @@ static void test_one_at_a_time_nothing_waits(void)
     for (int i = 0; i < IMAGES; i++)
         finish(submit(host, 1, 0), STATUS_OK);
     const struct metric *idle = metrics_get(metrics, METRIC_COUNTER, "lensd_batches_closed_total",
-                                            "", "model=\"a\",reason=\"idle_device\"", NULL, 0);
+                                            "", "model=\"a\",reason=\"idle_device\"");
     CHECK(metric_value(idle) == IMAGES);
     model_host_free(host);
     metrics_free(metrics);
@@ -457,6 +457,6 @@ int main(void)
         {"one at a time nothing waits", test_one_at_a_time_nothing_waits},
         {"everything at once", test_everything_at_once},
     };
-    log_configure(false, LOG_ERROR);
+    log_set_lowest(LOG_ERROR);
     return tap_run(tests, COUNT_OF(tests), no_session_is_left);
 }
