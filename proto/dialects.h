@@ -164,7 +164,10 @@ const char *dialect_parameter(const struct dialect *dialect, const char *name, c
  * would look as if no object had been followed. */
 enum status error_no_tracks(const char *api, struct error *err);
 
+/* Adds a text. STATUS_TOO_LARGE: more than `capacity`. */
+enum status dialect_add_item(struct cJSON *item, struct dialect_pictures *ret,
+                             struct error *err) MUST_USE;
 /* Adds the images of a member: a text, an object with a text in "value", "b64" or "url", or a list
- * of these. STATUS_INVALID; STATUS_TOO_LARGE: more than `capacity`. */
+ * of these. STATUS_INVALID; STATUS_TOO_LARGE. */
 enum status dialect_add_pictures(struct cJSON *member, struct dialect_pictures *ret,
                                  struct error *err) MUST_USE;

@@ -27,13 +27,8 @@ static enum status llama_find(cJSON *root, struct dialect_pictures *ret, struct 
             return error_set(err, STATUS_INVALID,
                              "an entry of \"content\" has neither the text \"prompt_string\" nor "
                              "\"multimodal_data\"");
-        } else if (ret->count == ret->capacity) {
-            return error_set(err, STATUS_TOO_LARGE,
-                             "more than %zu texts in one request; that is the limit "
-                             "(--max-images)",
-                             ret->capacity);
         } else {
-            ret->texts[ret->count++] = text;
+            TRY(dialect_add_item(text, ret, err));
         }
     }
     return STATUS_OK;

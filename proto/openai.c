@@ -48,12 +48,7 @@ static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct er
         return error_set(err, STATUS_INVALID,
                          "\"input\" must be a text, a list of texts, a list of tokens, a list of "
                          "those, or images as data: URIs: data:image/jpeg;base64,…");
-    if (ret->count == ret->capacity)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "more than %zu texts in one request; that is the limit (--max-images)",
-                         ret->capacity);
-    ret->texts[ret->count++] = item;
-    return STATUS_OK;
+    return dialect_add_item(item, ret, err);
 }
 
 /* Reads "input" or "messages". Input is images if an address or an object is first in it. */

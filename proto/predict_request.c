@@ -205,6 +205,16 @@ static enum status read_own(cJSON *root, const struct predict_json_limits *limit
 
 /* ---- other forms ---- */
 
+enum status dialect_add_item(cJSON *item, struct dialect_pictures *ret, struct error *err)
+{
+    if (ret->count == ret->capacity)
+        return error_set(err, STATUS_TOO_LARGE,
+                         "more than %zu %s in one request; that is the limit (--max-images)",
+                         ret->capacity, ret->are_texts ? "texts" : "images");
+    ret->texts[ret->count++] = item;
+    return STATUS_OK;
+}
+
 static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, struct error *err)
 {
     static const char *const members[] = {"value", "b64", "url"};
@@ -213,15 +223,10 @@ static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, str
         if (cJSON_IsString(text))
             picture = text;
     }
-    if (!cJSON_IsString(picture))
-        return error_set(err, STATUS_INVALID,
-                         "an image must be base64 text, a data: URI, or an object with one");
-    if (ret->count == ret->capacity)
-        return error_set(err, STATUS_TOO_LARGE,
-                         "more than %zu images in one request; that is the limit (--max-images)",
-                         ret->capacity);
-    ret->texts[ret->count++] = picture;
-    return STATUS_OK;
+    return cJSON_IsString(picture)
+               ? dialect_add_item(picture, ret, err)
+               : error_set(err, STATUS_INVALID,
+                           "an image must be base64 text, a data: URI, or an object with one");
 }
 
 enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, struct error *err)

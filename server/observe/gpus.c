@@ -1,13 +1,11 @@
 /* Writes the metrics of NVIDIA GPUs. */
-#include "server/observe/gpus.h"
-
 #include <math.h>
 #include <stdio.h>
 
 #include "engine/base/size.h"
 #include "engine/runtime/nvml.h"
 #include "engine/tensor/device.h"
-#include "server/observe/metrics.h"
+#include "server/observe/process.h"
 
 static void gpu_show(struct metrics *metrics, const struct gpu_reading *gpu)
 {

@@ -13,7 +13,6 @@
 #include "server/http/api/route_table.h"
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/respond.h"
-#include "server/observe/gpus.h"
 #include "server/observe/log.h"
 #include "server/observe/process.h"
 

@@ -18,26 +18,14 @@ extern const unsigned char console_index[];
 
 static void page_put_escaped(FILE *out, const char *text)
 {
+    static const char special[] = "&<>\"'";
+    static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
     for (; *text; text++) {
-        switch (*text) {
-        case '&':
-            fputs("&amp;", out);
-            break;
-        case '<':
-            fputs("&lt;", out);
-            break;
-        case '>':
-            fputs("&gt;", out);
-            break;
-        case '"':
-            fputs("&quot;", out);
-            break;
-        case '\'':
-            fputs("&#39;", out);
-            break;
-        default:
+        const char *found = strchr(special, *text);
+        if (found)
+            fputs(entities[found - special], out);
+        else
             fputc(*text, out);
-        }
     }
 }
 
@@ -49,6 +37,15 @@ static void put_url(FILE *out, const struct exchange *x)
     } else {
         page_put_escaped(out, x->server->url);
     }
+}
+
+static void put_model_url(FILE *out, const struct exchange *x, const struct model_status *model,
+                          const char *end)
+{
+    put_url(out, x);
+    fputs("/v2/models/", out);
+    page_put_escaped(out, model->name);
+    fputs(end, out);
 }
 
 static void put_note(FILE *out, const struct exchange *x)
@@ -193,17 +190,12 @@ static void put_calls(FILE *out, const struct exchange *x)
     } else {
         fputs("<p>The model takes tensors. Its inputs and outputs:</p>\n<pre tabindex=\"0\">curl ",
               out);
-        put_url(out, x);
-        fputs("/v2/models/", out);
-        page_put_escaped(out, model->name);
-        fputs("</pre>\n<p>A request gives each input's name, shape, data type and numbers:</p>\n"
-              "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
-              "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  ",
-              out);
-        put_url(out, x);
-        fputs("/v2/models/", out);
-        page_put_escaped(out, model->name);
-        fputs("/infer</pre>", out);
+        put_model_url(
+            out, x, model,
+            "</pre>\n<p>A request gives each input's name, shape, data type and numbers:</p>\n"
+            "<pre tabindex=\"0\">curl -d '{\"inputs\": [{\"name\": \"…\", \"shape\": […], "
+            "\"datatype\": \"FP32\", \"data\": […]}]}' \\\n  ");
+        put_model_url(out, x, model, "/infer</pre>");
     }
     free(models);
 }

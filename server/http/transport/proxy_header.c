@@ -13,22 +13,17 @@ static const char text_start[] = "PROXY ";
 static const uint8_t binary_start[] = {'\r', '\n', '\r', '\n', 0,   '\r',
                                        '\n', 'Q',  'U',  'I',  'T', '\n'};
 
-static void set_client4(struct proxy_header *ret, const void *address, uint16_t port)
+static void set_client(struct proxy_header *ret, bool is_v6, const void *address, uint16_t port)
 {
-    struct sockaddr_in *client = (void *)&ret->client;
-    client->sin_family = AF_INET;
-    client->sin_port = htons(port);
-    memcpy(&client->sin_addr, address, sizeof client->sin_addr);
-    ret->client_size = sizeof *client;
-}
-
-static void set_client6(struct proxy_header *ret, const void *address, uint16_t port)
-{
-    struct sockaddr_in6 *client = (void *)&ret->client;
-    client->sin6_family = AF_INET6;
-    client->sin6_port = htons(port);
-    memcpy(&client->sin6_addr, address, sizeof client->sin6_addr);
-    ret->client_size = sizeof *client;
+    struct sockaddr_in *v4 = (void *)&ret->client;
+    struct sockaddr_in6 *v6 = (void *)&ret->client;
+    ret->client.ss_family = is_v6 ? AF_INET6 : AF_INET;
+    v4->sin_port = htons(port); /* has the same place in both */
+    if (is_v6)
+        memcpy(&v6->sin6_addr, address, sizeof v6->sin6_addr);
+    else
+        memcpy(&v4->sin_addr, address, sizeof v4->sin_addr);
+    ret->client_size = is_v6 ? sizeof *v6 : sizeof *v4;
 }
 
 /* 0 … 65535 in digits, without leading zeros. */
@@ -66,10 +61,7 @@ static bool parse_line(char *line, struct proxy_header *ret)
         inet_pton(family, fields[1], source) != 1 || inet_pton(family, fields[2], target) != 1 ||
         !parse_port(fields[3], &source_port) || !parse_port(fields[4], &target_port))
         return false;
-    if (is_v6)
-        set_client6(ret, source, source_port);
-    else
-        set_client4(ret, source, source_port);
+    set_client(ret, is_v6, source, source_port);
     return true;
 }
 
@@ -109,21 +101,15 @@ static enum proxy_header_state parse_binary(const uint8_t *bytes, size_t size,
     ret->size = BINARY_HEAD + length;
     if (command == LOCAL) /* a health check of the proxy itself */
         return PROXY_HEADER_WHOLE;
-    switch (family) {
-    case TCP4: /* source, destination, ports */
-        if (length < 12)
-            return PROXY_HEADER_INVALID;
-        set_client4(ret, body, big_endian(body + 8));
-        return PROXY_HEADER_WHOLE;
-    case TCP6:
-        if (length < 36)
-            return PROXY_HEADER_INVALID;
-        set_client6(ret, body, big_endian(body + 32));
-        return PROXY_HEADER_WHOLE;
-    default: /* Unix sockets, datagrams, unspecified: no address that lensd could use */
+    const bool is_v6 = family == TCP6;
+    const size_t bytes_of_one = is_v6 ? 16 : 4;
+    if (family != TCP4 && !is_v6) /* Unix sockets, datagrams, unspecified: no address to use */
         return family >> 4 <= FAMILY_MOST && (family & 0xF) <= KIND_MOST ? PROXY_HEADER_WHOLE
                                                                          : PROXY_HEADER_INVALID;
-    }
+    if (length < 2 * bytes_of_one + 4) /* source, destination, ports */
+        return PROXY_HEADER_INVALID;
+    set_client(ret, is_v6, body, big_endian(body + 2 * bytes_of_one));
+    return PROXY_HEADER_WHOLE;
 }
 
 enum proxy_header_state proxy_header_parse(const uint8_t *bytes, size_t size,
