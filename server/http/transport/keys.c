@@ -63,10 +63,8 @@ static bool read_hash(const char *text, uint8_t hash[static HASH_BYTES])
     if (strlen(text) != (size_t)2 * HASH_BYTES ||
         strspn(text, "0123456789abcdefABCDEF") != (size_t)2 * HASH_BYTES)
         return false;
-    for (size_t i = 0; i < HASH_BYTES; i++) {
-        char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
-        hash[i] = (uint8_t)strtoul(digits, NULL, 16);
-    }
+    for (size_t i = 0; i < HASH_BYTES; i++)
+        (void)sscanf(text + 2 * i, "%2hhx", &hash[i]);
     return true;
 }
 
@@ -236,13 +234,11 @@ enum status keyring_create(const struct keyring_options *options, struct keyring
     TRY(check_memory(keyring, "for API keys", err));
     keyring->options = *options;
     pthread_mutex_init(&keyring->lock, NULL);
-    enum status status = read_files(options, &keyring->lines, err);
+    enum status status = keyring_reload(keyring, err);
     if (status != STATUS_OK) {
         keyring_free(keyring);
         return status;
     }
-    add_metrics(options->metrics, &keyring->lines);
-    keyring->admin_count = count_admins(&keyring->lines);
     *ret = keyring;
     return STATUS_OK;
 }
