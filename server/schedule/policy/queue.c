@@ -75,15 +75,21 @@ static void leave(struct queue *queue, struct queue_client *client)
     queue->free = client;
 }
 
-static void append_turn(struct queue_class *class, struct queue_client *client, size_t c)
+/* Adds a turn before that of `next`; NULL: at the end. */
+static void insert_turn(struct queue_class *class, struct queue_client *client,
+                        struct queue_client *next, size_t c)
 {
-    client->lines[c].previous = class->last;
-    client->lines[c].next = NULL;
-    if (class->last)
-        class->last->lines[c].next = client;
+    struct queue_client *previous = next ? next->lines[c].previous : class->last;
+    client->lines[c].previous = previous;
+    client->lines[c].next = next;
+    if (previous)
+        previous->lines[c].next = client;
     else
         class->first = client;
-    class->last = client;
+    if (next)
+        next->lines[c].previous = client;
+    else
+        class->last = client;
     class->clients++;
 }
 
@@ -98,6 +104,8 @@ static void remove_turn(struct queue_class *class, const struct queue_client *cl
         next->lines[c].previous = previous;
     else
         class->last = previous;
+    if (class->served == client)
+        class->served = NULL;
     class->clients--;
 }
 
@@ -109,7 +117,7 @@ void queue_push(struct queue *queue, struct batch_item *item)
     struct queue_client *client = line_enter(queue, item->client);
     struct queue_line *line = &client->lines[c];
     if (line->count == 0)
-        append_turn(class, client, c);
+        insert_turn(class, client, class->served, c);
     item->line = client;
     item->previous = line->last;
     item->next = NULL;
@@ -204,9 +212,11 @@ struct batch_item *queue_pop(struct queue *queue, bool takes_large)
     struct queue_client *client = next->line;
     bool goes_on = client->lines[chosen].count > 1;
     queue_remove(queue, next);
+    class->served = NULL;
     if (goes_on) { /* its next turn comes after all others' */
         remove_turn(class, client, chosen);
-        append_turn(class, client, chosen);
+        insert_turn(class, client, NULL, chosen);
+        class->served = client;
     }
     return next;
 }

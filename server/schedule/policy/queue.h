@@ -6,7 +6,8 @@
  * Within a priority the oldest image goes first, as long as its client has no more than its share:
  * 2 more than twice the average of the other clients. Otherwise the clients of that priority take
  * turns, one image each (deficit round robin with equal costs), so that a client that floods the
- * queue delays only itself. Taking turns always would not be fairer to equal clients, but waiting
+ * queue delays only itself. A client that was not waiting goes before the next turn of the client
+ * whose turn was last. Taking turns always would not be fairer to equal clients, but waiting
  * times would vary more, and requests would miss more deadlines (tests/simulate: 5 to 10 % of
  * goodput under overload).
  *
@@ -70,6 +71,7 @@ struct queue_client {
 
 struct queue_class {
     struct queue_client *first, *last; /* in the order of turns */
+    struct queue_client *served; /* whose image went last, if more of its images wait; or NULL */
     struct batch_item *oldest, *newest;
     size_t count, clients;
 };
