@@ -8,6 +8,7 @@
 
 #define MS      1e6
 #define CLIENTS 16
+#define FIRST   1
 
 struct image {
     struct batch_item item;
@@ -50,14 +51,14 @@ static bool is_late(const struct run *run, const struct image *image)
     return clock_of(run) + batcher_shortest_run(run->batcher) >= image->item.deadline;
 }
 
-static void arrive(struct run *run)
+static void arrive(struct run *run, uint64_t client)
 {
     struct image *image = &run->images[run->arrived++];
     int64_t now = clock_of(run);
     image->arrived = run->now;
     image->item = (struct batch_item){
         .owner = image,
-        .client = 1 + (uint64_t)(next_random(&run->seed) * CLIENTS),
+        .client = client,
         .deadline = now + (int64_t)(run->world->machine->deadline_ms * MS),
         .bytes = 100000,
     };
@@ -146,14 +147,19 @@ static void end_pass(struct run *run, int i)
     struct lane *lane = &run->lanes[i];
     double deadline = run->world->machine->deadline_ms;
     for (int k = 0; k < lane->batch.count; k++) {
-        double took = run->now - ((const struct image *)lane->batch.items[k])->arrived;
-        run->answers[run->answered++] = took;
+        const struct image *image = lane->batch.items[k];
+        double took = run->now - image->arrived;
+        if (run->world->connections == 0 || image->item.client == FIRST)
+            run->answers[run->answered++] = took;
         if (took <= deadline)
             run->outcome->on_time++;
         else
             run->outcome->late++;
     }
     lane->runs = false;
+    for (int k = 0; k < lane->batch.count && run->world->connections > 0; k++)
+        if (run->arrived < run->world->count)
+            arrive(run, ((const struct image *)lane->batch.items[k])->item.client);
     batcher_ran(run->batcher, i, lane->batch.count, (int64_t)((run->now - lane->started) * MS));
     batcher_release(run->batcher, &run->lanes[i].batch);
     batcher_answered(run->batcher, (size_t)lane->batch.count);
@@ -163,7 +169,7 @@ static void end_pass(struct run *run, int i)
 static double next_event(const struct run *run)
 {
     double next = INFINITY;
-    if (run->arrived < run->world->count)
+    if (run->arrived < run->world->count && run->world->connections == 0)
         next = run->world->arrivals[run->arrived];
     for (int i = 0; i < run->worker_count; i++)
         if (run->workers[i].image)
@@ -177,14 +183,15 @@ static double next_event(const struct run *run)
 static void go(struct run *run)
 {
     for (;;) {
-        start_decodes(run);
         start_passes(run);
+        start_decodes(run);
         double next = next_event(run);
         if (next == INFINITY)
             return;
         run->now = next;
-        while (run->arrived < run->world->count && run->world->arrivals[run->arrived] <= run->now)
-            arrive(run);
+        while (run->world->connections == 0 && run->arrived < run->world->count &&
+               run->world->arrivals[run->arrived] <= run->now)
+            arrive(run, 1 + (uint64_t)(next_random(&run->seed) * CLIENTS));
         for (int i = 0; i < run->worker_count; i++)
             if (run->workers[i].image && run->workers[i].until <= run->now)
                 end_decode(run, &run->workers[i]);
@@ -222,7 +229,10 @@ void simulate_lensd(const struct world *world, size_t max_queue, struct outcome 
                      machine->count);
         batcher_lane_idle(run.batcher, i, 0);
     }
+    for (size_t i = 0; i < world->connections; i++)
+        arrive(&run, i == 0 ? FIRST : FIRST + 1);
     go(&run);
+    ret->rate = (double)(ret->on_time + ret->late) / run.now;
     fill_percentiles(run.answers, run.answered, ret);
     batcher_free(run.batcher);
     free(run.answers);

@@ -30,13 +30,17 @@ struct world {
     const double *arrivals; /* milliseconds, ascending */
     size_t count;
     uint64_t seed; /* of the noise in pass times */
+    /* Above 0: images come from that many connections instead, each of which sends its next one
+     * when it has an answer. The first is a client; the others are one client together. */
+    size_t connections;
 };
 
 /* Sums to `count`. */
 struct outcome {
     size_t on_time, late, refused,
         dropped;           /* dropped: admitted, but not run, its time being over */
-    double p50_ms, p99_ms; /* of those that were answered */
+    double p50_ms, p99_ms; /* of those that were answered; with connections: to the first */
+    double rate;           /* answers a millisecond */
 };
 
 /* lensd: the batcher as it is, with this --max-queue. */

@@ -2,6 +2,7 @@
  *
  * Locks: none here. The caller (scheduler.c) holds its lock during every call. */
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,7 +12,8 @@
 #define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define LATE_FRACTION   0.9 /* an image with less than this share of a pass left counts as late */
+#define WAIT_SHARE      0.02 /* of the passes may wait for an image, although more are queued */
+#define LATE_FRACTION   0.9  /* an image with less than this share of a pass left counts as late */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
 enum buffer_state { BUFFER_FREE, BUFFER_FORMING, BUFFER_CLOSED, BUFFER_RUNNING };
@@ -53,6 +55,7 @@ struct batcher {
     struct lane_state *lanes;
     int forming; /* index, or -1 */
     int full;    /* number of images at which a batch closes: update_full() */
+    int ahead;   /* most images between queue and lanes: update_full() */
     int free_buffers, closed_buffers, running_buffers;
     int idle_lanes;
     uint64_t answered;
@@ -63,6 +66,7 @@ struct batcher {
     struct queue queue;
     struct arrivals arrivals;
     double prepare_ns;    /* recent time from claim to commit */
+    double early;         /* images to prepare beyond the next passes, so that lanes seldom wait */
     double error, spread; /* mean error of predictions and mean deviation from it, nanoseconds */
 };
 
@@ -89,6 +93,8 @@ struct batcher *batcher_create(const struct batcher_config *config)
         batcher->config.capacity = config->max_batch;
     batcher->forming = -1;
     batcher->full = config->max_batch;
+    batcher->ahead = INT_MAX;
+    batcher->early = config->workers;
     batcher->free_buffers = config->buffers;
     arrivals_init(&batcher->arrivals, ARRIVALS_TAU_NS);
     size_t slots;
@@ -192,6 +198,11 @@ size_t batcher_grant(struct batcher *batcher)
     size_t space = room(batcher), queued = batcher->queue.count;
     assert(tickets(batcher) <= space);
     space -= tickets(batcher);
+    /* Large images are prepared for long; they take no place from others. */
+    const size_t most = (size_t)batcher->ahead + batcher->larges;
+    const size_t ahead = batcher->slots_taken + tickets(batcher);
+    const size_t left = most > ahead ? most - ahead : 0;
+    space = left < space ? left : space;
     queued -= batcher->queue.large;
     queued +=
         batcher->queue.large < large_room(batcher) ? batcher->queue.large : large_room(batcher);
@@ -333,6 +344,15 @@ static struct buffer *written_buffer(struct batcher *batcher, struct batch_slot 
     return buffer;
 }
 
+/* True if a lane has no batch: it is idle or about to be. */
+static bool a_lane_is_free(const struct batcher *batcher)
+{
+    for (int i = 0; i < batcher->config.lanes; i++)
+        if (batcher->lanes[i].works && batcher->lanes[i].held_count == 0)
+            return true;
+    return false;
+}
+
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now)
 {
     struct buffer *buffer = written_buffer(batcher, place);
@@ -340,6 +360,9 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     double took = (double)(now - slot->item->claimed);
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
+    /* A lane waits for this image, although more were there to prepare. */
+    if (batcher->queue.count > 0 && !batcher_has_ready(batcher) && a_lane_is_free(batcher))
+        batcher->early = fmin(batcher->early + 1, batcher->config.max_batch);
     slot->state = SLOT_READY;
     buffer->ready++;
     close_if_due(batcher, now);
@@ -378,20 +401,27 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets the size of a full batch: more images would gain nothing on any lane. But each worker must
- * be able to hold a ticket while all lanes run and one buffer waits. Shrinks the size only if all
- * tickets keep their slots. */
+/* Sets the size of a full batch: more images would gain nothing on any lane. But each worker that
+ * the lanes need must be able to hold a ticket while all lanes run and one buffer waits. Shrinks
+ * the size only if all tickets keep their slots.
+ *
+ * Sets `ahead`, too. An image that has left the queue is out of reach of its order, so where
+ * batches gain nothing beyond a size, only those leave it that the lanes need soon. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
     const int before = batcher->full, spare = config->buffers - config->lanes * config->depth - 1;
-    int full = (config->workers + spare - 1) / spare;
+    const int early = (int)ceil(batcher->early);
+    const int workers = early < config->workers ? early : config->workers;
+    int full = (workers + spare - 1) / spare, next = 0;
     for (int i = 0; i < config->lanes; i++) {
         const struct latency *latency = &batcher->lanes[i].latency;
         const int wanted = latency->is_known ? latency->full : config->max_batch;
         full = wanted > full ? wanted : full;
+        next += wanted;
     }
     batcher->full = full < config->max_batch ? full : config->max_batch;
+    batcher->ahead = full < config->max_batch ? next + early : INT_MAX;
     if (room(batcher) < tickets(batcher))
         batcher->full = before;
 }
@@ -409,6 +439,7 @@ void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
+    batcher->early = fmax(batcher->early - WAIT_SHARE, 1);
     update_full(batcher);
     close_if_due(batcher, now);
 }
@@ -572,15 +603,6 @@ bool batcher_take(struct batcher *batcher, int index, int64_t now, struct batch 
     return true;
 }
 
-/* True if another lane has no batch: it is idle or about to be. */
-static bool another_lane_is_free(const struct batcher *batcher)
-{
-    for (int i = 0; i < batcher->config.lanes; i++)
-        if (batcher->lanes[i].works && batcher->lanes[i].held_count == 0)
-            return true;
-    return false;
-}
-
 /* True if nothing is closed and all images of the forming batch are ready. */
 static bool may_close_ahead(const struct batcher *batcher)
 {
@@ -596,7 +618,7 @@ bool batcher_take_ahead(struct batcher *batcher, int index, bool at_last, int64_
     const struct lane_state *lane = &batcher->lanes[index];
     struct micro_batch micro;
     if (!lane->works || lane->held_count == 0 || lane->held_count >= batcher->config.depth ||
-        another_lane_is_free(batcher))
+        a_lane_is_free(batcher))
         return false;
     if (at_last && may_close_ahead(batcher))
         close_forming(batcher, BATCH_IDLE_DEVICE, now);

@@ -25,7 +25,9 @@
  * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket. A
  * ticket is granted only if a slot is sure to be free when the decode ends, whichever batches close
  * meanwhile (room(), batcher.c). Therefore a reserve never fails and never blocks, and a preparing
- * thread never waits for a device. Back-pressure builds up in the queue, where images are cheap.
+ * thread never waits for a device. Back-pressure builds up in the queue, where images are cheap and
+ * where clients take turns. So where larger batches gain nothing, there are no more tickets than
+ * keep the lanes busy.
  *
  * Not thread-safe; the caller's lock guards all of it. Calls that break the protocol are bugs of
  * the caller (asserted). No allocation after batcher_create(). */

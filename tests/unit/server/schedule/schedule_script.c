@@ -65,6 +65,9 @@ static int read_images(struct run *run, const char *text, char *ret_letters)
         case 'b':
             item.bytes = (size_t)value;
             break;
+        case 'l':
+            item.is_large = value > 0;
+            break;
         default:
             CHECK(run, false, "what is %s?", word);
         }

@@ -4,8 +4,9 @@
  * Images are single letters. A script is a list of commands, separated by ';':
  *
  *     @12.5                     the clock is at 12.5 ms
- *     + abc  c7 u1 d80 b500     admits a, b, c: of client 7, priority 1, deadline at 80 ms, of 500
- *                               bytes each (all but the letters may be left out), past admission
+ *     + abc  c7 u1 d80 b500 l1  admits a, b, c: of client 7, priority 1, deadline at 80 ms, of 500
+ *                               bytes each, large (all but the letters may be left out), past
+ *                               admission
  *     ask abc c7 u1 d80 = ok    the same through admission, as one request: ok, or the word of the
  *                               status that refuses it; "503 in 3" also names Retry-After
  *     claim ab                  workers take images, in exactly this order; "claim -": no ticket

@@ -71,9 +71,8 @@ Test(scenarios, sizes_follow_measured_times)
          "take 1 = e full"},
         {"it goes before what has been prepared since",
          {LINEAR, 8, 1},
-         "+ abcde; ready abcde; idle 0; take 0 = abcd full; + fg; ready fg; done 0; idle 0;"
-         "take 0 = e full; done 0; idle 0; take 0 = f full; done 0;"
-         "idle 0; take 0 = g full"},
+         "+ abcde; ready abcde; idle 0; take 0 = abcd full; + f; ready f; done 0; idle 0;"
+         "take 0 = e full; done 0; idle 0; take 0 = f full"},
         {"a batch is full where more images gain nothing, and tickets are as few",
          {LINEAR, 8, 1},
          "idle 0; + a; ready a; take 0 = a full; + bcd; tickets = 2; ready bc; done 0;"
@@ -300,6 +299,24 @@ Test(scenarios, tickets_and_the_end)
          {FLAT, 2, 1},
          "idle 0; + abcdefghij; ready ab; take 0 = ab full; tickets = 4; claim cdef; claim -;"
          "done 0; tickets = 1"},
+        {"where batches gain nothing: one for the next pass, and one early",
+         {LINEAR, 8, 1, .workers = 1},
+         "idle 0; + abcdefgh; claim ab; claim -; slot a; commit a; take 0 = a full; tickets = 1;"
+         "slot b; commit b; claim c; claim -; @10; done 0; idle 0; take 0 = b full; tickets = 1"},
+        {"one more early after a lane had to wait for its image",
+         {LINEAR, 8, 1, .workers = 1},
+         "idle 0; + abcdefgh; ready a; take 0 = a full; @10; done 0; idle 0; take 0 = -; claim b;"
+         "@12; slot b; commit b; take 0 = b full; @22; done 0; idle 0; tickets = 3"},
+        {"not after it had to wait for a client",
+         {LINEAR, 8, 1, .workers = 1},
+         "idle 0; + a; ready a; take 0 = a full; @10; done 0; idle 0; @12; + b; ready b;"
+         "take 0 = b full; + cdefgh; @22; done 0; idle 0; tickets = 2"},
+        {"large images that are prepared for long do not count",
+         {LINEAR, 8, 1, .workers = 1},
+         "idle 0; + xy l1; @1; + bcdefgh; claim xy; tickets = 1"},
+        {"where batches gain, as many as there are slots for",
+         {FLAT, 8, 1, .workers = 1},
+         "idle 0; + abcdefghijklmno; tickets = 15"},
         {"images that do not decode give their place to others",
          {FLAT, 1, 1},
          "+ abcdef; tickets = 3; claim abc; drop ab; tickets = 2; claim de"},
