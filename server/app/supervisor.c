@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
@@ -35,7 +36,7 @@ struct supervisor {
     pthread_t thread;
     bool has_thread;
     /* Only for the thread. */
-    struct pulse *pulses; /* grows to the largest number of models so far */
+    struct pulse *pulses; /* room for the most models so far, at least */
     size_t pulse_count;
     uint64_t round;
     int64_t looked; /* clock_now() of the last round */
@@ -155,14 +156,12 @@ static struct pulse *find_pulse(struct supervisor *supervisor, const struct mode
 
 static bool grow_pulses(struct supervisor *supervisor, size_t count)
 {
-    if (count <= supervisor->pulse_count)
-        return true;
-    struct pulse *grown = reallocarray(supervisor->pulses, count, sizeof *grown);
-    if (!grown)
+    const size_t before = supervisor->pulse_count;
+    if (!array_reserve(&supervisor->pulses, &supervisor->pulse_count, count,
+                       sizeof *supervisor->pulses))
         return false;
-    memset(grown + supervisor->pulse_count, 0, (count - supervisor->pulse_count) * sizeof *grown);
-    supervisor->pulses = grown;
-    supervisor->pulse_count = count;
+    for (size_t i = before; i < supervisor->pulse_count; i++)
+        supervisor->pulses[i] = (struct pulse){.round = 0};
     return true;
 }
 

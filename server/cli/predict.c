@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/size.h"
@@ -52,7 +53,7 @@ struct prediction_run {
     const struct config *config;
     struct model_host *host;
     char **paths;
-    size_t count;
+    size_t count, room;
     /* Both arrays have `places` elements; photo i uses number i % places. */
     struct photo *photos;
     struct predict_image *images;
@@ -84,16 +85,11 @@ static enum status read_standard_input(uint8_t **ret, size_t *ret_size, struct e
     uint8_t *bytes = NULL;
     size_t size = 0, capacity = 0, got;
     do {
-        if (size == capacity) {
-            capacity = capacity ? 2 * capacity : 1 << 20;
-            uint8_t *bigger = capacity <= 2 * FILE_BYTES_MAX ? realloc(bytes, capacity) : NULL;
-            if (!bigger) {
-                free(bytes);
-                return capacity <= 2 * FILE_BYTES_MAX
-                           ? error_no_memory(err, "for standard input")
-                           : error_set(err, STATUS_TOO_LARGE, "larger than 1 GB");
-            }
-            bytes = bigger;
+        const bool is_large = size > FILE_BYTES_MAX;
+        if (is_large || !array_reserve(&bytes, &capacity, size + (1 << 16), 1)) {
+            free(bytes);
+            return is_large ? error_set(err, STATUS_TOO_LARGE, "larger than 1 GB")
+                            : error_no_memory(err, "for standard input");
         }
         got = fread(bytes + size, 1, capacity - size, stdin);
         size += got;
@@ -115,31 +111,13 @@ static enum status predict_read_file(const char *path, uint8_t **ret, size_t *re
                                            "cannot read it: %s", cause.message);
 }
 
-/* Adds `count` names to the run, which then owns the texts; frees `names`. */
-static enum status add_paths(struct prediction_run *run, char **names, size_t count,
-                             struct error *err)
-{
-    char **all = reallocarray(run->paths, run->count + count, sizeof *all);
-    if (!all || !names) {
-        photo_files_free(names, names ? count : 0);
-        run->paths = all ? all : run->paths;
-        return error_no_memory(err, "for the names of photos");
-    }
-    memcpy(all + run->count, names, count * sizeof *names);
-    free(names);
-    run->paths = all;
-    run->count += count;
-    return STATUS_OK;
-}
-
 static enum status add_path(struct prediction_run *run, const char *path, struct error *err)
 {
-    char **names = malloc(sizeof *names);
-    if (names && !(names[0] = strdup(path))) {
-        free(names);
-        names = NULL;
-    }
-    return add_paths(run, names, 1, err);
+    if (!array_reserve(&run->paths, &run->room, run->count + 1, sizeof *run->paths) ||
+        !(run->paths[run->count] = strdup(path)))
+        return error_no_memory(err, "for the names of photos");
+    run->count++;
+    return STATUS_OK;
 }
 
 static enum status add_pattern(struct prediction_run *run, const char *pattern, struct error *err)
@@ -169,13 +147,16 @@ static enum status add_argument(struct prediction_run *run, const char *argument
     if (!S_ISDIR(info.st_mode))
         return add_path(run, argument, err);
     TRY(photo_files_list(argument, SIZE_MAX, &names, &count, err));
-    if (count > 0)
-        return add_paths(run, names, count, err);
-    photo_files_free(names, 0);
-    return error_set(err, STATUS_CONFIG,
-                     "the folder '%.200s' has no photos: no file whose name ends in .jpg, .png or "
-                     "that of another format",
-                     argument);
+    enum status status = STATUS_OK;
+    if (count == 0)
+        status = error_set(err, STATUS_CONFIG,
+                           "the folder '%.200s' has no photos: no file whose name ends in .jpg, "
+                           ".png or that of another format",
+                           argument);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        status = add_path(run, names[i], err);
+    photo_files_free(names, count);
+    return status;
 }
 
 static void print_doubt(const struct model *model, const char *text)

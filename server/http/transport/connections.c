@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
@@ -317,17 +318,12 @@ static uint64_t bytes_taken(int fd)
 
 static bool remember_locked(struct connections *connections, struct connection *connection)
 {
-    size_t fd = (size_t)connection->fd;
-    if (fd >= connections->by_fd_count) {
-        size_t count = fd + 64;
-        struct connection **by_fd = reallocarray(connections->by_fd, count, sizeof *by_fd);
-        if (!by_fd)
-            return false;
-        memset(by_fd + connections->by_fd_count, 0,
-               (count - connections->by_fd_count) * sizeof *by_fd);
-        connections->by_fd = by_fd;
-        connections->by_fd_count = count;
-    }
+    const size_t fd = (size_t)connection->fd, before = connections->by_fd_count;
+    if (!array_reserve(&connections->by_fd, &connections->by_fd_count, fd + 1,
+                       sizeof *connections->by_fd))
+        return false;
+    for (size_t i = before; i < connections->by_fd_count; i++)
+        connections->by_fd[i] = NULL;
     connections->by_fd[fd] = connection;
     connection->next = connections->head;
     if (connection->next)
