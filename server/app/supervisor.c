@@ -131,10 +131,8 @@ void supervisor_say(struct supervisor *supervisor, const char *format, ...)
 
 void supervisor_reloading(struct supervisor *supervisor)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* Type=notify-reload requires the time */
-    supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld",
-                   (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    /* Type=notify-reload requires the time */
+    supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_now() / 1000);
 }
 
 /* Finds the pulse of a model, or adds one. */
