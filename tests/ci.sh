@@ -2,16 +2,16 @@
 # What .ci/run checks. The quick steps come first, so that most mistakes show within minutes. Every step is a process of its
 # own, so that one that fails does not hide the next ones; the last line adds up what they counted.
 #
-# The sanitizers' tests have long time limits. What does not depend on time runs beside them at a lower priority: a second line of
-# steps, whose output comes at the end. The soak's three minutes pass beside the containers.
+# Tests wait for much of their time. What does not depend on time fills it from the start: a second line of steps with the lowest
+# priority, which takes what the first line leaves, and whose output comes at the end. The soak's three minutes pass beside the
+# containers.
 set -euo pipefail
 
 dev=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/../dev
 totals='^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$'
 # Small enough to export for every change; vgg11 and resnet50 are for benches and releases.
 families="resnet18 mobilenet_v2 mobilenet_v3_large efficientnet_b0 densenet121 squeezenet1_1 googlenet shufflenet_v2_x1_0"
-alone=('lint format' 'test lint unit' "families $families" 'test -lint -unit')
-steps=(asan tsan docker hosts)
+steps=('lint format' 'test lint unit' "families $families" 'test -lint -unit' asan tsan docker hosts)
 beside=docker background='soak --asan 3m'
 patient=('lint tidy' 'distros --first-answer')
 
@@ -58,8 +58,7 @@ finish() {
 }
 
 export DEV_CI_STEP=1
-for step in "${alone[@]}"; do run "$step"; done
-(trap 'exit 130' INT; for step in "${patient[@]}"; do later "$step" 10; done) &
+(trap 'exit 130' INT; for step in "${patient[@]}"; do later "$step" 19; done) &
 second=$!
 for step in "${steps[@]}"; do
     other=

@@ -72,7 +72,7 @@ inside() {
 # run_answers ROOT ACCOUNT HOME: `./dev run` serves and answers the README's request. The port is any free one, because the
 # network is this machine's.
 run_answers() {
-    local root=$1 home=$3 image=$1$3/lensd/tests/data/digits/drawn/7_paper.png server status=1 end=$((SECONDS + 1800))
+    local root=$1 home=$3 image=$1$3/lensd/tests/data/digits/drawn/7_paper.png server status=1 end=$((SECONDS + 7200))
     become_inside "$root" "$2" "exec env $fresh ./dev run --port 0 --port-file port" &
     server=$!
     while [ ! -s "$root$home/lensd/port" ] && kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.2; done

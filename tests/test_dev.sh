@@ -202,7 +202,7 @@ FAKE
 chmod +x "$scratch/ci/dev"
 status=0
 "$scratch/ci/tests/ci.sh" >"$scratch/output" 2>/dev/null || status=$?
-result "$([ $status -eq 1 ] && [ "$(head -2 "$scratch/steps" | paste -sd,)" = 'lint format,test lint unit' ] &&
+result "$([ $status -eq 1 ] && [ "$(grep -vE 'tidy|distros' "$scratch/steps" | head -2 | paste -sd,)" = 'lint format,test lint unit' ] &&
     [ "$(wc -l <"$scratch/steps")" -eq 11 ] &&
     [ "$(tail -1 "$scratch/output")" = '25 passed, 3 failed, 7 skipped' ]; echo $?)" \
     'CI: the quick steps first, all of them, and their totals'
@@ -246,7 +246,7 @@ os.killpg(ci.pid, signal.SIGINT)
 assert ci.wait() in (130, -signal.SIGINT)
 while any(os.path.exists(f"/proc/{pid}") for pid in read("ready")):
     time.sleep(.1)
-assert sorted(read("begun")[-2:]) == ["asan", "lint tidy"], read("begun")
+assert not {"tsan", "distros --first-answer"} & {*read("begun")}, read("begun")
 PYTHON
 result "$(python3 "$scratch/interrupt.py" "$scratch" >/dev/null 2>&1; echo $?)" 'CI: Ctrl-C ends both lines of steps'
 [ "$failures" -eq 0 ]
