@@ -154,21 +154,30 @@ static bool is_near(const struct gemm *g)
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* Number of blocks that share a panel of weights. Many blocks use a fetched panel often, but their
- * rows must fit in the second-level cache, which is 1 MB or more on servers. */
-static size_t blocks_at_once(const struct gemm *g, size_t depth, size_t blocks)
+/* How a product is divided: `parts` of k one after another, at_once blocks share a panel of
+ * weights. Many blocks use a fetched panel often, but the rows of `most` blocks must fit in the
+ * second-level cache, which is 1 MB or more on servers. */
+struct gemm_division {
+    size_t parts, blocks, most, at_once;
+};
+
+static struct gemm_division divide(const struct gemm *g, size_t m)
 {
-    enum { ROWS_NEAR = 704 * 1024 };
-    if (is_near(g))
-        return 1;
-    const size_t fit = ROWS_NEAR / (depth * ROWS * sizeof(float) + 1) + 1;
-    const size_t groups = (blocks + fit - 1) / fit;
-    return (blocks + groups - 1) / groups;
+    enum { DEPTH = 768, ROWS_NEAR = 704 * 1024 };
+    struct gemm_division d = {.parts = 1, .blocks = (m + ROWS - 1) / ROWS, .at_once = 1};
+    if (!g->run && g->k > DEPTH)
+        d.parts = (g->k + DEPTH - 1) / DEPTH;
+    d.most = ROWS_NEAR / (g->k / d.parts * ROWS * sizeof(float) + 1) + 1;
+    const size_t groups = (d.blocks + d.most - 1) / d.most;
+    if (!is_near(g))
+        d.at_once = (d.blocks + groups - 1) / groups;
+    return d;
 }
 
-/* Computes `count` blocks from `first` on: all columns, `depth` numbers of k from `from` on. */
-static void run_blocks(const struct gemm *g, size_t m, size_t first, size_t count, size_t from,
-                       size_t depth)
+/* Computes `count` blocks from `first` on: all columns, `depth` numbers of k from `from` on. `a`:
+ * the first of these numbers in the first block, lda from row to row. */
+static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t first, size_t count,
+                       size_t from, size_t depth)
 {
     /* blocks of similar height: 49 rows are 13 + 12 + 12 + 12, not 14 + 14 + 14 + 7 */
     const size_t blocks = (m + ROWS - 1) / ROWS, lines = (COLUMNS + count - 1) / count;
@@ -189,23 +198,45 @@ static void run_blocks(const struct gemm *g, size_t m, size_t first, size_t coun
                 fetch.lines = lines;
                 fetch.from = b + g->k * COLUMNS + i * lines * LINE * (depth / STEPS);
             }
-            run_block(&part, g->a + begin * g->lda + from, b, g->c + begin * g->ldc + j,
-                      g->bias && begins ? g->bias + j : NULL, end - begin,
-                      smaller(g->n - j, COLUMNS), fetch);
+            run_block(&part, a + (begin - m * first / blocks) * g->lda, b,
+                      g->c + begin * g->ldc + j, g->bias && begins ? g->bias + j : NULL,
+                      end - begin, smaller(g->n - j, COLUMNS), fetch);
         }
+}
+
+/* Elements between the starts of copied rows of `depth` numbers: whole lines of the cache, an odd
+ * number of them, so that rows use all sets. */
+static size_t copied_step(size_t depth)
+{
+    return ((depth + LINE - 1) / LINE | 1) * LINE;
+}
+
+size_t SIMD_NAMED(gemm_copies)(const struct gemm *g, size_t m)
+{
+    enum { PAGE = 4096 / sizeof(float), WAYS = 8 };
+    const struct gemm_division d = divide(g, m);
+    if (g->run || g->lda % PAGE || smaller(m, ROWS) <= WAYS)
+        return 0;
+    return smaller(d.most, d.blocks) * ROWS * copied_step(g->k / d.parts + 1);
 }
 
 void SIMD_NAMED(gemm)(const struct gemm *g, size_t m)
 {
-    /* one part of k at a time, so that many blocks fit */
-    enum { DEPTH = 768 };
-    const size_t blocks = (m + ROWS - 1) / ROWS;
-    const size_t parts = g->run || g->k <= DEPTH ? 1 : (g->k + DEPTH - 1) / DEPTH;
-    const size_t at_once = blocks_at_once(g, g->k / parts, blocks);
-    for (size_t first = 0; first < blocks; first += at_once)
-        for (size_t p = 0; p < parts; p++) {
-            const size_t from = g->k * p / parts, to = g->k * (p + 1) / parts;
-            run_blocks(g, m, first, smaller(at_once, blocks - first), from, to - from);
+    const struct gemm_division d = divide(g, m);
+    for (size_t first = 0; first < d.blocks; first += d.at_once)
+        for (size_t p = 0; p < d.parts; p++) {
+            const size_t from = g->k * p / d.parts, depth = g->k * (p + 1) / d.parts - from;
+            const size_t count = smaller(d.at_once, d.blocks - first);
+            const size_t begin = m * first / d.blocks, end = m * (first + count) / d.blocks;
+            const float *a = g->a + begin * g->lda + from;
+            struct gemm part = *g;
+            if (g->copies) {
+                part.lda = copied_step(depth);
+                for (size_t r = 0; r < end - begin; r++)
+                    memcpy(g->copies + r * part.lda, a + r * g->lda, depth * sizeof *a);
+                a = g->copies;
+            }
+            run_blocks(&part, a, m, first, count, from, depth);
         }
 }
 

@@ -31,6 +31,7 @@ struct gemm {
     bool clamp; /* to [low, high]; NaN stays NaN */
     float low, high;
     struct epilogue row; /* the activation; its residual is ignored */
+    float *copies;       /* scratch of gemm_copies() numbers, or NULL: rows are read in place */
 };
 
 /* A tile of an image: steps in elements from pixel to pixel, and the rows [top, bottom) and columns
@@ -140,6 +141,9 @@ struct simd_kernels {
     /* The product for m rows. Columns are processed in panels of gemm_columns. To compute columns
      * from `first` on, which must start a panel, pass b + k * first. */
     void (*gemm)(const struct gemm *g, size_t m);
+    /* Number of floats of scratch that let gemm() read copies of rows that lie a multiple of 4096
+     * bytes apart and so compete for one set of the first-level cache. 0 for other rows. */
+    size_t (*gemm_copies)(const struct gemm *g, size_t m);
     /* Element (p, j) of k x n weights: w[p * k_step + j * n_step]; gemm_packed(k, n) floats. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
                       float *packed);

@@ -208,25 +208,28 @@ static void expect_product(const struct simd_kernels *kernels, struct product_ca
                            const struct product_size *s, const struct ending_case *e, bool adds)
 {
     const size_t step = s->run ? s->run + 3 : 0, count = s->m * s->n;
-    const struct gemm g = {.a = t->a,
-                           .b = t->packed,
-                           .bias = adds ? NULL : t->bias,
-                           .c = t->y,
-                           .lda = s->run ? s->k / s->run * step : s->k,
-                           .ldc = s->n,
-                           .k = s->k,
-                           .n = s->n,
-                           .run = s->run,
-                           .run_step = step,
-                           .accumulate = adds,
-                           .clamp = !e->activation,
-                           .low = e->low,
-                           .high = e->high,
-                           .row = {.activation = e->activation, .alpha = 1}};
+    struct gemm g = {.a = t->a,
+                     .b = t->packed,
+                     .bias = adds ? NULL : t->bias,
+                     .c = t->y,
+                     .lda = s->run ? s->k / s->run * step : s->k,
+                     .ldc = s->n,
+                     .k = s->k,
+                     .n = s->n,
+                     .run = s->run,
+                     .run_step = step,
+                     .accumulate = adds,
+                     .clamp = !e->activation,
+                     .low = e->low,
+                     .high = e->high,
+                     .row = {.activation = e->activation, .alpha = 1}};
     cr_assert_leq(kernels->gemm_packed(s->k, s->n), COUNT_OF(t->packed));
     kernels->gemm_pack(t->b, s->n, 1, s->k, s->n, t->packed);
     memcpy(t->y, t->before, sizeof t->y);
+    const size_t copies = kernels->gemm_copies(&g, s->m);
+    g.copies = copies ? malloc(copies * sizeof *g.copies) : NULL;
     kernels->gemm(&g, s->m);
+    free(g.copies);
     for (size_t i = 0; i < count; i++) {
         const double other = (double)(adds ? t->before[i] : t->bias[i % s->n]);
         const double wanted = ended(e, t->sums[i] + other);
@@ -253,12 +256,23 @@ static void expect_size(struct product_case *t, const struct product_size *s)
             expect_product(all[v], t, s, &endings[e], (e + s->m) % 2);
 }
 
+Test(kernels, rows_that_share_a_set_of_the_cache_are_copied)
+{
+    for (size_t v = 0; simd_at(v); v++) {
+        const bool tall = simd_at(v)->gemm_rows > 8; /* the ways of the first-level cache */
+        cr_expect_eq(simd_at(v)->gemm_copies(&(struct gemm){.lda = 2048, .k = 2048}, 100) > 0,
+                     tall);
+        cr_expect_eq(simd_at(v)->gemm_copies(&(struct gemm){.lda = 2048, .k = 2048}, 8), 0);
+        cr_expect_eq(simd_at(v)->gemm_copies(&(struct gemm){.lda = 2000, .k = 2000}, 100), 0);
+    }
+}
+
 Test(kernels, matrix_products_of_every_height_and_width)
 {
     static struct product_case t;
-    /* many weights, which are fetched ahead; rows of several runs */
+    /* many weights, which are fetched ahead; rows of several runs; rows that are copied */
     static const struct product_size sizes[] = {
-        {33, 1600, 70, 0}, {9, 24, 17, 8}, {3, 1600, 64, 0}};
+        {33, 1600, 70, 0}, {9, 24, 17, 8}, {3, 1600, 64, 0}, {33, 1024, 70, 0}, {10, 1024, 3, 0}};
     fill(t.a, COUNT_OF(t.a), 4);
     fill(t.b, COUNT_OF(t.b), 5);
     fill(t.bias, COUNT_OF(t.bias), 6);
