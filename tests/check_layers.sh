@@ -84,7 +84,6 @@ never server/answers server/http
 never server/http/transport server/http/api
 never server/schedule/policy server/schedule/runtime
 
-library oneDNN '(oneapi/)?dnnl' engine/cpu/program
 library CUDA '(cuda|cublas|cudnn)' engine/cuda
 library 'protobuf-c and onnx.proto' '(proto/)?onnx\.pb-c' models/onnx
 library 'sentencepiece.proto' '(proto/)?sentencepiece\.pb-c' models/text

@@ -5,7 +5,7 @@ no two of its object files define the same external function.
     check_names.py TREE BUILD    exit 0 and one line, or exit 1 and every name with its places
 
 Sources that are compiled several times (kernels, once per instruction set) count once: their functions carry the
-name of the set. So do sources of which a build has one or the other.
+name of the set.
 """
 
 import collections
@@ -18,9 +18,6 @@ import sys
 TAG = re.compile(r"^(?:typedef )?(?:struct|union|enum)(?: alignas\([^)]*\))? (\w+) \{", re.M)
 FOLDERS = ("engine", "models", "proto", "server")
 SOURCES = (".c", ".h", ".cu", ".cuh")
-# What stands in for another source, or is a part of one.
-SAME = {"engine/cpu/program/without_onednn.c": "engine/cpu/program/onednn.c",
-        "engine/cpu/program/onednn_version.h": "engine/cpu/program/onednn.c"}
 
 
 def tags(tree):
@@ -33,8 +30,7 @@ def tags(tree):
                     path = os.path.join(root, name)
                     with open(path, encoding="utf-8") as file:
                         for tag in TAG.findall(file.read()):
-                            source = os.path.relpath(path, tree)
-                            places[tag].add(SAME.get(source, source))
+                            places[tag].add(os.path.relpath(path, tree))
     return places
 
 

@@ -21,7 +21,7 @@ fresh_tree() {
         "$scratch"/tree/server/{image,http/transport,http/api,schedule/policy,schedule/runtime}
     cd "$scratch/tree"
     source_of engine/tensor/tensor.h '#pragma once'
-    source_of engine/cpu/program/onednn.c '#include "engine/tensor/tensor.h"' '#include <oneapi/dnnl/dnnl.h>'
+    source_of engine/cpu/program/program.c '#include "engine/tensor/tensor.h"'
     source_of engine/cpu/lowering/pool.c '#include "engine/cpu/kernels/simd.h"' '#include "engine/op/gemm.h"'
     source_of server/http/transport/daemon.c '#include "models/folder/model.h"' '#include <microhttpd.h>'
     source_of server/http/api/console_page.c '#include "server/http/transport/respond.h"'
@@ -67,12 +67,11 @@ refuses 'a backend includes sessions' engine/cuda/lowering/up.c '#include "engin
 refuses 'cpu includes cuda' engine/cpu/up.c '#include "engine/cuda/cuda.h"'
 refuses 'cuda includes cpu' engine/cuda/up.c '#include "engine/cpu/program/cpu.h"'
 refuses 'a header of engine outside of its folders' engine/runtime/up.c '#include "engine/graph.h"'
-refuses 'programs include lowerings' engine/cpu/program/up.c '#include "engine/cpu/lowering/product.h"'
+refuses 'programs include lowerings' engine/cpu/program/up.c '#include "engine/cpu/lowering/lowering.h"'
 refuses 'kernels include programs' engine/cuda/kernels/up.cu '#include "engine/cuda/program/program.h"'
 refuses 'the importer includes model folders' models/onnx/up.c '#include "models/folder/labels.h"'
 refuses 'transport includes the API' server/http/transport/up.c '#include "server/http/api/routes.h"'
 refuses 'policy includes the runtime' server/schedule/policy/up.c '#include "server/schedule/runtime/lane.h"'
-refuses 'oneDNN outside programs' engine/cpu/lowering/conv.c '#include <dnnl.h>'
 refuses 'CUDA outside engine/cuda' engine/runtime/cuda.c '#include <cuda_runtime.h>'
 refuses 'protobuf-c in model folders' models/folder/wire.c '#include <protobuf-c/protobuf-c.h>'
 refuses 'onnx.proto outside the importer' proto/wire.c '#include "proto/onnx.pb-c.h"'

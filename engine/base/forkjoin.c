@@ -1,8 +1,8 @@
 /* Runs parallel regions on teams of threads, which spin for a while before they sleep.
  *
  * There are no locks. Every shared word that threads wait for is a futex: `go` starts a region in a
- * member, `left` counts members that are still at work, and `phase` counts barriers. A thread marks
- * the word before it sleeps, so that no system call is made for a spinning thread.
+ * member, and `left` counts members that are still at work. A thread marks the word before it
+ * sleeps, so that no system call is made for a spinning thread.
  *
  * How long to spin: between the steps of a pass waits are short, and a successful spin saves a
  * wake-up. If the team has its cores to itself, nearly all spins succeed. Otherwise the awaited
@@ -55,8 +55,6 @@ struct member {
 
 struct team {
     alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except the first */
-    alignas(CACHE_LINES) _Atomic uint32_t phase;
-    _Atomic uint32_t arrived; /* members at the barrier */
     void (*body)(void *context);
     void *context;
     int active; /* number of members of this region */
@@ -68,7 +66,6 @@ struct team {
 static _Thread_local struct team *own;    /* the team with this thread as its first member */
 static _Thread_local struct team *inside; /* the team whose region this thread is in; NULL: none */
 static _Thread_local int own_number;
-static _Thread_local int wanted_threads; /* 0: all */
 
 static pthread_key_t team_key; /* frees a thread's team when the thread ends */
 static bool has_key;
@@ -330,32 +327,4 @@ int forkjoin_members(void)
 bool forkjoin_is_inside(void)
 {
     return inside && inside->active > 1;
-}
-
-void forkjoin_barrier(void)
-{
-    struct team *team = inside;
-    if (!team || team->active < 2)
-        return;
-    uint32_t phase = atomic_load(&team->phase);
-    if (atomic_fetch_add(&team->arrived, 1) + 1 == (uint32_t)team->active) {
-        atomic_store(&team->arrived, 0);
-        atomic_fetch_add(&team->phase, 1);
-        futex_wake(&team->phase, INT_MAX);
-        return;
-    }
-    struct patience patience = {.score = SCORE_FULL};
-    if (!spin(&patience, &team->phase, phase))
-        while (atomic_load(&team->phase) == phase)
-            futex_wait(&team->phase, phase);
-}
-
-void forkjoin_set_threads(int threads)
-{
-    wanted_threads = threads;
-}
-
-int forkjoin_threads(void)
-{
-    return wanted_threads > 0 ? wanted_threads : cpu_available_cores();
 }

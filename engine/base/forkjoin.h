@@ -6,9 +6,7 @@
  * Therefore waiting threads spin before they sleep. On a core that other threads use, a spin can
  * delay the awaited thread. So a thread whose recent spins were wasted sleeps at once (forkjoin.c).
  * Measurements: docs/measurements/threads.md.
- *
- * oneDNN's loops use the same team: oneDNN calls GNU OpenMP's functions, which engine/cpu/openmp.c
- * defines (execution model: OpenMP API 5.2, 1.2). Thread-safe: teams share nothing. */
+ * Thread-safe: teams share nothing. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +20,7 @@ void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
 /* Like forkjoin_run(), for a body that takes work from a shared list until the list is empty. When
  * the caller's own call returns, members that have not started are skipped, so that a busy core
- * delays nothing. `body` must not call forkjoin_barrier(). */
+ * delays nothing. */
 void forkjoin_share(int threads, void (*body)(void *context), void *context);
 
 /* Creates the calling thread's team of `threads` members now. Returns the number of members, the
@@ -40,11 +38,3 @@ int forkjoin_members(void);
 
 /* True if this thread is inside a region of several members. */
 bool forkjoin_is_inside(void);
-
-/* Waits until every member of the region has called it. Does nothing outside of regions. */
-void forkjoin_barrier(void);
-
-/* Sets the number of threads that oneDNN compiles for and uses in this thread's regions. The
- * default is all that this process may use. */
-void forkjoin_set_threads(int threads);
-int forkjoin_threads(void);

@@ -18,8 +18,7 @@ void cpu_prefer_own_kernels(bool prefer)
     prefer_own_kernels = prefer;
 }
 
-/* Starts this thread's team before a loop is split over it. oneDNN's kernels need all the members
- * that they were compiled for, because some wait for each other. */
+/* Starts this thread's team before a loop is split over it. */
 static enum status start_threads(int threads, struct error *err)
 {
     errno = 0;
@@ -57,7 +56,6 @@ static void cpu_close(struct backend *backend)
     arena_leave(backend);
     shared_arena_done(&backend->own_arena);
     (void)pages_resize(&backend->outputs, backend->output_bytes, 0);
-    onednn_close(backend->onednn);
     free(backend);
 }
 
@@ -72,10 +70,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     backend->own_kernels = prefer_own_kernels;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
-    forkjoin_set_threads(backend->options.threads);
-    enum status status = start_threads(backend->options.threads, err);
-    if (status == STATUS_OK)
-        status = onednn_open(&backend->onednn, err);
+    const enum status status = start_threads(backend->options.threads, err);
     if (status != STATUS_OK) {
         cpu_close(backend);
         return status;
@@ -88,7 +83,6 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
 {
     TRY(programs_place(backend, err));
     weights_seal(backend);
-    onednn_drop_unused();
     return STATUS_OK;
 }
 

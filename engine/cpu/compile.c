@@ -92,7 +92,6 @@ static enum status bind_ends(struct program *program, const struct graph *graph,
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err)
 {
-    forkjoin_set_threads(backend->options.threads);
     struct program *program = calloc(1, sizeof *program);
     TRY(check_memory(program, "while compiling", err));
     program->backend = backend;

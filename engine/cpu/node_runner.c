@@ -6,8 +6,7 @@
  *                       └─ no ─▶ graph of one node ─ optimize_for_backend ─▶ cpu_compile
  *
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
- * they depend on the shapes only through the few layouts that oneDNN chooses from. The arena holds
- * one node's operands and is shared. */
+ * they do not depend on the shapes. The arena holds one node's operands and is shared. */
 #include "engine/op/interpret.h"
 
 #include <stdlib.h>

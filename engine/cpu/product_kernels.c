@@ -15,10 +15,9 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
 
-static const struct cpu_kernel cpu_own;
 static const struct cpu_kernel *const kernels[] = {
-    &cpu_winograd,    &cpu_depthwise,     &cpu_gemm,           &cpu_own,
-    &cpu_onednn_conv, &cpu_onednn_matmul, &cpu_quantized_conv, &cpu_quantized_matmul};
+    &cpu_winograd,       &cpu_depthwise,       &cpu_gemm, &cpu_conv, &cpu_matmul,
+    &cpu_quantized_conv, &cpu_quantized_matmul};
 
 enum { KERNELS = COUNT_OF(kernels), MOST_TIMED = 64, ROUNDS = 5 };
 
@@ -53,40 +52,6 @@ static const struct value *weights_of(const struct node *node)
 {
     return node->inputs[is_of_integers(node) ? 3 : 1];
 }
-
-/* ---- lensd's kernels instead of oneDNN's ---- */
-
-/* Returns the kernel that computes any product of the node's operator: by oneDNN or, with
- * lowering->own, by lensd's kernels. Returns NULL if it does not claim the node. */
-static const struct cpu_kernel *general_kernel(const struct node *node)
-{
-    static const struct cpu_kernel *const general[] = {&cpu_onednn_conv, &cpu_onednn_matmul,
-                                                       &cpu_quantized_conv, &cpu_quantized_matmul};
-    struct kernel_caps caps;
-    for (size_t i = 0; i < COUNT_OF(general); i++)
-        if (kernel_claims(&general[i]->kernel, node, &caps))
-            return general[i];
-    return NULL;
-}
-
-/* Leaves float32 to cpu_gemm, which is faster, and depthwise convolutions to their own kernels. */
-KERNEL_CLAIM(own_claim)
-{
-    const struct shape *weights = &weights_of(node)->shape;
-    const bool is_depthwise = node_int(node, "group", 1) > 1 && weights->dims[1] == 1;
-    return node->inputs[0]->dtype != DTYPE_F32 && !is_depthwise && general_kernel(node);
-}
-
-/* Creates a step only for the autotuner: no rule prefers these kernels. */
-STEP_CREATE(lower_own)
-{
-    struct lowering own = *lowering;
-    own.own = true;
-    return lowering->any ? general_kernel(lowering->node)->create(&own, ret, err) : STATUS_OK;
-}
-
-static const struct cpu_kernel cpu_own = {{"own", {FLOAT_PRODUCTS, INTEGER_PRODUCTS}, own_claim},
-                                          lower_own};
 
 /* ---- a layer's geometry ---- */
 
@@ -321,7 +286,7 @@ static enum status measure_all(struct kernel_measurement *m, size_t *ret_chosen,
                             .context = m};
     TRY(make_block(m, err));
     tune.budget = BUDGET_MS - spent_ms(m);
-    /* Splits loops as oneDNN does, so that no thread pays for chunks of a late one. */
+    /* Splits loops evenly, so that no thread pays for chunks of a late one. */
     parallel_is_even = true;
     const enum status status = autotune_choose(&tune, costs, ret_chosen, err);
     parallel_is_even = false;

@@ -90,13 +90,6 @@ static enum status allocate(struct quantizer *q, struct error *err)
                                       "weights, so there is nothing to quantize");
 }
 
-int quantizer_weight_max(void)
-{
-    const struct cpu_features *cpu = cpu_features();
-    return cpu->avx2 && !cpu->avx512_vnni && !cpu->avx_vnni ? QUANTIZER_WEIGHT_MAX_AVX2
-                                                            : QUANTIZER_WEIGHT_MAX;
-}
-
 enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,
                              struct error *err)
 {

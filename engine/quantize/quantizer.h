@@ -35,12 +35,9 @@ struct quantizer;
 /* True if the graph is already quantized, statically or dynamically. */
 bool quantizer_is_quantized(const struct graph *graph);
 
-/* The largest 8-bit weight. AVX2 adds pairs of products in 16 bits (vpmaddubsw), and these saturate
- * for weights above 64. VNNI and arm64's dot product add in 32 bits. */
+/* The largest 8-bit weight. Other runtimes add pairs of products in 16 bits on CPUs without VNNI
+ * (vpmaddubsw), and these saturate for weights above 64. lensd adds in 32 bits everywhere. */
 enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
-
-/* Returns the one of them for this machine's CPU. */
-int quantizer_weight_max(void);
 
 /* Reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:
  * STATUS_UNSUPPORTED (already quantized; an operator with another meaning in opset 13; no layers),

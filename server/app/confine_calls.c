@@ -5,10 +5,10 @@
  *
  *     main, signals, supervisor   signals, the pid file, sendto() to systemd
  *     log                         write(), poll()
- *     loader                      files, inotify, new threads, executable memory for oneDNN's
- *                                 kernels
+ *     loader                      files, inotify, new threads, executable memory for libraries
+ *                                 and PCRE2's code
  *     HTTP, offload, watcher      accept, send, receive, epoll; /proc and /sys for /metrics
- *     lanes and their teams       memory, also executable; futex
+ *     lanes and their teams       memory; futex
  *     decode workers              memory, never executable; futex; write(), which wakes the HTTP
  *                                 thread; writev(); threads, which inherit this list
  *
@@ -104,7 +104,7 @@ static const struct call_rule server_calls[] = {
     CALL(getcwd), CALL(getdents64), CALL(fcntl), CALL(flock), CALL(fsync), CALL(mkdirat),
     CALL(unlinkat), CALL(renameat), CALL(renameat2), CALL(inotify_init1), CALL(inotify_add_watch),
     CALL(inotify_rm_watch),
-    /* the process; oneDNN writes code, and libraries are mapped */
+    /* the process; libraries are mapped, and PCRE2 writes code */
     CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* only its own limits */
     CALL_IF(setpriority, 1, SAME, 0),                           /* only its own priority */
     CALL(getrusage), CALL(sysinfo), CALL(uname), CALL(getuid), CALL(geteuid), CALL(getgid),

@@ -106,7 +106,7 @@ enum status calibrated_make(const struct model *model, const struct precision_op
 {
     struct quantize_report report;
     const struct quantize_options how = {.threads = session->threads,
-                                         .weight_max = quantizer_weight_max(),
+                                         .weight_max = QUANTIZER_WEIGHT_MAX,
                                          .cancel = session->cancel,
                                          .cpu_deadline_ms =
                                              clock_ms(clock_thread()) + CALIBRATION_MS};

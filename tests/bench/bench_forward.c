@@ -9,7 +9,7 @@
  *     bench_forward --device cuda:0 --poison …
  *                                            fills the device's memory with NaN before each run
  *
- * --isa avx2, avx512, avx512_bf16 or avx512_amx holds lensd's kernels and oneDNN to it.
+ * --isa avx2, avx512, avx512_bf16 or avx512_amx holds lensd's kernels to it.
  * --cache FOLDER keeps from run to run which kernels of layers are the quickest.
  *
  * On a CPU a batch runs in the passes that the server would run it in. For a GPU only the sizes of

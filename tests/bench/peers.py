@@ -11,7 +11,7 @@ interpreter for one (--python torch=venv/bin/python, several times). Every conte
 would set it for speed (peer_forward.py), all with as many threads as there are cores. --bf16 adds
 lensd --precision bf16, PyTorch under bfloat16 autocast and OpenVINO in bfloat16. --quantized QDQ adds
 lensd in int8, ONNX Runtime and OpenVINO on FAMILY-QDQ, which quantize.py writes (--quantized-models says where).
---isa avx2 holds lensd's kernels, oneDNN and OpenVINO to AVX2 and AVX-VNNI (avx512: to AVX-512 and VNNI without AMX).
+--isa avx2 holds lensd's kernels and OpenVINO to AVX2 and AVX-VNNI (avx512: to AVX-512 and VNNI without AMX).
 ONNX Runtime cannot be held. --against BUILD adds the lensd of another build folder, as a peer; --peers '' leaves the frameworks out.
 
 Every contender is a process of its own, and is stopped (SIGSTOP) while another has its turn. Without
@@ -44,7 +44,7 @@ NOT_INSTALLED = 3
 NAMES = {"torch": "PyTorch fp32", "torch-compile": "PyTorch compiled fp32", "torch-bf16": "PyTorch bf16",
          "onnxruntime": "ONNX Runtime fp32", "openvino": "OpenVINO fp32",
          "openvino-bf16": "OpenVINO bf16"}
-ISA = {"avx2": "AVX2_VNNI", "avx512": "AVX512_CORE_VNNI"}  # lensd's variant: what oneDNN calls it
+ISA = {"avx2": "AVX2_VNNI", "avx512": "AVX512_CORE_VNNI"}  # lensd's variant: what OpenVINO's oneDNN calls it
 QUANTIZED_NAMES = {"onnxruntime": "ONNX Runtime int8", "openvino": "OpenVINO int8"}
 
 

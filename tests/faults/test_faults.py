@@ -133,7 +133,7 @@ class Start(Case):
         self.sweep("memory", 16, self.model(), "--precision", "fp32")
 
     def test_memory_for_long(self):
-        """More calls fail in a row than one call of oneDNN makes."""
+        """Many calls fail in a row."""
         self.sweep("memory", 8, self.model(), "--precision", "fp32", count=20)
 
     def test_memory_of_trials(self):

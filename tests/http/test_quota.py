@@ -89,30 +89,5 @@ class Affinity(unittest.TestCase):
         self.assertEqual((device["cores"], device["threads"]), (1, 1))
 
 
-class Team(unittest.TestCase):
-    def test_onednn_forks_into_the_teams_of_the_program(self):
-        """The dynamic linker says whom oneDNN's references to libgomp were bound to."""
-        if b"libdnnl.so" not in harness.read(harness.BINARY):
-            self.skipTest("this lensd is built without oneDNN")
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(
-                [harness.BINARY, "devices"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                timeout=harness.PATIENCE, check=True,
-                env={**os.environ, "LD_DEBUG": "bindings", "LD_BIND_NOW": "1",
-                     "LD_DEBUG_OUTPUT": os.path.join(folder, "log")})
-            self.assertEqual(done.returncode, 0)
-            lines = "".join(harness.read(os.path.join(folder, name)).decode(errors="replace")
-                            for name in os.listdir(folder)).splitlines()
-        bound = {}
-        for line in lines:
-            match = re.search(r"binding file \S*libdnnl\S* \[0\] to (\S+) \[0\]: normal symbol "
-                              r"`(GOMP_\w+|omp_\w+)'", line)
-            if match:
-                bound[match.group(2)] = os.path.realpath(match.group(1))
-        self.assertIn("GOMP_parallel", bound)
-        for symbol, file in bound.items():
-            self.assertEqual(file, os.path.realpath(harness.BINARY), symbol)
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -1,5 +1,4 @@
-/* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and stride 1 or 2, by
- * lensd's own kernel. It takes half to two thirds of oneDNN's time on Zen 4. */
+/* Depthwise convolutions (one filter per channel) of 3, 5 or 7 columns and stride 1 or 2. */
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -27,7 +27,8 @@ struct dense_step {
     bool gated;
     size_t images;                    /* of a convolution */
     size_t row_pieces, column_pieces; /* the work is divided into row_pieces x column_pieces */
-    size_t thread_bytes; /* scratch per thread: the gathered or gated rows of a piece */
+    size_t thread_bytes;              /* scratch per thread: gathered, gated or copied rows */
+    bool copies;                      /* the kernel reads copies of the rows */
     /* of this run */
     const float *x_data;
     float *y_data;
@@ -185,7 +186,8 @@ static void dense_pieces(void *context, size_t begin, size_t end)
                          .clamp = s->finish.clamp,
                          .low = s->finish.low,
                          .high = s->finish.high,
-                         .row = s->finish.row};
+                         .row = s->finish.row,
+                         .copies = s->copies ? gathered : NULL};
         if (s->gathers) {
             dense_windows(s, &g, first, rows, gathered);
             continue;
@@ -239,11 +241,12 @@ static void dense_divide(struct dense_step *s, size_t threads)
     s->row_pieces = (each + most - 1) / most * sharers;
     if (s->row_pieces > s->rows)
         s->row_pieces = s->rows;
-    if (copies) {
-        const size_t rows = s->rows / s->row_pieces + 1;
-        s->thread_bytes = size_align(rows * s->k * sizeof(float), TENSOR_ALIGN);
-        s->step.scratch = s->thread_bytes * threads;
-    }
+    const size_t rows = s->rows / s->row_pieces + 1;
+    const struct gemm g = {.lda = s->k, .k = s->k, .n = columns};
+    const size_t copied = copies ? 0 : s->simd->gemm_copies(&g, rows);
+    s->copies = copied > 0;
+    s->thread_bytes = size_align((copies ? rows * s->k : copied) * sizeof(float), TENSOR_ALIGN);
+    s->step.scratch = s->thread_bytes * threads;
 }
 
 /* ONNX's [M, C, taps…] as (taps, C) x M. */
@@ -295,17 +298,6 @@ static enum status dense_pack(struct dense_step *s, const struct lowering *lower
     *ret_bytes = s->simd->gemm_packed(s->k, s->n) * sizeof(float);
     return weights_pack_own(lowering->backend, weights, "matrix panels", *ret_bytes, pack_matrix, s,
                             &s->weights, err);
-}
-
-/* oneDNN's products are as fast, but its activations with an exponential are slower, so lensd's
- * kernel pays off for those. It does not if rows lie a multiple of 4096 bytes apart: they would
- * compete for a few sets of the first-level cache. Measured on Zen 4. */
-static bool dense_pays(const struct dense_step *s, const struct epilogue *e)
-{
-#define IS_EXPONENTIAL(name, is_exponential) [ACTIVATION_##name] = is_exponential,
-    static const bool is_exponential[] = {ACTIVATION_LIST(IS_EXPONENTIAL)};
-    return is_exponential[e->activation] && (!s->gathers || s->in_place) &&
-           s->k * sizeof(float) % 4096 != 0;
 }
 
 /* Creates the step of a node that the kernel fits. */
@@ -392,8 +384,6 @@ STEP_CREATE(lower_dense_conv)
     proto.images = (size_t)x->shape.dims[0];
     proto.gathers = !is_pointwise(w);
     proto.in_place = proto.gathers && reads_in_place(&proto);
-    if (!dense_pays(&proto, &node->epilogue) && !node->gate && !lowering->any)
-        return STATUS_OK;
     return dense_build(lowering, &proto, ret, err);
 }
 
@@ -406,8 +396,6 @@ STEP_CREATE(lower_dense_matmul)
                                .n = (size_t)b->shape.dims[1],
                                .channels = (size_t)b->shape.dims[0]};
     proto.rows = shape_count(&y->shape) / proto.n;
-    if (!dense_pays(&proto, &node->epilogue) && !lowering->any)
-        return STATUS_OK;
     return dense_build(lowering, &proto, ret, err);
 }
 

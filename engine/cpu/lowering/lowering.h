@@ -24,8 +24,8 @@ struct cpu_kernel {
                             __attribute__((unused)) struct error *err)
 
 extern const struct cpu_kernel cpu_product; /* product_kernels.c */
-extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_gemm, cpu_onednn_conv,
-    cpu_onednn_matmul; /* a row of product_kernels.c's table */
+extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_gemm, cpu_conv,
+    cpu_matmul; /* rows of product_kernels.c's table */
 extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_quantized_rows,
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
 extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
@@ -33,7 +33,7 @@ extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_group
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
     cpu_reference;
 
-/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if oneDNN is better. */
+/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if it is not depthwise. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* Sets *ret to a convolution's float32 weights [M, C, taps…] packed as (taps, C) x M by

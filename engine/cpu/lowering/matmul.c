@@ -1,5 +1,5 @@
-/* Gemm and MatMul through oneDNN's matmul. */
-#include "engine/cpu/lowering/product.h"
+/* Gemm and MatMul as compiled products. */
+#include "engine/cpu/lowering/product_step.h"
 
 #include <stdlib.h>
 
@@ -52,7 +52,9 @@ static bool float_product(const struct node *node)
 KERNEL_CLAIM(matmul_claim)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;
-    return float_product(node) && (node->op != OP_GEMM || claim_gemm_is_plain(node)) &&
+    struct kernel_caps caps;
+    return float_product(node) && !kernel_claims(&cpu_gemm.kernel, node, &caps) &&
+           (node->op != OP_GEMM || claim_gemm_is_plain(node)) &&
            (b->rank == 2 || b->rank == a->rank);
 }
 
@@ -60,34 +62,22 @@ KERNEL_CLAIM(matmul_claim)
 static enum status matmul_product(const struct lowering *lowering, struct product_desc *desc,
                                   struct step **ret, struct error *err)
 {
-    const struct strided_layout *src = &desc->src, *dst = &desc->dst;
     desc->op = PRODUCT_MATMUL;
-    desc->own = lowering->own;
-    desc->packed = desc->scales ? DTYPE_I8 : src->dtype;
-    if (desc->bias_constant) {
-        desc->bias =
-            (struct strided_layout){.dtype = desc->bias_constant->dtype, .rank = dst->rank};
-        for (int i = 0; i < dst->rank; i++)
-            desc->bias.dims[i] = i == dst->rank - 1 ? dst->dims[i] : 1;
-        strided_layout_row_major(&desc->bias);
-    }
-    TRY(product_create(lowering, desc, ret, err));
-    if (*ret)
-        (*ret)->flops = 2 * (double)shape_count(&lowering->node->outputs[0]->shape) *
-                        (double)src->dims[src->rank - 1];
+    TRY(product_step_create(lowering, desc, ret, err));
+    (*ret)->flops = 2 * (double)shape_count(&lowering->node->outputs[0]->shape) *
+                    (double)desc->src.dims[desc->src.rank - 1];
     return STATUS_OK;
 }
 
-STEP_CREATE(lower_onednn_matmul)
+STEP_CREATE(lower_matmul)
 {
     const struct node *node = lowering->node;
     const struct value *a = node->inputs[0], *b = node->inputs[1], *y = node->outputs[0];
-    const struct value *bias = node_bias(node);
     /* batched: equal ranks, batch dimensions equal or 1 */
     const bool batched = b->shape.rank != 2;
     struct product_desc desc = {.weights_constant = b->known,
                                 .weights_input = 1,
-                                .bias_constant = bias ? bias->known : NULL,
+                                .bias = node_bias(node),
                                 .src = batched ? operand_of(a) : flattened(a),
                                 .weights = operand_of(b),
                                 .dst = batched ? operand_of(y) : flattened(y)};
@@ -98,8 +88,7 @@ STEP_CREATE(lower_onednn_matmul)
     return matmul_product(lowering, &desc, ret, err);
 }
 
-const struct cpu_kernel cpu_onednn_matmul = {{"dnnl_matmul", {OP_GEMM, OP_MATMUL}, matmul_claim},
-                                             lower_onednn_matmul};
+const struct cpu_kernel cpu_matmul = {{"matmul", {OP_GEMM, OP_MATMUL}, matmul_claim}, lower_matmul};
 
 /* Lowers a QLinearMatMul or QGemm with constant symmetric weights: activations times weights [k, n]
  * (QGemm's may be transposed), one scale per output column, int32 bias. */

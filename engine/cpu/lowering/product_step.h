@@ -1,22 +1,25 @@
-/* Private to engine/cpu/: shared by oneDNN's steps for Conv, ConvTranspose, Gemm and MatMul. */
+/* Private to engine/cpu/: the step of a compiled product, and what Conv, ConvTranspose, Gemm,
+ * MatMul and their quantized forms share. */
 #pragma once
 
 #include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/program/compiled_product.h"
 
-/* Creates a step of the product and the node's epilogue; *ret stays NULL if oneDNN has none. */
-enum status product_create(const struct lowering *lowering, const struct product_desc *desc,
-                           struct step **ret, struct error *err) MUST_USE;
+/* Creates a step of the product and the node's epilogue. */
+enum status product_step_create(const struct lowering *lowering, const struct product_desc *desc,
+                                struct step **ret, struct error *err) MUST_USE;
 
-/* Claims a QLinearMatMul or QGemm that oneDNN can compute: 8-bit activations, constant symmetric
- * int8 weights [k, n], a result of 8 bits or float32. */
+/* Claims a QLinearMatMul or QGemm with 8-bit activations, constant symmetric int8 weights [k, n],
+ * and a result of 8 bits or float32. */
 bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 
 /* Fills *ret with constants, scales and zero points of such a node. Free *ret_scales after creating
- * the primitive. */
+ * the step. */
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
-/* For a Conv or QLinearConv on channels-last operands: completes *desc and calls product_create().
- * The caller has set the constants, weights_input, and the scales and zero points of 8 bits. */
+/* For a Conv or QLinearConv on channels-last operands: completes *desc and calls
+ * product_step_create(). The caller has set the constants, weights_input, and the scales and zero
+ * points of 8 bits. */
 enum status conv_product(const struct lowering *lowering, struct product_desc *desc,
                          struct step **ret, struct error *err) MUST_USE;

@@ -1,9 +1,9 @@
-/* 8-bit integers through oneDNN: QLinearConv, and parts of QLinearMatMul and QGemm for matmul.c.
+/* Products of 8-bit integers: QLinearConv, and parts of QLinearMatMul and QGemm for matmul.c.
  * Each tensor has one scale and zero point (weights: one scale per output channel, zero point 0).
  * The reference kernels run everything else. */
 
 #include "engine/base/size.h"
-#include "engine/cpu/lowering/product.h"
+#include "engine/cpu/lowering/product_step.h"
 
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static bool makes_result(const struct node *node, size_t result)
  * result's scale and zero point are inputs `result` and `result + 1`. Each channel's factor is
  * x_scale * w_scale / y_scale, rounded as in the reference kernel, so that ties agree. It has no
  * y_scale if the result is float32, or if an activation precedes rounding. The caller frees
- * *ret_scales after creating the primitive. */
+ * *ret_scales after creating the step. */
 static enum status describe_sums(const struct node *node, size_t result, const struct value *bias,
                                  size_t channels, struct product_desc *ret, float **ret_scales,
                                  struct error *err)
@@ -40,7 +40,7 @@ static enum status describe_sums(const struct node *node, size_t result, const s
     }
     *ret = (struct product_desc){.weights_constant = node->inputs[3]->known,
                                  .weights_input = 3,
-                                 .bias_constant = bias ? bias->known : NULL,
+                                 .bias = bias,
                                  .scales = scales,
                                  .scale_count = channels,
                                  .dst_scale = activates ? to.scale : 0,
@@ -86,8 +86,7 @@ STEP_CREATE(lower_qconv)
     const struct node *node = lowering->node;
     struct product_desc desc;
     float *scales;
-    if (!lowering->own)
-        TRY(lower_qdepthwise(lowering, ret, err));
+    TRY(lower_qdepthwise(lowering, ret, err));
     if (*ret)
         return STATUS_OK;
     const size_t channels = (size_t)node->inputs[3]->known->shape.dims[0];

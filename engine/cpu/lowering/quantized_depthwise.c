@@ -1,11 +1,9 @@
-/* Depthwise QLinearConv of 3x3, 5x5 or 7x7 taps and stride 1 or 2 by lensd's own kernel: with VNNI
- * two to three times as fast as oneDNN 2.6 on Zen 4. */
+/* Depthwise QLinearConv of 3x3, 5x5 or 7x7 taps and stride 1 or 2. */
 #include <stdlib.h>
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
-#include "engine/cpu/program/onednn.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/families.h"
 
@@ -105,10 +103,7 @@ static bool qdepthwise_fits(const struct node *node, const struct window *w)
 {
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     const int64_t channels = x->shape.dims[3];
-    /* without VNNI oneDNN's kernels are as fast, if they are correct */
-    const bool is_ours = !onednn_pairs_saturate() ||
-                         !onednn_sums_fit(node->inputs[3]->known, node->inputs[0]->dtype);
-    return is_ours && node_int(node, "group", 1) == channels && y->shape.dims[3] == channels &&
+    return node_int(node, "group", 1) == channels && y->shape.dims[3] == channels &&
            channels >= (int64_t)simd()->depthwise_channels && w->kernel[0] == w->kernel[1] &&
            (w->kernel[0] == 3 || w->kernel[0] == 5 || w->kernel[0] == 7) &&
            w->stride[0] == w->stride[1] && w->stride[0] >= 1 && w->stride[0] <= 2 &&

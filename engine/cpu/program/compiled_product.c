@@ -1,4 +1,4 @@
-/* Computes the products declared in onednn.h with lensd's own kernels.
+/* Computes products (compiled_product.h).
  *
  * A product consists of parts: an image and a group of a convolution, or a batch of a matrix
  * product. Each part is a matrix product, rows x k times k x n. A row of a convolution is a window
@@ -17,13 +17,13 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/own_compiled.h"
+#include "engine/cpu/program/compiled_product_private.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
 
 /* The pointers of one run. */
 struct product_call {
-    const struct own_product *product;
+    const struct compiled_product *product;
     const unsigned char *src, *weights;
     unsigned char *dst, *scratch;
     size_t packed_bytes; /* bytes per matrix of `weights` */
@@ -32,7 +32,7 @@ struct product_call {
 /* ---- running: rows ---- */
 
 /* Copies `count` numbers, `step` elements apart, converted to the product's operand type. */
-static void gather_run(const struct own_product *p, const void *from, size_t count, void *to)
+static void gather_run(const struct compiled_product *p, const void *from, size_t count, void *to)
 {
     const int64_t step = p->channel_step;
     const bool as_stored =
@@ -92,13 +92,13 @@ struct product_position {
     int64_t z, y, x;
 };
 
-static struct product_position position_of(const struct own_product *p, size_t row)
+static struct product_position position_of(const struct compiled_product *p, size_t row)
 {
     const int64_t y = p->axis[1].out, x = p->axis[2].out, r = (int64_t)row;
     return (struct product_position){r / x / y, r / x % y, r % x};
 }
 
-static void position_next(const struct own_product *p, struct product_position *at)
+static void position_next(const struct compiled_product *p, struct product_position *at)
 {
     if (++at->x < p->axis[2].out)
         return;
@@ -111,7 +111,7 @@ static void position_next(const struct own_product *p, struct product_position *
 
 /* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the weights.
  * `src`: the part's source. Taps outside point at p->outside. Returns true if there are none. */
-static bool locate_taps(const struct own_product *p, const unsigned char *src,
+static bool locate_taps(const struct compiled_product *p, const unsigned char *src,
                         struct product_position at, const unsigned char **ret, size_t step)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
@@ -138,7 +138,7 @@ static bool locate_taps(const struct own_product *p, const unsigned char *src,
 }
 
 /* Copies the window of a result, in the operand type. Neighbouring taps often form a run. */
-static void gather_row(const struct own_product *p, const unsigned char *src,
+static void gather_row(const struct compiled_product *p, const unsigned char *src,
                        struct product_position at, const unsigned char **taps, unsigned char *to)
 {
     const size_t tap_bytes = p->channels * operand_bytes(&p->weights);
@@ -152,8 +152,8 @@ static void gather_row(const struct own_product *p, const unsigned char *src,
 /* ---- running: parts ---- */
 
 /* Finds the offsets of part i, in elements, and its matrix of weights. */
-static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src, int64_t *ret_dst,
-                        size_t *ret_matrix)
+static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret_src,
+                        int64_t *ret_dst, size_t *ret_matrix)
 {
     if (p->op != PRODUCT_MATMUL) {
         const int64_t image = (int64_t)(i / p->groups), group = (int64_t)(i % p->groups);
@@ -177,7 +177,7 @@ static void locate_part(const struct own_product *p, size_t i, int64_t *ret_src,
 
 static void run_floats(const struct product_call *call, const struct product_block *b)
 {
-    const struct own_product *p = call->product;
+    const struct compiled_product *p = call->product;
     const bool narrow = p->dst.dtype == DTYPE_BF16;
     const size_t n = b->to - b->from;
     struct gemm g = p->finish;
@@ -206,13 +206,13 @@ static void run_floats(const struct product_call *call, const struct product_blo
 
 /* Fills b->taps with the starts of the block's rows: [tile][tap][row of the tile]. Returns the
  * number of rows of sums. */
-static size_t locate_rows(const struct own_product *p, const struct product_block *b,
+static size_t locate_rows(const struct compiled_product *p, const struct product_block *b,
                           const struct tile *t)
 {
     const size_t most = p->simd->tile_rows, taps = t->taps;
     const size_t apart = (size_t)p->axis[2].stride * dtype_size(p->src.dtype);
     if (p->simd->tile_rows_are_even) {
-        own_locate_groups(p, b, taps, t->apart);
+        locate_groups(p, b, taps, t->apart);
         return p->strips ? b->rows / p->unit_rows * p->line_groups * p->group : b->rows;
     }
     struct product_position position = position_of(p, b->first);
@@ -233,7 +233,7 @@ struct product_depth {
     size_t taps, run;
 };
 
-static struct product_depth depth_of(const struct own_product *p, size_t run)
+static struct product_depth depth_of(const struct compiled_product *p, size_t run)
 {
     enum { ROW_BYTES = 384 }; /* with 64 columns of weights, 24 KiB of the first-level cache */
     if (p->simd->tile_rows_are_even)
@@ -244,7 +244,7 @@ static struct product_depth depth_of(const struct own_product *p, size_t run)
 }
 
 /* Finishes a tile whose first row of sums is `row`. `dst` is the place of row 0. */
-static void finish_rows(const struct own_product *p, const struct tile_finish *f,
+static void finish_rows(const struct compiled_product *p, const struct tile_finish *f,
                         const struct tile *t, size_t row, size_t rows, unsigned char *dst)
 {
     const size_t along = p->line_groups * p->group, width = p->unit_rows;
@@ -262,11 +262,11 @@ static void finish_rows(const struct own_product *p, const struct tile_finish *f
 
 /* Multiplies all rows of the block by a panel, one stretch of k after another, and finishes each
  * tile after its last one. `count` is the number of rows of sums. */
-static void multiply_panel(const struct own_product *p, const struct product_block *b,
+static void multiply_panel(const struct compiled_product *p, const struct product_block *b,
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
 {
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     const size_t most = p->tile_rows, tile_bytes = most * t.ldc * sizeof(int32_t);
     const size_t pointers = p->simd->tile_rows_are_even ? 2 : most;
     const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
@@ -298,8 +298,8 @@ static void multiply_panel(const struct own_product *p, const struct product_blo
 
 static void run_tiles(const struct product_call *call, const struct product_block *b)
 {
-    const struct own_product *p = call->product;
-    const struct own_layout *w = &p->weights;
+    const struct compiled_product *p = call->product;
+    const struct packed_layout *w = &p->weights;
     const size_t columns = p->simd->tile_columns, size = dtype_size(p->dst.dtype);
     const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     struct tile t = {.taps = p->in_place ? p->taps : 1,
@@ -331,7 +331,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
 }
 
 /* Returns the first row of chunk r. Only the last chunk has a partial tile. */
-static size_t chunk_begin(const struct own_product *p, size_t r)
+static size_t chunk_begin(const struct compiled_product *p, size_t r)
 {
     const size_t unit = are_narrow(&p->weights) ? p->unit_rows : 1;
     const size_t units = (p->rows + unit - 1) / unit, row = units * r / p->row_chunks * unit;
@@ -342,7 +342,7 @@ static size_t chunk_begin(const struct own_product *p, size_t r)
 static void run_blocks(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
-    const struct own_product *p = call->product;
+    const struct compiled_product *p = call->product;
     const size_t panel = panel_columns(&p->weights), panels = whole_columns(&p->weights) / panel;
     unsigned char *own =
         call->scratch + p->packed_bytes + (size_t)forkjoin_member() * p->thread_bytes;
@@ -366,7 +366,7 @@ static void run_blocks(void *context, size_t begin, size_t end)
         for (size_t row = 0; !p->in_place && row < b.rows; row++, position_next(p, &at))
             gather_row(p, b.src, at, b.taps, b.gathered + row * p->row_bytes);
         if (p->copies)
-            own_strip_copy(p, &b);
+            strip_copy(p, &b);
         if (are_narrow(&p->weights))
             run_tiles(call, &b);
         else
@@ -378,17 +378,17 @@ static void run_blocks(void *context, size_t begin, size_t end)
 static void pack_matrices(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
-    const struct own_product *p = call->product;
+    const struct compiled_product *p = call->product;
     const struct strided_layout *given = &p->given;
     const int at = given->rank - 2;
     const size_t k = p->weights.k, n = p->weights.n, size = dtype_size(given->dtype);
     float *plain = (float *)(void *)(call->scratch + p->packed_bytes +
                                      (size_t)forkjoin_member() * p->thread_bytes);
     for (size_t i = begin; i < end; i++) {
-        const unsigned char *from = call->weights + (size_t)own_offset_at(given, 0, at, i) * size;
+        const unsigned char *from = call->weights + (size_t)strided_offset(given, 0, at, i) * size;
         float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
         if (p->weights.operands == OPERANDS_BF16) {
-            own_pack_narrow(&p->weights, given, from, to, NULL);
+            pack_narrow(&p->weights, given, from, to, NULL);
             continue;
         }
         if (given->dtype != DTYPE_BF16) {
@@ -407,8 +407,8 @@ static void pack_matrices(void *context, size_t begin, size_t end)
     }
 }
 
-void own_product_run(const struct own_product *product, const void *src, const void *weights,
-                     void *dst, void *scratch)
+void compiled_product_run(const struct compiled_product *product, const void *src,
+                          const void *weights, void *dst, void *scratch)
 {
     struct product_call call = {.product = product,
                                 .src = src,
@@ -416,7 +416,7 @@ void own_product_run(const struct own_product *product, const void *src, const v
                                 .dst = dst,
                                 .scratch = scratch,
                                 .packed_bytes = part_bytes(&product->weights)};
-    const struct own_layout *w = &product->weights;
+    const struct packed_layout *w = &product->weights;
     if (weights) {
         call.weights = weights;
         parallel_for(product->threads, w->parts, w->k * w->n / 4, pack_matrices, &call);
@@ -429,7 +429,7 @@ void own_product_run(const struct own_product *product, const void *src, const v
 
 /* ---- compiling ---- */
 
-static void describe_axes(struct own_product *p, const struct product_desc *desc)
+static void describe_axes(struct compiled_product *p, const struct product_desc *desc)
 {
     const int spatial = desc->op == PRODUCT_MATMUL ? 1 : desc->src.rank - 2;
     for (int i = 0; i < AXES; i++)
@@ -459,7 +459,7 @@ static void describe_axes(struct own_product *p, const struct product_desc *desc
 }
 
 /* Finds results whose windows are inside, and offsets of taps. Returns false when out of memory. */
-static bool describe_taps(struct own_product *p)
+static bool describe_taps(struct compiled_product *p)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
     const int64_t size = (int64_t)dtype_size(p->src.dtype);
@@ -484,7 +484,7 @@ static bool describe_taps(struct own_product *p)
 }
 
 /* True if every row is one run of the source, and all rows are equally far apart. */
-static bool rows_are_even(const struct own_product *p)
+static bool rows_are_even(const struct compiled_product *p)
 {
     bool in_place = p->channel_step == 1;
     for (int i = 0; i < AXES; i++) {
@@ -498,9 +498,9 @@ static bool rows_are_even(const struct own_product *p)
 }
 
 /* True if the kernels can read rows in place. */
-static bool reads_in_place(const struct own_product *p)
+static bool reads_in_place(const struct compiled_product *p)
 {
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     if (!are_narrow(w))
         return p->src.dtype == DTYPE_F32 && rows_are_even(p);
     return w->operands != OPERANDS_PAIRS && !p->flip && p->channel_step == 1 &&
@@ -509,11 +509,11 @@ static bool reads_in_place(const struct own_product *p)
 }
 
 /* Finds how rows are read, and how k is packed for it. */
-static void describe_rows(struct own_product *p)
+static void describe_rows(struct compiled_product *p)
 {
-    struct own_layout *w = &p->weights;
+    struct packed_layout *w = &p->weights;
     const size_t size = operand_bytes(w);
-    p->row_bytes = are_narrow(w) ? own_whole_run(p, w->k * size, 1) : w->k * size;
+    p->row_bytes = are_narrow(w) ? padded_run(p, w->k * size, 1) : w->k * size;
     p->is_even = rows_are_even(p);
     p->in_place = reads_in_place(p);
     p->unit_rows = p->tile_rows = p->simd->tile_rows;
@@ -521,17 +521,17 @@ static void describe_rows(struct own_product *p)
     p->run_bytes = p->in_place ? p->channels * size : p->row_bytes;
     w->run = w->k;
     w->whole_run = p->row_bytes / size;
-    own_strips_describe(p);
+    strips_describe(p);
     p->chunk = tile_chunk(p->simd, p->run_bytes);
 }
 
 /* Finds the sizes of the matrices that the product consists of. */
-static void describe_matrices(struct own_product *p, const struct product_desc *desc)
+static void describe_matrices(struct compiled_product *p, const struct product_desc *desc)
 {
     const bool matrix = desc->op == PRODUCT_MATMUL;
     const struct strided_layout *w = &desc->weights;
-    struct own_layout *packed = &p->weights;
-    *packed = (struct own_layout){.simd = p->simd, .parts = 1, .matrix = matrix};
+    struct packed_layout *packed = &p->weights;
+    *packed = (struct packed_layout){.simd = p->simd, .parts = 1, .matrix = matrix};
     packed->leading = matrix ? w->rank - 2 : w->rank - desc->src.rank;
     for (int a = 0; a < packed->leading; a++)
         packed->parts *= (size_t)w->dims[a];
@@ -554,10 +554,10 @@ static void describe_matrices(struct own_product *p, const struct product_desc *
 
 /* Divides rows of floats into chunks whose source and result fit in the second-level cache, at
  * least one per thread. If there are too few rows, it divides columns, too. */
-static void divide_work(struct own_product *p)
+static void divide_work(struct compiled_product *p)
 {
     enum { NEAR = 192 * 1024 };
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
     const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
     const size_t result = p->dst.dtype == DTYPE_BF16 ? columns * sizeof(float) : 0;
@@ -580,10 +580,10 @@ static void divide_work(struct own_product *p)
 /* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
  * the weights are large, in the second-level cache, so that the weights are read less often. Makes
  * EACH chunks per thread, of columns if there are too few rows. */
-static void divide_tiles(struct own_product *p)
+static void divide_tiles(struct compiled_product *p)
 {
     enum { NEAR = 48 * 1024, MANY = 512 * 1024, FAR = 512 * 1024, MOST_ROWS = 192, EACH = 4 };
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     const size_t unit = p->unit_rows, threads = (size_t)p->threads;
     const size_t panels = whole_columns(w) / p->simd->tile_columns;
     const size_t units = (p->rows + unit - 1) / unit, wanted = threads * EACH;
@@ -608,22 +608,22 @@ static void divide_tiles(struct own_product *p)
     const size_t located = p->in_place ? (groups + 1) * p->taps : rows + p->taps;
     p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
     if (p->copies)
-        p->result_at = own_strip_bytes(p, (int64_t)chunk);
+        p->result_at = strip_bytes(p, (int64_t)chunk);
     p->taps_at = p->result_at + size_align(sums, TENSOR_ALIGN);
     p->thread_bytes = p->taps_at + size_align(located * sizeof(void *), TENSOR_ALIGN);
 }
 
 /* Reserves scratch memory for packing weights that are an activation. */
-static void reserve_packed(struct own_product *p)
+static void reserve_packed(struct compiled_product *p)
 {
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     p->packed_bytes = size_align(w->parts * part_bytes(w), TENSOR_ALIGN);
     const size_t plain = size_align(w->k * w->n * sizeof(float), TENSOR_ALIGN);
     if (p->given.dtype == DTYPE_BF16 && plain > p->thread_bytes)
         p->thread_bytes = plain;
 }
 
-static bool describe_8bit(struct own_product *p, const struct product_desc *desc)
+static bool describe_8bit(struct compiled_product *p, const struct product_desc *desc)
 {
     const bool is_signed = desc->src.dtype == DTYPE_I8;
     p->weights.operands = simd_has_dot(p->simd) ? OPERANDS_DOT : OPERANDS_PAIRS;
@@ -641,7 +641,7 @@ static bool describe_8bit(struct own_product *p, const struct product_desc *desc
     return true;
 }
 
-static void describe_finish(struct own_product *p, const struct product_desc *desc,
+static void describe_finish(struct compiled_product *p, const struct product_desc *desc,
                             const struct epilogue *epilogue)
 {
     struct gemm *g = &p->finish;
@@ -662,11 +662,11 @@ static void describe_finish(struct own_product *p, const struct product_desc *de
                              .zero = desc->dst_zero};
 }
 
-enum status own_product_create(int threads, const struct product_desc *desc,
-                               const struct epilogue *epilogue, struct own_product **ret,
-                               struct error *err)
+enum status compiled_product_create(int threads, const struct product_desc *desc,
+                                    const struct epilogue *epilogue, struct compiled_product **ret,
+                                    struct error *err)
 {
-    struct own_product *product = calloc(1, sizeof *product);
+    struct compiled_product *product = calloc(1, sizeof *product);
     TRY(check_memory(product, "while compiling", err));
     product->simd = simd();
     product->op = desc->op;
@@ -680,7 +680,7 @@ enum status own_product_create(int threads, const struct product_desc *desc,
     product->outside = malloc(tap_bytes);
     if (!product->outside || !describe_taps(product) ||
         (desc->scales && !describe_8bit(product, desc))) {
-        own_product_free(product);
+        compiled_product_free(product);
         return error_no_memory(err, "while compiling");
     }
     memset(product->outside, desc->src_zero, tap_bytes);
@@ -698,7 +698,7 @@ enum status own_product_create(int threads, const struct product_desc *desc,
     return STATUS_OK;
 }
 
-void own_product_free(struct own_product *product)
+void compiled_product_free(struct compiled_product *product)
 {
     if (!product)
         return;
@@ -709,7 +709,7 @@ void own_product_free(struct own_product *product)
     free(product);
 }
 
-const char *own_product_name(const struct own_product *product)
+const char *compiled_product_name(const struct compiled_product *product)
 {
     static const char *const names[][2] = {[OPERANDS_BF16] = {"bf16:tiles", "bf16:amx"},
                                            [OPERANDS_PAIRS] = {"int8:pairs", "int8:pairs"},
@@ -719,21 +719,21 @@ const char *own_product_name(const struct own_product *product)
     return product->in_place ? "gemm" : "gemm:windows";
 }
 
-size_t own_product_scratch(const struct own_product *product)
+size_t compiled_product_scratch(const struct compiled_product *product)
 {
     return product->packed_bytes + (size_t)product->threads * product->thread_bytes;
 }
 
-struct own_layout *own_product_weights(struct own_product *product)
+const struct packed_layout *compiled_product_weights(const struct compiled_product *product)
 {
     return &product->weights;
 }
 
 /* Makes biases that correct for the zero point: with OPERANDS_DOT a sum is too large by the zero
  * point times the sum of its column's weights. gather_run() subtracts it from pairs. */
-static void bind_sums(struct own_product *p, const int32_t *bias)
+static void bind_sums(struct compiled_product *p, const int32_t *bias)
 {
-    const struct own_layout *w = &p->weights;
+    const struct packed_layout *w = &p->weights;
     const size_t columns = whole_columns(w);
     const int32_t *sums = (const int32_t *)(const void *)(p->bound + w->parts * part_bytes(w));
     const uint8_t flipped = (uint8_t)p->src_zero ^ p->flip;
@@ -747,7 +747,7 @@ static void bind_sums(struct own_product *p, const int32_t *bias)
         }
 }
 
-void own_product_bind(struct own_product *product, const void *weights, const void *bias)
+void compiled_product_bind(struct compiled_product *product, const void *weights, const void *bias)
 {
     product->bound = weights;
     if (are_8bit(&product->weights))

@@ -1,9 +1,9 @@
-/* Private to own_products.c and own_strips.c: a product by lensd's own kernels. */
+/* Private to compiled_product.c and product_strips.c. */
 #pragma once
 
 #include <string.h>
 
-#include "engine/cpu/program/own_layout.h"
+#include "engine/cpu/program/compiled_product.h"
 
 enum { AXES = 3 };
 
@@ -14,10 +14,10 @@ struct product_axis {
     int64_t inside_from, inside_to; /* results whose taps are all inside; with a divisor none */
 };
 
-struct own_product {
+struct compiled_product {
     const struct simd_kernels *simd;
     enum product_op op;
-    struct own_layout weights;
+    struct packed_layout weights;
     struct strided_layout src, dst, given; /* given: weights that are an activation */
     struct product_axis axis[AXES];
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
@@ -45,7 +45,7 @@ struct own_product {
     unsigned char *outside;           /* a tap in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
     size_t taps_together; /* neighbours that form one run, for a window inside the image */
-    /* set by own_product_bind() */
+    /* set by compiled_product_bind() */
     const unsigned char *bound;
     const float *bias;
     /* 8-bit integers */
@@ -80,7 +80,7 @@ struct product_block {
 };
 
 /* The size of a run of `bytes` with the padding that lets `count` of them be multiplied. */
-static inline size_t own_whole_run(const struct own_product *p, size_t bytes, size_t count)
+static inline size_t padded_run(const struct compiled_product *p, size_t bytes, size_t count)
 {
     while (!tile_chunk(p->simd, bytes * count))
         bytes += operand_bytes(&p->weights);
@@ -92,15 +92,15 @@ static inline size_t own_whole_run(const struct own_product *p, size_t bytes, si
  * that a block needs, with their padding. Neighbouring taps and their channels form one run. */
 
 /* Decides whether and how the product reads strips; if so, the taps become runs. */
-void own_strips_describe(struct own_product *p);
+void strips_describe(struct compiled_product *p);
 
 /* Size in bytes of the strip for some lines of the result. */
-size_t own_strip_bytes(const struct own_product *p, int64_t lines);
+size_t strip_bytes(const struct compiled_product *p, int64_t lines);
 
 /* Copies the lines that the block needs to b->gathered. */
-void own_strip_copy(const struct own_product *p, const struct product_block *b);
+void strip_copy(const struct compiled_product *p, const struct product_block *b);
 
 /* Fills b->taps with the starts of equally spaced rows: [tile][run][group of the tile]. apart:
  * bytes from row to row. */
-void own_locate_groups(const struct own_product *p, const struct product_block *b, size_t taps,
-                       size_t apart);
+void locate_groups(const struct compiled_product *p, const struct product_block *b, size_t taps,
+                   size_t apart);

@@ -1,33 +1,25 @@
-/* Packs the weights of lensd's own products. */
-#include "engine/cpu/program/own_layout.h"
+/* Packs the weights of products. */
+#include "engine/cpu/program/packed_layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/float_bits.h"
 
-struct own_layout *own_layout_clone(const struct own_layout *layout)
-{
-    struct own_layout *copy = malloc(sizeof *copy);
-    if (copy)
-        *copy = *layout;
-    return copy;
-}
-
-size_t own_layout_bytes(const struct own_layout *layout)
+size_t packed_layout_bytes(const struct packed_layout *layout)
 {
     const size_t sums = are_8bit(layout) ? whole_columns(layout) * sizeof(int32_t) : 0;
     return layout->parts * (part_bytes(layout) + sums);
 }
 
-bool own_layouts_equal(const struct own_layout *a, const struct own_layout *b)
+bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b)
 {
     return a->simd == b->simd && a->operands == b->operands && a->parts == b->parts &&
            a->k == b->k && a->n == b->n && a->run == b->run && a->whole_run == b->whole_run &&
            a->leading == b->leading && a->matrix == b->matrix;
 }
 
-int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index)
+int64_t strided_offset(const struct strided_layout *layout, int first, int last, size_t index)
 {
     int64_t offset = 0;
     for (int a = last - 1; a >= first; a--) {
@@ -38,7 +30,7 @@ int64_t own_offset_at(const struct strided_layout *layout, int first, int last, 
 }
 
 /* Returns the element at which row p of the matrix starts. *ret_step is the distance of columns. */
-static int64_t weights_row(const struct own_layout *layout, const struct strided_layout *given,
+static int64_t weights_row(const struct packed_layout *layout, const struct strided_layout *given,
                            size_t p, int64_t *ret_step)
 {
     const int at = layout->leading;
@@ -47,10 +39,10 @@ static int64_t weights_row(const struct own_layout *layout, const struct strided
         return (int64_t)p * given->strides[at];
     const size_t channels = (size_t)given->dims[at + 1];
     return (int64_t)(p % channels) * given->strides[at + 1] +
-           own_offset_at(given, at + 2, given->rank, p / channels);
+           strided_offset(given, at + 2, given->rank, p / channels);
 }
 
-static void pack_floats(const struct own_layout *layout, const struct strided_layout *given,
+static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
                         const float *from, float *plain, float *to)
 {
     for (size_t p = 0; p < layout->k; p++) {
@@ -63,7 +55,7 @@ static void pack_floats(const struct own_layout *layout, const struct strided_la
 }
 
 /* Copies element `at` of the constant to `to` of the narrow weights; adds up 8-bit columns. */
-static void pack_number(const struct own_layout *layout, const struct strided_layout *given,
+static void pack_number(const struct packed_layout *layout, const struct strided_layout *given,
                         const void *from, int64_t at, void *packed, size_t to, int32_t *sum)
 {
     if (layout->operands == OPERANDS_BF16) {
@@ -76,8 +68,8 @@ static void pack_number(const struct own_layout *layout, const struct strided_la
     *sum += ((const int8_t *)from)[at];
 }
 
-void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
-                     const void *from, void *packed, int32_t *sums)
+void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
+                 const void *from, void *packed, int32_t *sums)
 {
     const size_t columns = panel_columns(layout), together = neighbours(layout);
     int32_t ignored = 0;
@@ -97,8 +89,8 @@ void own_pack_narrow(const struct own_layout *layout, const struct strided_layou
     }
 }
 
-enum status own_reorder(const struct strided_layout *given, const void *from,
-                        const struct own_layout *wanted, void *to, struct error *err)
+enum status pack_weights(const struct strided_layout *given, const void *from,
+                         const struct packed_layout *wanted, void *to, struct error *err)
 {
     const size_t bytes = part_bytes(wanted);
     unsigned char *matrix = to;
@@ -107,10 +99,10 @@ enum status own_reorder(const struct strided_layout *given, const void *from,
     TRY(check_memory(plain, "while packing weights", err));
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
         const unsigned char *part = from;
-        part += (size_t)own_offset_at(given, 0, wanted->leading, i) * dtype_size(given->dtype);
+        part += (size_t)strided_offset(given, 0, wanted->leading, i) * dtype_size(given->dtype);
         if (are_narrow(wanted))
-            own_pack_narrow(wanted, given, part, matrix,
-                            are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
+            pack_narrow(wanted, given, part, matrix,
+                        are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
         else
             pack_floats(wanted, given, (const float *)(const void *)part, plain,
                         (float *)(void *)matrix);

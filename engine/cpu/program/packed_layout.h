@@ -1,16 +1,23 @@
-/* Private to the files own_*.c: the memory layout of packed weights. */
+/* Private to engine/cpu/: the memory layout of packed weights. */
 #pragma once
 
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/own_products.h"
+#include "engine/graph/graph.h"
+
+/* Strides of a tensor's elements in memory. */
+struct strided_layout {
+    enum dtype dtype;
+    int rank;
+    int64_t dims[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK]; /* strides in elements */
+};
 
 /* Numbers of rows and weights. PAIRS: int16 and int8; DOT: bytes and int8. */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
 /* `parts` matrices of k x n, packed in the panels that simd's kernels read. For 8-bit integers the
  * sums of each matrix's columns follow (int32, whole_columns() per matrix). */
-struct own_layout {
+struct packed_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
@@ -19,32 +26,32 @@ struct own_layout {
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
-static inline bool are_narrow(const struct own_layout *layout)
+static inline bool are_narrow(const struct packed_layout *layout)
 {
     return layout->operands != OPERANDS_F32;
 }
 
 /* Number of consecutive elements of a column that a panel of narrow weights stores side by side. */
-static inline size_t neighbours(const struct own_layout *layout)
+static inline size_t neighbours(const struct packed_layout *layout)
 {
     return layout->operands == OPERANDS_DOT ? layout->simd->dot_neighbours : 2;
 }
 
 /* Size in bytes of one number of a row. */
-static inline size_t operand_bytes(const struct own_layout *layout)
+static inline size_t operand_bytes(const struct packed_layout *layout)
 {
     static const size_t of[] = {
         [OPERANDS_F32] = 4, [OPERANDS_BF16] = 2, [OPERANDS_PAIRS] = 2, [OPERANDS_DOT] = 1};
     return of[layout->operands];
 }
 
-static inline size_t panel_columns(const struct own_layout *layout)
+static inline size_t panel_columns(const struct packed_layout *layout)
 {
     return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
 }
 
 /* n, rounded up to full panels. */
-static inline size_t whole_columns(const struct own_layout *layout)
+static inline size_t whole_columns(const struct packed_layout *layout)
 {
     const size_t panel = panel_columns(layout);
     return (layout->n + panel - 1) / panel * panel;
@@ -64,29 +71,37 @@ static inline size_t tile_chunk(const struct simd_kernels *simd, size_t bytes)
 }
 
 /* k with its padding. */
-static inline size_t whole_k(const struct own_layout *layout)
+static inline size_t whole_k(const struct packed_layout *layout)
 {
     return are_narrow(layout) ? layout->k / layout->run * layout->whole_run : layout->k;
 }
 
 /* Size in bytes of one matrix. */
-static inline size_t part_bytes(const struct own_layout *layout)
+static inline size_t part_bytes(const struct packed_layout *layout)
 {
     if (layout->operands == OPERANDS_F32)
         return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
     return whole_k(layout) * whole_columns(layout) * (layout->operands == OPERANDS_BF16 ? 2 : 1);
 }
 
-static inline bool are_8bit(const struct own_layout *layout)
+static inline bool are_8bit(const struct packed_layout *layout)
 {
     return layout->operands == OPERANDS_PAIRS || layout->operands == OPERANDS_DOT;
 }
 
+size_t packed_layout_bytes(const struct packed_layout *layout);
+bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b);
+
+/* Packs the weights at `from`, which have the layout `given`, into `to`, of packed_layout_bytes().
+ * STATUS_NO_MEMORY. Any thread. */
+enum status pack_weights(const struct strided_layout *given, const void *from,
+                         const struct packed_layout *wanted, void *to, struct error *err) MUST_USE;
+
 /* Packs a matrix of narrow weights from `from`, with layout `given`, into `packed`, of
  * part_bytes(). float32 is rounded to bfloat16. `sums` receives the sums of 8-bit columns,
  * whole_columns() numbers; may be NULL. Any thread. */
-void own_pack_narrow(const struct own_layout *layout, const struct strided_layout *given,
-                     const void *from, void *packed, int32_t *sums);
+void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
+                 const void *from, void *packed, int32_t *sums);
 
 /* Offset of element `index` (row-major) of the dims first … last - 1 of a layout. */
-int64_t own_offset_at(const struct strided_layout *layout, int first, int last, size_t index);
+int64_t strided_offset(const struct strided_layout *layout, int first, int last, size_t index);

@@ -1,5 +1,4 @@
-/* Private to engine/cpu/: splits a loop over the threads of the forward pass. oneDNN's loops run on
- * the same team of threads, so the two never compete.
+/* Private to engine/cpu/: splits a loop over the threads of the forward pass.
  *
  *     0        share of member 0        |        share of member 1        n
  *     [chunk][chunk][chunk][chunk][chunk]|[chunk][chunk][chunk][chunk][chunk]

@@ -1,5 +1,5 @@
 /* Lets AMX read the windows of a convolution in place, or in a copy of the source's lines. */
-#include "engine/cpu/program/own_compiled.h"
+#include "engine/cpu/program/compiled_product_private.h"
 
 /* Returns how many lines of the source the windows of a line of the result span. */
 static int64_t window_lines(const struct product_axis *y)
@@ -9,7 +9,7 @@ static int64_t window_lines(const struct product_axis *y)
 
 /* Returns the line of the block's strip where the windows of the result's line `line` begin. Lines
  * of one image overlap; lines of different images do not. */
-static int64_t strip_line(const struct own_product *p, int64_t first, int64_t line)
+static int64_t strip_line(const struct compiled_product *p, int64_t first, int64_t line)
 {
     const struct product_axis *y = &p->axis[1];
     const int64_t more = window_lines(y) - y->result_step;
@@ -18,7 +18,7 @@ static int64_t strip_line(const struct own_product *p, int64_t first, int64_t li
 }
 
 /* Copies pixels of `bytes`, which become p->pixel_bytes. May write 8 bytes more. */
-static void copy_pixels(const struct own_product *p, const unsigned char *from, size_t bytes,
+static void copy_pixels(const struct compiled_product *p, const unsigned char *from, size_t bytes,
                         size_t count, unsigned char *to)
 {
     const size_t wide = p->pixel_bytes;
@@ -44,8 +44,8 @@ static void copy_pixels(const struct own_product *p, const unsigned char *from, 
 }
 
 /* Copies line `at` of image z, or makes a line of padding. */
-static void copy_line(const struct own_product *p, const unsigned char *src, int64_t z, int64_t at,
-                      unsigned char *to)
+static void copy_line(const struct compiled_product *p, const unsigned char *src, int64_t z,
+                      int64_t at, unsigned char *to)
 {
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
     const int64_t pixels = p->line_bytes / (int64_t)p->pixel_bytes, size = dtype_size(p->src.dtype);
@@ -60,7 +60,7 @@ static void copy_line(const struct own_product *p, const unsigned char *src, int
     memset(to + count * pixel, p->src_zero, (size_t)((pixels - left - count) * pixel));
 }
 
-void own_strip_copy(const struct own_product *p, const struct product_block *b)
+void strip_copy(const struct compiled_product *p, const struct product_block *b)
 {
     const struct product_axis *y = &p->axis[1];
     const int64_t first = (int64_t)(b->first / p->unit_rows);
@@ -75,8 +75,8 @@ void own_strip_copy(const struct own_product *p, const struct product_block *b)
 }
 
 /* Returns where the window of pixel x of a line of the result begins. */
-static const unsigned char *strip_pixel(const struct own_product *p, const struct product_block *b,
-                                        int64_t line, size_t x)
+static const unsigned char *strip_pixel(const struct compiled_product *p,
+                                        const struct product_block *b, int64_t line, size_t x)
 {
     const int64_t first = (int64_t)(b->first / p->unit_rows);
     const struct product_axis *y = &p->axis[1];
@@ -87,8 +87,8 @@ static const unsigned char *strip_pixel(const struct own_product *p, const struc
            line % y->out * y->result_step * p->line_bytes + along;
 }
 
-void own_locate_groups(const struct own_product *p, const struct product_block *b, size_t taps,
-                       size_t apart)
+void locate_groups(const struct compiled_product *p, const struct product_block *b, size_t taps,
+                   size_t apart)
 {
     const size_t lines = b->rows / p->unit_rows;
     const size_t groups = p->strips ? lines * p->line_groups : (b->rows + p->group - 1) / p->group;
@@ -107,7 +107,7 @@ void own_locate_groups(const struct own_product *p, const struct product_block *
     }
 }
 
-size_t own_strip_bytes(const struct own_product *p, int64_t lines)
+size_t strip_bytes(const struct compiled_product *p, int64_t lines)
 {
     enum { BEYOND = 8 };
     const int64_t images = p->axis[0].out < lines ? p->axis[0].out : lines;
@@ -118,7 +118,7 @@ size_t own_strip_bytes(const struct own_product *p, int64_t lines)
 
 /* True if AMX can read strips: images have two axes, and the windows of a line of the result fit in
  * the second-level cache. Padding and dilation can be of any size. */
-static bool reads_strips(const struct own_product *p)
+static bool reads_strips(const struct compiled_product *p)
 {
     enum { MOST = 1 << 20 };
     const size_t pixel = p->channels * dtype_size(p->src.dtype);
@@ -138,7 +138,7 @@ static bool reads_strips(const struct own_product *p)
     return strips;
 }
 
-void own_strips_describe(struct own_product *p)
+void strips_describe(struct compiled_product *p)
 {
     enum { GROUP = 16 };
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
@@ -149,7 +149,7 @@ void own_strips_describe(struct own_product *p)
     p->in_place = true;
     const size_t together = x->tap_step == 1 ? (size_t)x->kernel : 1;
     const size_t pixel = p->channels * size, apart = (size_t)x->stride * size;
-    p->pixel_bytes = own_whole_run(p, pixel, together);
+    p->pixel_bytes = padded_run(p, pixel, together);
     p->run_bytes = p->pixel_bytes * together;
     p->line_groups = (width + GROUP - 1) / GROUP;
     p->group = (width + p->line_groups - 1) / p->line_groups;

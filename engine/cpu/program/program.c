@@ -157,7 +157,6 @@ static void bind_places(struct program *program, const void *const *inputs)
 {
     if (program->base != program->backend->arena->base)
         place(program);
-    forkjoin_set_threads(program->backend->options.threads);
     for (size_t i = 0; i < program->input_value_count; i++)
         program->data[program->input_values[i]] = (void *)(uintptr_t)inputs[program->input_of[i]];
 }

@@ -7,13 +7,12 @@
 #include "engine/backend/backend.h"
 #include "engine/backend/plan.h"
 #include "engine/backend/shared_arena.h"
-#include "engine/cpu/program/onednn.h"
+#include "engine/cpu/program/packed_layout.h"
 
 struct step;
 
 struct backend {
     struct backend_options options;
-    struct onednn *onednn;
     struct weight *weights; /* packed constants that all programs share: weights.c */
     size_t weight_bytes;
     bool own_kernels;              /* for tests: use lensd's kernels wherever they fit */
@@ -58,11 +57,10 @@ typedef enum status (*step_run_fn)(struct step *step, struct program *program, s
 
 /* A compiled node. Implementations have it as their first member. */
 struct step {
-    const char *name;   /* the node's; owned by the step's program (strdup) */
-    const char *kernel; /* static text for profiles: "dnnl conv brgconv:avx512_core" …; oneDNN may
-                           own it, then it lives as long as the step */
-    double flops;       /* multiply-adds count two */
-    size_t bytes;       /* minimal traffic: operands read plus results written */
+    const char *name;     /* the node's; owned by the step's program (strdup) */
+    const char *kernel;   /* static text for profiles, such as "gemm" */
+    double flops;         /* multiply-adds count two */
+    size_t bytes;         /* minimal traffic: operands read plus results written */
     bool packs_constants; /* the step has its own copy of every constant operand, even of those that
                              folding made: nothing else keeps them */
     enum precision precision;  /* of its first operand */
@@ -82,7 +80,6 @@ struct lowering {
     struct program *program;
     const struct node *node;
     bool any; /* accept every node that the kernel can run, even if it is slower */
-    bool own; /* a product is computed by lensd's kernels, not oneDNN's */
 };
 
 /* ---- steps (program.c) ---- */
@@ -168,13 +165,12 @@ enum status finish_init(const struct lowering *lowering, const struct value *bia
 /* Sets the strides of a row-major tensor from its dims. */
 void strided_layout_row_major(struct strided_layout *layout);
 
-/* Returns `constant`, which has the layout `given`, reordered to `wanted`. It is packed once per
- * (constant, given, wanted) and backend; the backend owns the memory. If the layouts are equal or
- * `wanted` is NULL, the constant's own bytes are used. */
+/* Returns `constant`, which has the layout `given`, packed in the layout `wanted`. It is packed
+ * once per (constant, given, wanted) and backend; the backend owns the memory. */
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         void **ret_data, struct error *err) MUST_USE;
-/* The same for lensd's own layouts. `layout` (static text) and `bytes` identify a layout of a
+/* The same for another kernel's layout. `layout` (static text) and `bytes` identify a layout of a
  * constant. pack() fills the memory from the float32 constant; false when out of memory. */
 typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,

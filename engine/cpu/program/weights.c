@@ -1,7 +1,7 @@
-/* Packed weights: each constant is reordered once into the layout that its primitive prefers.
+/* Packed weights: each constant is packed once into the layout that its kernel reads.
  *
- * Programs for several batch sizes come from clones of one graph, which share constants, and oneDNN
- * usually prefers one layout for all sizes, so most weights exist once. Constants that each clone
+ * Programs for several batch sizes come from clones of one graph, which share constants, and a
+ * kernel has one layout for all sizes, so most weights exist once. Constants that each clone
  * creates separately (a folded Reshape) are recognised by their contents. So are equal weights of
  * other sessions: each size of a model has its own session. */
 #include <stdlib.h>
@@ -35,11 +35,10 @@ struct weight {
     struct tensor *constant;
     uint64_t hash; /* hash of the contents */
     struct strided_layout given;
-    struct packed_layout *wanted; /* owned layout; NULL: as given, or … */
-    const char *layout;           /* … one of lensd's own layouts; or NULL */
+    struct packed_layout wanted; /* of a compiled product … */
+    const char *layout;          /* … or, if not NULL, of another kernel */
     size_t bytes;
-    void *data; /* packed, or the constant's own bytes */
-    bool owned;
+    void *data;
     struct packed_block *block; /* owns `data`; NULL: it is not shared */
 };
 
@@ -88,10 +87,8 @@ static bool is_packed_alike(const struct weight *a, const struct weight *b)
 {
     if (a->layout || b->layout)
         return a->layout && b->layout && a->bytes == b->bytes && strcmp(a->layout, b->layout) == 0;
-    if (!a->wanted || !b->wanted)
-        return !a->wanted && !b->wanted;
     return strided_layouts_equal(&a->given, &b->given) &&
-           packed_layouts_equal(a->wanted, b->wanted);
+           packed_layouts_equal(&a->wanted, &b->wanted);
 }
 
 /* Returns the weight in the layout `wanted` that holds `constant` or an equal constant. If there is
@@ -112,14 +109,6 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
         compared++;
     }
     return NULL;
-}
-
-/* Allocates weight->bytes for a weight. */
-static enum status weight_alloc(struct backend *backend, struct weight *weight, struct error *err)
-{
-    TRY(memory_alloc(backend->options.memory, weight->bytes, &weight->data, err));
-    weight->owned = true;
-    return STATUS_OK;
 }
 
 /* Replaces the weight's bytes by equal ones of another session, or offers them to others. */
@@ -172,10 +161,9 @@ static bool block_leave(const struct weight *weight)
 
 static void weight_release(struct backend *backend, const struct weight *weight)
 {
-    packed_layout_free(weight->wanted);
-    if (weight->owned && block_leave(weight))
+    if (block_leave(weight))
         memory_free(backend->options.memory, weight->data, weight->bytes);
-    else if (weight->owned)
+    else
         memory_uncharge(backend->options.memory, weight->bytes);
 }
 
@@ -202,14 +190,12 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
 {
     struct weight *weight = status == STATUS_OK ? malloc(sizeof *weight) : NULL;
     if (!weight) {
-        weight_release(backend, made);
+        memory_free(backend->options.memory, made->data, made->bytes);
         return status != STATUS_OK ? status : error_no_memory(err, "while packing weights");
     }
     *weight = *made;
-    if (weight->owned) {
-        release_mapping(constant);
-        block_take(backend, weight);
-    }
+    release_mapping(constant);
+    block_take(backend, weight);
     weight->constant = tensor_ref(constant);
     weight->next = backend->weights;
     backend->weights = weight;
@@ -222,23 +208,11 @@ enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         void **ret_data, struct error *err)
 {
-    struct weight made = {.given = *given,
-                          .wanted = wanted ? packed_layout_clone(wanted) : NULL,
-                          .data = constant->data,
-                          .bytes = wanted ? packed_layout_bytes(wanted) : constant->bytes};
-    if (wanted && !made.wanted)
-        return error_no_memory(err, "while packing weights");
+    struct weight made = {.given = *given, .wanted = *wanted, .bytes = packed_layout_bytes(wanted)};
     struct weight *weight = weight_find(backend, constant, &made);
-    if (weight) {
-        packed_layout_free(made.wanted);
-    } else {
-        enum status status = STATUS_OK;
-        if (wanted && !packed_layout_is(wanted, given)) {
-            status = weight_alloc(backend, &made, err);
-            if (status == STATUS_OK)
-                status =
-                    onednn_reorder(backend->onednn, given, constant->data, wanted, made.data, err);
-        }
+    if (!weight) {
+        TRY(memory_alloc(backend->options.memory, made.bytes, &made.data, err));
+        const enum status status = pack_weights(given, constant->data, wanted, made.data, err);
         TRY(weight_enter(backend, &made, constant, status, &weight, err));
     }
     *ret_data = weight->data;
@@ -252,9 +226,10 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     struct weight made = {.layout = layout, .bytes = bytes};
     struct weight *weight = weight_find(backend, constant, &made);
     if (!weight) {
-        enum status status = weight_alloc(backend, &made, err);
-        if (status == STATUS_OK && !pack(context, constant, made.data))
-            status = error_no_memory(err, "while packing weights");
+        TRY(memory_alloc(backend->options.memory, made.bytes, &made.data, err));
+        const enum status status = pack(context, constant, made.data)
+                                       ? STATUS_OK
+                                       : error_no_memory(err, "while packing weights");
         TRY(weight_enter(backend, &made, constant, status, &weight, err));
     }
     *ret = weight->data;
@@ -279,8 +254,6 @@ void weights_free_since(struct backend *backend, struct weight *newest, const st
 void weights_seal(struct backend *backend)
 {
     for (struct weight *w = backend->weights; w; w = w->next) {
-        if (!w->owned)
-            continue;
         tensor_unref(w->constant);
         w->constant = NULL;
     }

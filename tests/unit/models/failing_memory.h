@@ -1,5 +1,5 @@
 /* Allocators of which the n-th call fails. A program that includes this is linked with --wrap for
- * each of them. Those of libraries (cJSON, protobuf-c, oneDNN) never fail. */
+ * each of them. Those of libraries (cJSON, protobuf-c) never fail. */
 #pragma once
 
 #include <limits.h>

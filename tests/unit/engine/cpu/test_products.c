@@ -11,7 +11,7 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/own_products.h"
+#include "engine/cpu/program/compiled_product.h"
 #include "engine/cpu/program/parallel.h"
 
 struct shape_case {
@@ -271,9 +271,7 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
     const struct end_case *e = o->end;
     const bool floats = e->from == DTYPE_BF16;
     struct product_desc d = {.op = s->op,
-                             .own = true,
                              .weights_constant = constant,
-                             .packed = floats ? DTYPE_BF16 : DTYPE_I8,
                              .scales = floats ? NULL : o->scales,
                              .scale_count = o->channels,
                              .dst_scale = e->step,
@@ -316,7 +314,7 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
         const bool across = s->depth && a == 0; /* a window has one slice */
         d.stride[a] = across ? 1 : s->stride;
         d.dilation[a] = s->dilation;
-        d.pad_begin[a] = d.pad_end[a] = across ? 0 : s->pad;
+        d.pad_begin[a] = across ? 0 : s->pad;
     }
     return d;
 }
@@ -324,24 +322,25 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
 static void run_own(struct operands *o, int threads)
 {
     struct error err = {0};
-    struct own_product *product;
+    struct compiled_product *product;
     struct tensor constant = {.data = o->weights};
     struct value added = {0};
     const struct epilogue epilogue = {
         .activation = o->end->activation, .alpha = 1, .residual = o->end->residual ? &added : NULL};
     const struct product_desc desc = describe(o, &constant);
-    cr_assert_eq(own_product_create(threads, &desc, &epilogue, &product, &err), STATUS_OK, "%s",
-                 err.message);
+    cr_assert_eq(compiled_product_create(threads, &desc, &epilogue, &product, &err), STATUS_OK,
+                 "%s", err.message);
     void *packed =
-        aligned_alloc(64, size_align(own_layout_bytes(own_product_weights(product)), 64));
-    void *scratch = aligned_alloc(64, size_align(own_product_scratch(product) + 1, 64));
+        aligned_alloc(64, size_align(packed_layout_bytes(compiled_product_weights(product)), 64));
+    void *scratch = aligned_alloc(64, size_align(compiled_product_scratch(product) + 1, 64));
     cr_assert(packed && scratch);
-    cr_assert_eq(own_reorder(&desc.weights, o->weights, own_product_weights(product), packed, &err),
-                 STATUS_OK);
-    own_product_bind(product, packed, o->end->bias ? o->bias : NULL);
+    cr_assert_eq(
+        pack_weights(&desc.weights, o->weights, compiled_product_weights(product), packed, &err),
+        STATUS_OK);
+    compiled_product_bind(product, packed, o->end->bias ? o->bias : NULL);
     memcpy(o->dst, o->before, o->dst_count * dtype_size(o->end->to));
-    own_product_run(product, o->src, NULL, o->dst, scratch);
-    own_product_free(product);
+    compiled_product_run(product, o->src, NULL, o->dst, scratch);
+    compiled_product_free(product);
     free(packed);
     free(scratch);
 }
@@ -362,7 +361,6 @@ static void expect_results(const struct operands *o, const double *sums)
 
 Test(products, each_variant_agrees_with_plain_loops)
 {
-    forkjoin_set_threads(2);
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t e = 0; e < COUNT_OF(ends); e++) {
             struct operands o;

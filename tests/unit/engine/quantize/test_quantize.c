@@ -6,7 +6,6 @@
 
 #include "engine/base/size.h"
 #include "engine/quantize/quantize_ranges.h"
-#include "tests/unit/engine/cpu/cpu_without_vnni.h"
 #include "tests/unit/random_graph.h"
 
 /* ---- ranges ---- */
@@ -215,18 +214,6 @@ Test(quantize, weights_for_avx2_have_7_bits)
     }
     graph_free(graph);
     free(images);
-}
-
-/* Criterion runs each test in a process of its own. */
-Test(quantize, weights_are_those_of_the_cpu)
-{
-    const struct cpu_features *cpu = cpu_features();
-    if (!cpu->avx2)
-        cr_skip("not an x86-64 CPU with AVX2");
-    hide_vnni();
-    cr_expect_eq(quantizer_weight_max(), QUANTIZER_WEIGHT_MAX_AVX2);
-    ((struct cpu_features *)(uintptr_t)cpu)->avx_vnni = true;
-    cr_expect_eq(quantizer_weight_max(), QUANTIZER_WEIGHT_MAX);
 }
 
 /* With all layers in float32 nothing is stored and the answer is the same; with all in 8 bits it is

@@ -10,7 +10,6 @@
 #include "engine/passes/optimize.h"
 #include "engine/runtime/session.h"
 #include "tests/unit/axes.h"
-#include "tests/unit/engine/cpu/cpu_without_vnni.h"
 #include "tests/unit/engine/cpu/simd_variants.h"
 #include "tests/unit/random_graph.h"
 
@@ -726,19 +725,6 @@ Test(quantized_ops, agree_with_the_file)
             const enum dtype dtype = is_signed ? DTYPE_I8 : DTYPE_U8;
             for (size_t v = 0; simd_at(v); v++)
                 compare(c, dtype, simd_at(v));
-        }
-}
-
-/* The weights here exceed what products in pairs of AVX2 can add, and oneDNN's kernels halve those
- * beside signed numbers: no kernel may do either, and none is a reference kernel. Criterion runs
- * each test in a process of its own. */
-Test(quantized_ops, agree_with_the_file_without_vnni)
-{
-    hide_vnni();
-    for (size_t c = 0; c < PRODUCTS; c++)
-        for (size_t v = 0; simd_at(v); v++) {
-            compare(c, DTYPE_U8, simd_at(v));
-            compare(c, DTYPE_I8, simd_at(v));
         }
 }
 

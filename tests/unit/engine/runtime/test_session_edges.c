@@ -135,7 +135,7 @@ Test(session_edges, subnormal_numbers_count_as_zero)
 
 /* ---- passes ---- */
 
-/* Ranks that oneDNN's matmul does not take together: the reference kernel runs, and knows no third
+/* Ranks that no compiled product multiplies: the reference kernel runs, and knows no third
  * operand, which is where the optimiser puts a constant bias. */
 Test(session_edges, product_of_mixed_ranks_has_its_bias)
 {

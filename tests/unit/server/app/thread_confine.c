@@ -143,7 +143,7 @@ static void test_calls_are_refused_where_cuda_is_in_use(void)
     in_child(check_wide);
 }
 
-/* Executable memory: for oneDNN's kernels. */
+/* Executable memory, which loaders need for libraries and PCRE2's code. */
 static bool can_make_code(void)
 {
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
