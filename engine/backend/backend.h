@@ -23,9 +23,8 @@ struct backend_options {
     /* The format of photos as bytes, for backends that take pixels; NULL: the caller sends none.
      * Borrowed by open(). */
     const struct session_pixels *pixels;
-    size_t pixels_input;   /* index of the graph input */
-    bool no_kernel_tuning; /* as in session_options */
-    /* Budget for packed weights and kernel measurements in compile(), on a device that computes in
+    size_t pixels_input; /* index of the graph input */
+    /* Budget for packed weights in compile(), on a device that computes in
      * host memory; NULL: no limit. If a kernel's weights do not fit, another kernel is used. */
     struct memory_budget *memory;
     /* compile() and reserve() call it on their thread to report progress: `done` of `count` nodes

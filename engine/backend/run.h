@@ -50,6 +50,5 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
-    bool tried;               /* the kernel was chosen by measurement, not by rule */
     enum precision precision; /* CPU: precision of the first operand */
 };

@@ -28,8 +28,7 @@ enum {
     HEAD_MOST = 64,
 };
 
-static const char *const kind_names[] = {
-    [TUNING_KERNEL] = "kernel", [TUNING_CUDA] = "cuda", [TUNING_PRECISION] = "precision"};
+static const char *const kind_names[] = {[TUNING_CUDA] = "cuda", [TUNING_PRECISION] = "precision"};
 
 /* ---- the table ---- */
 

@@ -6,7 +6,7 @@
  * on: the GPU if there is one, the layer or the model, and options.
  *
  *     lensd tunings 1 5f0e7d1c9a3b24680f1e2d3c4b5a6978     format; hash of CPU and build
- *     kernel 0123456789abcdef0123456789abcdef 8 winograd   kind, hash, length of the text, text
+ *     cuda 0123456789abcdef0123456789abcdef 3 3 9          kind, hash, length of the text, text
  *     …
  *     end 8d3f6a5b1c2e40979a8b7c6d5e4f3021                 hash of all bytes before this line
  *
@@ -23,7 +23,6 @@
 #include "engine/graph/graph.h"
 
 enum tuning_kind {
-    TUNING_KERNEL,    /* the kernel of a layer on the CPU */
     TUNING_CUDA,      /* the tile or algorithm of a layer on a GPU */
     TUNING_PRECISION, /* the precision of a model, and its trials */
 };

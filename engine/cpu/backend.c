@@ -11,11 +11,11 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/program/parallel.h"
 
-static bool prefer_own_kernels;
+static bool prefer_winograd;
 
-void cpu_prefer_own_kernels(bool prefer)
+void cpu_prefer_winograd(bool prefer)
 {
-    prefer_own_kernels = prefer;
+    prefer_winograd = prefer;
 }
 
 /* Starts this thread's team before a loop is split over it. */
@@ -67,7 +67,7 @@ static enum status cpu_open(const struct backend_options *options, struct backen
     backend->options = *options;
     shared_arena_init(&backend->own_arena);
     (void)arena_join(backend, &backend->own_arena); /* it has 0 bytes, so this cannot fail */
-    backend->own_kernels = prefer_own_kernels;
+    backend->prefers_winograd = prefer_winograd;
     if (backend->options.threads < 1)
         backend->options.threads = device_cpu_threads();
     const enum status status = start_threads(backend->options.threads, err);

@@ -55,7 +55,7 @@ static enum status add_steps(struct program *program, const struct graph *graph,
             return error_set(err, STATUS_CANCELLED, "loading was cancelled");
         if (plan_shares_bytes(&program->plan, node))
             continue;
-        struct lowering lowering = {program->backend, program, node, program->backend->own_kernels};
+        struct lowering lowering = {program->backend, program, node};
         struct step *step;
         enum status status = create_step(&lowering, &step, err);
         if (step)

@@ -24,5 +24,5 @@ void node_programs_free(struct backend *backend);
 
 /* ---- backend.c ---- */
 
-/* For tests: backends opened from now on use lensd's own kernels wherever possible. */
-void cpu_prefer_own_kernels(bool prefer);
+/* For tests: backends opened from now on use Winograd's kernel also where it is slower. */
+void cpu_prefer_winograd(bool prefer);

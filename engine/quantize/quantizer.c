@@ -287,7 +287,7 @@ static enum status observe_part(struct observed_part *part, const struct session
     struct session_options own = *options;
     own.precision = PRECISION_FP32;
     own.max_batch = 1;
-    own.trial = own.no_kernel_tuning = true;
+    own.trial = true;
     TRY(graph_clone(part->q->graph, &graph, err));
     graph->output_count = part->count;
     graph->outputs = arena_alloc(graph->arena, part->count, sizeof *graph->outputs);

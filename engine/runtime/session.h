@@ -40,7 +40,6 @@ struct session_options {
     int batches[SESSION_MAX_BATCHES]; /* compile these sizes instead, ascending; 0 ends them */
     bool trial; /* compile only 1 and max_batch, without checks and measurements: for a session that
                    is only compared with another */
-    bool no_kernel_tuning; /* CPU: choose kernels by tuning store and rule. A GPU still measures */
     /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
      * value, a CPU does not measure. */
     struct session_batch known[SESSION_MAX_BATCHES];

@@ -152,7 +152,6 @@ static enum status open_tail_backend(struct session *session, struct error *err)
                                       .precision = PRECISION_FP32,
                                       .threads = session->options.threads,
                                       .poison = session->options.poison,
-                                      .no_kernel_tuning = true, /* it compiles during runs */
                                       .is_stopped = session_is_stopped,
                                       .context = session};
     if (session->tail_backend || !session->ops->run_node)

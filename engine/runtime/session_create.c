@@ -265,7 +265,6 @@ static enum status build(struct session *session, const struct graph *graph, str
                                             .poison = session->options.poison,
                                             .pixels = session->options.pixels,
                                             .pixels_input = session->options.image_input,
-                                            .no_kernel_tuning = session->options.no_kernel_tuning,
                                             .memory = is_cpu ? &session->memory : NULL,
                                             .on_node = on_node,
                                             .is_stopped = session_is_stopped,

@@ -163,7 +163,6 @@ static struct session_options options_of(const struct quantize_state *q, enum pr
                                     .threads = q->options->threads,
                                     .max_batch = 1,
                                     .trial = true,
-                                    .no_kernel_tuning = true,
                                     .image_input = model->image_input,
                                     .image_layout = IMAGE_NHWC_F32,
                                     .image_channels_last = model->input_channels_last,

@@ -150,8 +150,7 @@ static void write_lane(struct writer *w, json_node *list, const struct model_sta
                   "quarantined?=%s",
                   session->threads, session->parameter_bytes, session->activation_bytes,
                   session->batched,
-                  model->is_first ? "single images for now; batches and measured kernels follow"
-                                  : session->note,
+                  model->is_first ? "single images for now; batches follow" : session->note,
                   model->health[lane].is_quarantined ? model->health[lane].reason : "");
     write_batches(w, entry, session);
 }

@@ -106,7 +106,6 @@ static const struct call_rule server_calls[] = {
     CALL(inotify_rm_watch),
     /* the process; libraries are mapped, and PCRE2 writes code */
     CALL(mmap), CALL(mprotect), CALL_IF(prlimit64, 0, SAME, 0), /* only its own limits */
-    CALL_IF(setpriority, 1, SAME, 0),                           /* only its own priority */
     CALL(getrusage), CALL(sysinfo), CALL(uname), CALL(getuid), CALL(geteuid), CALL(getgid),
     CALL(getegid), CALL(set_tid_address), CALL(rt_sigtimedwait),
     CALL(seccomp), /* another filter can only restrict further */

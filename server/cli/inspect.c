@@ -117,7 +117,7 @@ static enum status inspect_compile(const struct model *model, char *note, size_t
 {
     struct session_options options = command_session_options(model);
     options.max_batch = 1;
-    options.trial = options.no_kernel_tuning = true;
+    options.trial = true;
     struct session *session = NULL;
     TRY(model_advise(model, session_create(model->graph, &options, &session, err), err));
     snprintf(note, size, "%s", session_info(session)->note);

@@ -24,7 +24,6 @@ struct profile_layer {
     double milliseconds, share;  /* of the whole, 0 … 1 */
     double gflop, gflops;        /* 1e9 operations; the same per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
-    bool tried;                  /* the kernel was chosen by measurement */
     double gigabytes_per_second; /* operands read plus results written, at least */
 };
 
@@ -137,7 +136,6 @@ static enum status profile_measure(struct profile *profile, struct error *err)
         const struct session_step *step = &profile->steps[i];
         const struct profile_layer layer = {.name = step->name,
                                             .kernel = step->kernel,
-                                            .tried = step->tried,
                                             .milliseconds = step->milliseconds,
                                             .gflop = step->gflop};
         struct profile_layer *rated = &profile->layers[i];
@@ -170,8 +168,8 @@ static void print_layer(const struct profile_layer *layer)
         printf(" %7.1f", layer->of_peak * 100);
     else
         printf(" %7s", "-");
-    printf(" %7.1f %c%-28.28s %s\n", layer->gigabytes_per_second, layer->tried ? '*' : ' ',
-           layer->kernel ? layer->kernel : "", layer->name ? layer->name : "total");
+    printf(" %7.1f  %-28.28s %s\n", layer->gigabytes_per_second, layer->kernel ? layer->kernel : "",
+           layer->name ? layer->name : "total");
 }
 
 /* Work is counted from the layer's definition, so that kernels can be compared. A kernel that needs
@@ -219,7 +217,7 @@ static void profile_print_table(const struct profile *profile)
     for (size_t i = 0; i < profile->count; i++)
         print_layer(&profile->layers[i]);
     print_layer(&profile->total);
-    printf("\n* chosen by a trial of the kernels that fit, all others by rule\n");
+    printf("\n");
     if (note_of(profile))
         printf("%s\n", note_of(profile));
 }
@@ -227,8 +225,6 @@ static void profile_print_table(const struct profile *profile)
 static void write_layer(struct writer *w, json_node *entry, const struct profile_layer *layer)
 {
     write_members(w, entry, "name=%s kernel=%s", layer->name, layer->kernel);
-    if (layer->kernel)
-        write_members(w, entry, "tried=%hhd", layer->tried);
     if (layer->precision)
         write_members(w, entry, "precision=%s", layer->precision);
     write_members(w, entry, "ms=%g share=%.3f gflop=%g gflops=%g of_peak?=%.3f gb_per_s=%g",
@@ -237,7 +233,7 @@ static void write_layer(struct writer *w, json_node *entry, const struct profile
 }
 
 /* {"model","device","precision","precision_why","threads","batch","batch_ms","peak":{
- * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","tried","precision"?,"ms","share","gflop",
+ * "gflops","instructions"},"total":{…},"layers":[{"name","kernel","precision"?,"ms","share","gflop",
  * "gflops","of_peak"?,"gb_per_s"}…],"note"?} */
 static int print_profile_json(const struct profile *profile)
 {

@@ -104,10 +104,8 @@ static struct session_options candidate_options(struct trial *trial, enum precis
     options.on_progress = on_progress;
     options.progress_context = trial;
     options.cancel = &trial->is_stopped;
-    if (is_on_cpu(trial)) {
-        options.no_kernel_tuning = true;
+    if (is_on_cpu(trial))
         options.max_batch = at_most(options.max_batch, PRECISION_TRIAL_BATCH);
-    }
     return options;
 }
 

@@ -100,7 +100,7 @@ static void try_store(const char *text, size_t size)
     static const struct graph_hash key = {{1, 2}};
     struct error err = {0};
     if (!name[0]) {
-        tuning_keep(TUNING_KERNEL, &key, "winograd");
+        tuning_keep(TUNING_PRECISION, &key, "winograd");
         HOLDS(tuning_write(scratch_folder(), &err) == STATUS_OK);
         DIR *folder = opendir(scratch_folder());
         HOLDS(folder);
@@ -124,7 +124,7 @@ static void try_store(const char *text, size_t size)
     (void)scratch_write(name, file, used);
     free(file);
     const enum status status = tuning_read(scratch_folder(), &err);
-    for (int kind = TUNING_KERNEL; kind <= TUNING_PRECISION; kind++)
+    for (int kind = TUNING_PRECISION; kind <= TUNING_PRECISION; kind++)
         tuning_each((enum tuning_kind)kind, count_text, &count);
     HOLDS(status == STATUS_OK || (status == STATUS_IO && err.message[0] && count == 0));
     tuning_forget();

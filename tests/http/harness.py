@@ -186,7 +186,7 @@ class Server:
         raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log_so_far()[-3000:]}")
 
     def wait_ready(self, complete=True):
-        """Until models are served, and `complete`: until they run batches with measured kernels."""
+        """Until models are served, and `complete`: until they run batches."""
         def is_ready():
             try:
                 return self.get("/readyz").status == 200

@@ -333,7 +333,8 @@ STEP_CREATE(lower_winograd)
     const struct node *node = lowering->node;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct winograd_step proto;
-    if (!measure_up(node, &proto) || (!winograd_pays(&proto) && !lowering->any))
+    if (!measure_up(node, &proto) ||
+        (!winograd_pays(&proto) && !lowering->backend->prefers_winograd))
         return STATUS_OK;
     struct winograd_step *step =
         step_create_as(lowering, &proto.step, sizeof *step, winograd_run, ret, err);

@@ -12,8 +12,6 @@ enum {
     PARALLEL_CHUNK = 4096, /* smallest chunk: taking one costs up to a tenth of a microsecond */
 };
 
-_Thread_local bool parallel_is_even;
-
 struct parallel_loop {
     size_t n, chunk, shares; /* shares is 0 for an even split */
     void (*body)(void *context, size_t begin, size_t end);
@@ -66,8 +64,7 @@ void parallel_grains(int threads, size_t n, size_t grain, size_t cost,
                      void (*body)(void *context, size_t begin, size_t end), void *context)
 {
     const size_t shares = n < (size_t)threads ? n : (size_t)threads;
-    if (threads < 2 || n < 2 || n * cost < PARALLEL_WORTH || shares > PARALLEL_SHARES ||
-        parallel_is_even) {
+    if (threads < 2 || n < 2 || n * cost < PARALLEL_WORTH || shares > PARALLEL_SHARES) {
         parallel_even(threads, n, cost, body, context);
         return;
     }

@@ -10,15 +10,11 @@
  * boundaries depend only on n and the number of threads. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "engine/base/forkjoin.h"
 
 enum { PARALLEL_SHARES = 64 }; /* with more threads, each thread gets one equal part */
-
-/* If true, loops of this thread give each thread one equal part. For measurements. */
-extern _Thread_local bool parallel_is_even;
 
 /* Splits 0 … n into at most `threads` ranges and calls body(context, begin, end) once per thread.
  * For loops that keep results of a range per forkjoin_member(). Makes a single call if n * cost is

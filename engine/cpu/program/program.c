@@ -216,7 +216,6 @@ enum status program_profile(struct program *program, const void *const *inputs,
         if (count < max)
             ret[count++] = (struct session_step){.name = step->name,
                                                  .kernel = step->kernel,
-                                                 .tried = step->tried,
                                                  .precision = step->precision,
                                                  .milliseconds = clock_ms(clock_now() - start),
                                                  .gflop = step->flops * 1e-9,

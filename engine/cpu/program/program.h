@@ -15,8 +15,7 @@ struct backend {
     struct backend_options options;
     struct weight *weights; /* packed constants that all programs share: weights.c */
     size_t weight_bytes;
-    bool own_kernels;              /* for tests: use lensd's kernels wherever they fit */
-    int64_t tuning_ns;             /* time spent on measuring kernels: product_kernels.c */
+    bool prefers_winograd;         /* for tests: also where it is slower */
     struct shared_arena *arena;    /* holds the programs' values, except outputs */
     struct shared_arena own_arena; /* used until the backend joins another arena */
     struct backend *next_user;     /* in arena->users */
@@ -65,7 +64,6 @@ struct step {
                              folding made: nothing else keeps them */
     enum precision precision;  /* of its first operand */
     bool is_reference;         /* it runs the node's reference kernel */
-    bool tried;                /* chosen by measurement, not by rule: product_kernels.c */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* of the first operand and the first result */
     const unsigned char *x;    /* addresses in this run: of x_value … */
@@ -79,7 +77,6 @@ struct lowering {
     struct backend *backend;
     struct program *program;
     const struct node *node;
-    bool any; /* accept every node that the kernel can run, even if it is slower */
 };
 
 /* ---- steps (program.c) ---- */

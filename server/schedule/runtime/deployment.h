@@ -45,12 +45,10 @@ struct deployment_stats {
 /* The most sizes, in addition to its own, for which a model is compiled at a time. */
 #define DEPLOYMENT_SIZES 4
 
-/* How to choose kernels and sizes for a deployment's sessions. */
 enum deployment_plan {
-    PLAN_MEASURE, /* measure the kernels of layers that were not measured yet */
-    PLAN_KNOWN,   /* choose their kernels by rule */
-    PLAN_FIRST,   /* the same, and compile only single images, for a quick start on CPUs. Like
-                     PLAN_MEASURE if memory has no room for a second deployment */
+    PLAN_WHOLE, /* compile all batch sizes */
+    PLAN_FIRST, /* compile only single images, for a quick start on CPUs. Becomes PLAN_WHOLE if
+                   memory has no room for a second deployment */
 };
 
 struct deployment {

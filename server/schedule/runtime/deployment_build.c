@@ -146,7 +146,6 @@ static struct session_options options_of_lane(const struct deployment_options *d
         .precision = options->precision,
         .threads = options->threads,
         .max_batch = choose_max_batch(options, model),
-        .no_kernel_tuning = options->trials == TRIALS_NONE,
         .image_input = image_input,
         .image_layout = choose_layout(options, image_input),
         .image_channels_last = model->input_channels_last,
@@ -176,7 +175,6 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
         options->on_progress(options->progress_context, "reading", PROGRESS_READ);
     for (size_t i = 0; i < options->host->device_count; i++) {
         struct session_options session = options_of_lane(options, i, &pixels);
-        session.no_kernel_tuning = session.no_kernel_tuning || deployment->plan != PLAN_MEASURE;
         if (options->known)
             memcpy(session.known, options->known, sizeof session.known);
         if (deployment->plan == PLAN_FIRST)
@@ -229,7 +227,7 @@ static enum status create_lanes(struct building *building, struct error *err)
             lane_free(deployment->lanes[--deployment->lane_count]);
             deployment->lanes[deployment->lane_count] = NULL;
         }
-        deployment->plan = PLAN_MEASURE;
+        deployment->plan = PLAN_WHOLE;
         status = create_lanes_in_turn(building, err);
     }
     budget_end(building->options->budget);
@@ -328,46 +326,6 @@ enum status deployment_create(const struct deployment_options *options, struct d
     }
     deployment_end(deployment);
     return status;
-}
-
-struct kernel_measuring {
-    const struct model *model;
-    struct precision_options how;
-    struct session_options session;
-    enum status status;
-    struct error err;
-};
-
-/* On a core shared with a thread at nice 0, Linux gives a thread at nice 10 about a tenth of the
- * time, and at nice 19 a seventieth. At 19, a busy server's batches would wait minutes. */
-enum { MEASURING_NICE = 10 };
-
-static void *measure_kernels(void *context)
-{
-    struct kernel_measuring *m = context;
-    struct session *session = NULL;
-    (void)setpriority(PRIO_PROCESS, 0, MEASURING_NICE); /* for this thread and its team */
-    m->status = precision_session(m->model, &m->how, &m->session, &session, &m->err);
-    session_free(session);
-    return NULL;
-}
-
-enum status deployment_measure_kernels(const struct deployment_options *options, struct error *err)
-{
-    const struct session_pixels pixels = pixels_of(options->model);
-    struct kernel_measuring m = {.model = options->model,
-                                 .how = precision_options_of(options->host),
-                                 .session = options_of_lane(options, 0, &pixels)};
-    pthread_t thread;
-    m.session.precision = options->choices[m.session.device.kind].precision;
-    m.session.trial = true;
-    /* Batches of 2 and more share the kernels measured for 2. */
-    m.session.batches[0] = 1;
-    m.session.batches[1] = m.session.max_batch > 1 ? 2 : 0;
-    if (!thread_start(&thread, "kernels", measure_kernels, &m))
-        return STATUS_OK;
-    pthread_join(thread, NULL);
-    return m.status == STATUS_CANCELLED ? error_set(err, m.status, "%s", m.err.message) : STATUS_OK;
 }
 
 static void gate_begin(void *lane)

@@ -24,12 +24,6 @@ struct deployment_options {
 enum status deployment_create(const struct deployment_options *options, struct deployment **ret,
                               struct error *err) MUST_USE;
 
-/* Measures the kernels of the model's layers for the tuning store, on a separate thread that leaves
- * most of the CPU to serving threads. Needs `choices`; ignores `plan`. If it fails, layers stay
- * unmeasured. STATUS_CANCELLED. */
-enum status deployment_measure_kernels(const struct deployment_options *options,
-                                       struct error *err) MUST_USE;
-
 /* Runs the pending trials on the lanes' sessions while they serve, and replaces the pending entries
  * of `choices` (by enum device_kind). options->model is the deployment's model, with its graph.
  * Errors: those of precision_try(). */

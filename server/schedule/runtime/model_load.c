@@ -1,5 +1,5 @@
 /* Adds models to the table: builds a deployment, then switches the table to it. Served models get
- * batches, measured kernels and faster precisions in the same way. */
+ * batches and faster precisions in the same way. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,10 +246,9 @@ static enum status add_model(struct model_host *host, struct model *model,
     struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     struct session_batch known[SESSION_MAX_BATCHES];
     if (!choices && recall_times(host, model, known))
-        options.known = known; /* its kernels are in the tuning store */
-    options.plan = choices                                         ? PLAN_KNOWN
-                   : !options.known && starts_quickly(host, model) ? PLAN_FIRST
-                                                                   : PLAN_MEASURE;
+        options.known = known;
+    options.plan =
+        !choices && !options.known && starts_quickly(host, model) ? PLAN_FIRST : PLAN_WHOLE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
@@ -378,7 +377,7 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
     const struct model_entry *entry = table_find_version_locked(host, name, version);
     struct deployment *deployment = entry ? entry->deployment : NULL;
     if (deployment && deployment->plan == PLAN_FIRST) {
-        deployment->plan = PLAN_KNOWN;
+        deployment->plan = PLAN_WHOLE;
         log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
                   LOG_STR("text", "images are run one by one; free memory, or fix what the error "
                                   "says, and load the model again"));
@@ -415,7 +414,7 @@ static enum status change_over(struct model_host *host, struct model *model,
     return STATUS_OK;
 }
 
-/* Replaces a first deployment by one that runs batches with measured kernels. */
+/* Replaces a first deployment by one that runs batches. */
 static enum status complete(struct model_host *host, struct model *model,
                             const struct precision_choice *choices, const _Atomic int *cancel,
                             struct error *err)
@@ -423,16 +422,10 @@ static enum status complete(struct model_host *host, struct model *model,
     char name[128], version[16];
     snprintf(name, sizeof name, "%s", model->name);
     snprintf(version, sizeof version, "%s", model->version);
-    const struct deployment_options options =
-        table_deployment_options(host, model, choices, cancel);
-    enum status status = deployment_measure_kernels(&options, err);
-    if (status == STATUS_OK)
-        status = add_model(host, model, choices, cancel, err);
-    else
-        model_free(model);
+    const enum status status = add_model(host, model, choices, cancel, err);
     if (status == STATUS_OK)
         log_event(LOG_INFO, "model complete", LOG_STR("model", name),
-                  LOG_STR("text", "kernels are measured; batches run from now on"));
+                  LOG_STR("text", "batches run from now on"));
     else if (status != STATUS_CANCELLED)
         model_host_skip_trial(host, name, version, err->message);
     return status == STATUS_CANCELLED ? status : STATUS_OK;

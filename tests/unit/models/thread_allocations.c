@@ -90,8 +90,7 @@ static void sweep_folder(const char *folder, enum status (*run)(const struct job
 static enum status make_session(const struct graph *graph, struct error *err)
 {
     struct session *session;
-    const struct session_options options = {
-        .threads = 1, .max_batch = 2, .no_kernel_tuning = true, .image_input = SIZE_MAX};
+    const struct session_options options = {.threads = 1, .max_batch = 2, .image_input = SIZE_MAX};
     const enum status status = session_create(graph, &options, &session, err);
     if (status == STATUS_OK)
         session_free(session);

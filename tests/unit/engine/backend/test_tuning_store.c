@@ -103,19 +103,19 @@ static void write_bytes(const char *path, const char *bytes, size_t size)
 
 Test(tuning_store, keeps_texts_by_kind_and_key)
 {
-    cr_expect_null(text_of(TUNING_KERNEL, key_of(1, 2)));
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    cr_expect_null(text_of(TUNING_PRECISION, key_of(1, 2)));
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     keep(TUNING_CUDA, key_of(1, 2), "3 9");
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "winograd");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, 2)), "winograd");
     cr_expect_str_eq(text_of(TUNING_CUDA, key_of(1, 2)), "3 9");
-    cr_expect_null(text_of(TUNING_KERNEL, key_of(2, 1)));
-    keep(TUNING_KERNEL, key_of(1, 2), "gemm");
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "gemm");
+    cr_expect_null(text_of(TUNING_PRECISION, key_of(2, 1)));
+    keep(TUNING_PRECISION, key_of(1, 2), "gemm");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, 2)), "gemm");
     for (uint64_t i = 0; i < 5000; i++)
         keep(TUNING_CUDA, key_of(i % 7, i), i % 2 ? "odd" : "even");
     cr_expect_eq(count_entries(TUNING_CUDA), 5001);
     cr_expect_str_eq(text_of(TUNING_CUDA, key_of(4999 % 7, 4999)), "odd");
-    cr_expect_eq(count_entries(TUNING_KERNEL), 1);
+    cr_expect_eq(count_entries(TUNING_PRECISION), 1);
     char long_text[TUNING_TEXT + 1];
     memset(long_text, 'x', TUNING_TEXT);
     long_text[TUNING_TEXT] = '\0';
@@ -132,16 +132,16 @@ Test(tuning_store, forgets_the_oldest_when_it_is_full)
 {
     enum { MOST = 8192 };
     for (uint64_t i = 0; i < MOST; i++)
-        keep(TUNING_KERNEL, key_of(1, i), "winograd");
-    keep(TUNING_KERNEL, key_of(1, 5), "gemm"); /* is there already */
-    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(1, 0)));
-    keep(TUNING_KERNEL, key_of(2, 0), "gemm");
-    keep(TUNING_KERNEL, key_of(2, 1), "gemm");
-    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
-    cr_expect_null(text_of(TUNING_KERNEL, key_of(1, 1)));
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "winograd");
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 5)), "gemm");
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(2, 1)), "gemm");
+        keep(TUNING_PRECISION, key_of(1, i), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 5), "gemm"); /* is there already */
+    cr_expect_not_null(text_of(TUNING_PRECISION, key_of(1, 0)));
+    keep(TUNING_PRECISION, key_of(2, 0), "gemm");
+    keep(TUNING_PRECISION, key_of(2, 1), "gemm");
+    cr_expect_eq(count_entries(TUNING_PRECISION), MOST);
+    cr_expect_null(text_of(TUNING_PRECISION, key_of(1, 1)));
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, 2)), "winograd");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, 5)), "gemm");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(2, 1)), "gemm");
 }
 
 Test(tuning_store, a_full_file_takes_what_is_measured_later)
@@ -149,21 +149,21 @@ Test(tuning_store, a_full_file_takes_what_is_measured_later)
     enum { MOST = 8192 };
     const char *folder = new_folder();
     for (uint64_t i = 0; i < MOST; i++)
-        keep(TUNING_KERNEL, key_of(1, i), "winograd");
+        keep(TUNING_PRECISION, key_of(1, i), "winograd");
     write_to(folder);
     for (uint64_t start = 0; start < 2; start++) {
         tuning_forget();
         read_from(folder);
-        keep(TUNING_KERNEL, key_of(2, start), "gemm");
+        keep(TUNING_PRECISION, key_of(2, start), "gemm");
         write_to(folder);
     }
     tuning_forget();
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
-    cr_expect_null(text_of(TUNING_KERNEL, key_of(1, 1)));
-    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(1, 2)));
-    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(2, 0)));
-    cr_expect_not_null(text_of(TUNING_KERNEL, key_of(2, 1)));
+    cr_expect_eq(count_entries(TUNING_PRECISION), MOST);
+    cr_expect_null(text_of(TUNING_PRECISION, key_of(1, 1)));
+    cr_expect_not_null(text_of(TUNING_PRECISION, key_of(1, 2)));
+    cr_expect_not_null(text_of(TUNING_PRECISION, key_of(2, 0)));
+    cr_expect_not_null(text_of(TUNING_PRECISION, key_of(2, 1)));
 }
 
 Test(tuning_store, a_later_start_reads_what_was_written)
@@ -171,13 +171,13 @@ Test(tuning_store, a_later_start_reads_what_was_written)
     char deep[64];
     snprintf(deep, sizeof deep, "%s/a/b", new_folder());
     read_from(deep); /* no folder: no error */
-    keep(TUNING_KERNEL, key_of(1, UINT64_MAX), "winograd");
+    keep(TUNING_PRECISION, key_of(1, UINT64_MAX), "winograd");
     keep(TUNING_PRECISION, key_of(3, 4), "several\nlines\n\nend 0\n");
     keep(TUNING_CUDA, key_of(5, 6), "");
     write_to(deep);
     tuning_forget();
     read_from(deep);
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, UINT64_MAX)), "winograd");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, UINT64_MAX)), "winograd");
     cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(3, 4)), "several\nlines\n\nend 0\n");
     cr_expect_str_eq(text_of(TUNING_CUDA, key_of(5, 6)), "");
 }
@@ -202,12 +202,12 @@ Test(tuning_store, writes_only_news)
     const char *folder = new_folder();
     write_to(folder);
     cr_expect_str_empty(only_file(folder));
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     write_to(folder);
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     read_from(folder);
     cr_expect_eq(tuning_write("/proc/nowhere", &err), STATUS_OK);
-    keep(TUNING_KERNEL, key_of(1, 2), "gemm");
+    keep(TUNING_PRECISION, key_of(1, 2), "gemm");
     cr_expect_eq(tuning_write("/proc/nowhere", &err), STATUS_IO);
     cr_expect(strstr(err.message, "/proc/nowhere"), "%s", err.message);
     cr_expect_eq(tuning_write("/proc/nowhere", &err), STATUS_IO, "what failed is forgotten");
@@ -252,7 +252,7 @@ Test(tuning_store, processes_write_at_once)
             continue;
         for (uint64_t w = 0; w < WRITES; w++) {
             struct error err;
-            keep(TUNING_KERNEL, key_of(p, w), "winograd");
+            keep(TUNING_PRECISION, key_of(p, w), "winograd");
             if (tuning_write(folder, &err) != STATUS_OK)
                 _exit(1);
         }
@@ -264,7 +264,7 @@ Test(tuning_store, processes_write_at_once)
         cr_expect_eq(ended, 0);
     }
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), PROCESSES * WRITES);
+    cr_expect_eq(count_entries(TUNING_PRECISION), PROCESSES * WRITES);
     cr_expect_str_not_empty(only_file(folder));
 }
 
@@ -273,7 +273,8 @@ static void expect_damaged(const char *folder, const char *what, size_t at)
     struct error err = {0};
     tuning_forget();
     cr_expect_eq(tuning_read(folder, &err), STATUS_IO, "%s %zu", what, at);
-    cr_expect_eq(count_entries(TUNING_KERNEL) + count_entries(TUNING_CUDA), 0, "%s %zu", what, at);
+    cr_expect_eq(count_entries(TUNING_PRECISION) + count_entries(TUNING_CUDA), 0, "%s %zu", what,
+                 at);
 }
 
 Test(tuning_store, a_damaged_file_is_as_good_as_none)
@@ -282,7 +283,7 @@ Test(tuning_store, a_damaged_file_is_as_good_as_none)
     static char damaged[1 << 16];
     size_t size;
     const char *folder = new_folder();
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     keep(TUNING_CUDA, key_of(3, 4), "3 9");
     write_to(folder);
     const char *path = only_file(folder), *bytes = read_bytes(path, &size);
@@ -301,11 +302,11 @@ Test(tuning_store, a_damaged_file_is_as_good_as_none)
     cr_assert_eq(tuning_read(folder, &err), STATUS_IO);
     cr_expect(strstr(err.message, path), "%s", err.message);
     /* The next write puts it right. */
-    keep(TUNING_KERNEL, key_of(5, 6), "gemm");
+    keep(TUNING_PRECISION, key_of(5, 6), "gemm");
     write_to(folder);
     tuning_forget();
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), 1);
+    cr_expect_eq(count_entries(TUNING_PRECISION), 1);
 }
 
 /* A file whose last line is right for the lines before it. */
@@ -325,22 +326,22 @@ Test(tuning_store, takes_no_other_lines)
 #define HASH "00112233445566778899aabbccddeeff"
     static const char *const lines[] = {
         "words\n",
-        "kernels " HASH " 1 x\n",
-        "kernel " HASH " 1 x",
-        "kernel " HASH " 2 x\n",
-        "kernel " HASH " 0 x\n",
-        "kernel " HASH " -1 x\n",
-        "kernel " HASH "  1 x\n",
-        "kernel " HASH " 4096 x\n",
-        "kernel " HASH " 99999999999999999999 x\n",
-        "kernel " HASH "0 1 x\n",
-        "kernel 0011 1 x\n",
-        "kernel\n",
+        "precisions " HASH " 1 x\n",
+        "precision " HASH " 1 x",
+        "precision " HASH " 2 x\n",
+        "precision " HASH " 0 x\n",
+        "precision " HASH " -1 x\n",
+        "precision " HASH "  1 x\n",
+        "precision " HASH " 4096 x\n",
+        "precision " HASH " 99999999999999999999 x\n",
+        "precision " HASH "0 1 x\n",
+        "precision 0011 1 x\n",
+        "precision\n",
     };
     char head[128], text[512];
     size_t size;
     const char *folder = new_folder();
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     write_to(folder);
     const char *path = only_file(folder), *bytes = read_bytes(path, &size);
     snprintf(head, sizeof head, "%.*s", (int)(strchr(bytes, '\n') + 1 - bytes), bytes);
@@ -349,25 +350,26 @@ Test(tuning_store, takes_no_other_lines)
         write_summed(path, text);
         expect_damaged(folder, lines[i], i);
         /* A bad line keeps the good ones before it out, too. */
-        snprintf(text, sizeof text, "%skernel " HASH " 1 x\n%s", head, lines[i]);
+        snprintf(text, sizeof text, "%sprecision " HASH " 1 x\n%s", head, lines[i]);
         write_summed(path, text);
         expect_damaged(folder, lines[i], i);
     }
-    snprintf(text, sizeof text, "%skernel " HASH " 1 x\n", head);
+    snprintf(text, sizeof text, "%sprecision " HASH " 1 x\n", head);
     write_summed(path, text);
     read_from(folder);
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(0x0011223344556677, 0x8899aabbccddeeff)), "x");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(0x0011223344556677, 0x8899aabbccddeeff)),
+                     "x");
     /* Of another build or CPU, under this one's name; and under its own. */
     char *digit = strrchr(head, '\n') - 1;
     *digit = *digit == '0' ? '1' : '0';
-    snprintf(text, sizeof text, "%skernel " HASH " 1 x\n", head);
+    snprintf(text, sizeof text, "%sprecision " HASH " 1 x\n", head);
     write_summed(path, text);
     expect_damaged(folder, "another build", 0);
     char *other = strdup(path);
     other[strlen(other) - 1] = *digit;
     cr_assert_eq(rename(path, other), 0);
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), 0);
+    cr_expect_eq(count_entries(TUNING_PRECISION), 0);
     free(other);
 }
 
@@ -378,7 +380,7 @@ Test(tuning_store, reads_no_more_lines_than_a_table_has)
     enum { LINE = 64, MOST = 8192 };
     size_t size;
     const char *folder = new_folder();
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     write_to(folder);
     const char *path = only_file(folder), *bytes = read_bytes(path, &size);
     char *lines = calloc(MOST + 3, LINE);
@@ -386,12 +388,12 @@ Test(tuning_store, reads_no_more_lines_than_a_table_has)
     size_t used = (size_t)(strchr(bytes, '\n') + 1 - bytes);
     memcpy(lines, bytes, used);
     for (unsigned i = 0; i < MOST; i++)
-        used += (size_t)snprintf(lines + used, LINE, "kernel %032x 1 x\n", i);
+        used += (size_t)snprintf(lines + used, LINE, "precision %032x 1 x\n", i);
     write_summed(path, lines);
     tuning_forget();
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), MOST);
-    snprintf(lines + used, LINE, "kernel %032x 1 x\n", MOST);
+    cr_expect_eq(count_entries(TUNING_PRECISION), MOST);
+    snprintf(lines + used, LINE, "precision %032x 1 x\n", MOST);
     write_summed(path, lines);
     expect_damaged(folder, "lines", MOST + 1);
     free(lines);
@@ -402,7 +404,7 @@ Test(tuning_store, reads_nothing_but_files)
 {
     struct error err = {0};
     const char *folder = new_folder();
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     write_to(folder);
     const char *path = only_file(folder);
     cr_assert_eq(unlink(path), 0);
@@ -414,11 +416,11 @@ Test(tuning_store, reads_nothing_but_files)
     cr_assert_eq(unlink(path), 0);
     cr_assert_eq(mkfifo(path, 0600), 0);
     expect_damaged(folder, "a FIFO", 0);
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     cr_assert_eq(tuning_write(folder, &err), STATUS_OK, "%s", err.message); /* takes its place */
     tuning_forget();
     read_from(folder);
-    cr_expect_str_eq(text_of(TUNING_KERNEL, key_of(1, 2)), "winograd");
+    cr_expect_str_eq(text_of(TUNING_PRECISION, key_of(1, 2)), "winograd");
 }
 
 Test(tuning_store, a_full_disk_leaves_the_file_as_it_was)
@@ -426,24 +428,24 @@ Test(tuning_store, a_full_disk_leaves_the_file_as_it_was)
     struct rlimit limit;
     struct error err = {0};
     const char *folder = new_folder();
-    keep(TUNING_KERNEL, key_of(1, 2), "winograd");
+    keep(TUNING_PRECISION, key_of(1, 2), "winograd");
     write_to(folder);
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){100, limit.rlim_max}), 0);
-    keep(TUNING_KERNEL, key_of(3, 4), "gemm");
+    keep(TUNING_PRECISION, key_of(3, 4), "gemm");
     cr_expect_eq(tuning_write(folder, &err), STATUS_IO);
     cr_expect(strstr(err.message, "File too large"), "%s", err.message);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     (void)only_file(folder); /* no half of another */
     tuning_forget();
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), 1);
-    keep(TUNING_KERNEL, key_of(3, 4), "gemm");
+    cr_expect_eq(count_entries(TUNING_PRECISION), 1);
+    keep(TUNING_PRECISION, key_of(3, 4), "gemm");
     write_to(folder);
     tuning_forget();
     read_from(folder);
-    cr_expect_eq(count_entries(TUNING_KERNEL), 2);
+    cr_expect_eq(count_entries(TUNING_PRECISION), 2);
 }
 
 Test(tuning_store, folder_of_the_user)

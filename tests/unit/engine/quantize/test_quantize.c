@@ -103,7 +103,6 @@ static struct session_options image_options(void)
                                     .threads = 1,
                                     .max_batch = 1,
                                     .trial = true,
-                                    .no_kernel_tuning = true,
                                     .image_layout = IMAGE_NHWC_F32};
 }
 

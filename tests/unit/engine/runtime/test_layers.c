@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/backend/tuning_store.h"
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
@@ -154,7 +153,7 @@ static void check(const struct layer *l)
     cr_assert_eq(graph_clone(graph, &reference, &err), STATUS_OK);
     cr_assert_eq(interpret(reference, &input, &expected, NULL, NULL, &err), STATUS_OK, "%s: %s",
                  l->name, err.message);
-    cpu_prefer_own_kernels(true);
+    cpu_prefer_winograd(true);
     const struct simd_kernels *variants[SIMD_VARIANTS];
     const size_t variant_count = simd_variants(variants);
     for (size_t v = 0; v < variant_count; v++) {
@@ -165,7 +164,7 @@ static void check(const struct layer *l)
             expect(l, graph, input->data, expected, 2, 3);
     }
     simd_use(NULL);
-    cpu_prefer_own_kernels(false);
+    cpu_prefer_winograd(false);
     tensor_unref(expected);
     tensor_unref(input);
     graph_free(reference);
@@ -251,126 +250,21 @@ Test(layers, squeeze_and_excite)
     check_all(layers, COUNT_OF(layers));
 }
 
-/* The kernel that runs the last step of the layer's graph, and whether a trial has chosen it. */
-static const char *kernel_of(const struct graph *graph, bool *ret_tried)
-{
-    static char name[64];
-    struct error err = {0};
-    struct session *session;
-    const struct session_options options = {
-        .threads = 1, .max_batch = 1, .image_layout = IMAGE_AS_DECLARED};
-    cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
-    struct session_step *steps;
-    size_t count, found = 0;
-    cr_assert_eq(session_profile(session, 1, 1, &steps, &count, &err), STATUS_OK);
-    for (size_t i = 0; i < count; i++)
-        if (steps[i].gflop > steps[found].gflop)
-            found = i;
-    snprintf(name, sizeof name, "%s", steps[found].kernel);
-    *ret_tried = steps[found].tried;
-    free(steps);
-    session_free(session);
-    return name;
-}
-
-struct known {
-    struct graph_hash keys[8];
-    char names[8][32];
-    size_t count;
-};
-
-static void note_known(void *context, const struct graph_hash *key, const char *text)
-{
-    struct known *known = context;
-    cr_assert_lt(known->count, COUNT_OF(known->keys));
-    snprintf(known->names[known->count], sizeof known->names[0], "%s", text);
-    known->keys[known->count++] = *key;
-}
-
-/* What the store knows of the graph's layer, other than `wrong`, once it is measured. On a slow
- * machine the budget can end before a choice is kept: then it is measured again. */
-static struct known measure(const struct graph *graph, const char *wrong)
-{
-    struct known known;
-    bool tried, is_kept = false;
-    for (int i = 0; i < 20 && !is_kept; i++) {
-        known.count = 0;
-        (void)kernel_of(graph, &tried);
-        cr_assert(tried);
-        tuning_each(TUNING_KERNEL, note_known, &known);
-        is_kept = known.count > 0 && strcmp(known.names[0], wrong) != 0;
-    }
-    cr_assert(is_kept, "nothing but '%s' is kept", wrong);
-    return known;
-}
-
-/* Makes the store say nothing but `name` of these layers. */
-static void keep_instead(const struct known *known, const char *name)
-{
-    tuning_forget();
-    for (size_t i = 0; i < known->count; i++)
-        tuning_keep(TUNING_KERNEL, &known->keys[i], name);
-}
-
-Test(layers, the_quickest_kernel_is_kept)
-{
-    static const struct layer layer = {
-        "three kernels fit", 8, 8, 64, 64, 3, 1, 1, 1, OP_RELU, false, false, ""};
-    struct graph *graph = make_graph(&layer);
-    tuning_forget();
-    const struct known first = measure(graph, "");
-
-    /* another choice is followed, wherever it comes from */
-    static const char *const names[] = {"winograd", "gemm"};
-    for (size_t n = 0; n < COUNT_OF(names); n++) {
-        struct known known = {.count = 0};
-        bool tried;
-        keep_instead(&first, names[n]);
-        cr_assert_str_eq(kernel_of(graph, &tried), names[n]);
-        cr_assert(tried);
-        tuning_each(TUNING_KERNEL, note_known, &known);
-        for (size_t i = 0; i < known.count; i++)
-            cr_expect_str_eq(known.names[i], names[n], "measured again");
-    }
-    tuning_forget();
-    graph_free(graph);
-}
-
 /* Winograd's transformed filters would be four times as large. */
 Test(layers, winograd_packs_the_filters_alone)
 {
     enum { BATCH = 8, CHANNELS = 192 };
     static const struct layer layer = {"by points", 14, 14,      CHANNELS, CHANNELS, 3, 1,
                                        1,           1,  OP_RELU, false,    false,    ""};
-    static const struct session_options options = {
-        .threads = 1, .max_batch = BATCH, .no_kernel_tuning = true};
+    static const struct session_options options = {.threads = 1, .max_batch = BATCH};
     struct error err = {0};
     struct graph *graph = make_graph(&layer);
-    tuning_forget();
-    const struct known first = measure(graph, "");
-    keep_instead(&first, "winograd");
     struct session *session;
+    cpu_prefer_winograd(true);
     cr_assert_eq(session_create(graph, &options, &session, &err), STATUS_OK, "%s", err.message);
+    cpu_prefer_winograd(false);
     cr_expect_lt(session_info(session)->parameter_bytes, 9 * CHANNELS * CHANNELS * 4 * 5 / 2);
     session_free(session);
-    tuning_forget();
-    graph_free(graph);
-}
-
-/* Of a kernel that does not fit, and of none: as good as nothing, and measured again. */
-Test(layers, choices_that_fit_no_layer_or_are_none)
-{
-    static const struct layer layer = {
-        "Winograd does not fit", 56, 56, 128, 128, 3, 1, 1, 128, OP_RELU, false, false, ""};
-    static const char *const wrong[] = {"winograd", "nothing", "", "winograd "};
-    struct graph *graph = make_graph(&layer);
-    tuning_forget();
-    const struct known first = measure(graph, "");
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        keep_instead(&first, wrong[i]);
-        (void)measure(graph, wrong[i]);
-    }
-    tuning_forget();
     graph_free(graph);
 }
 

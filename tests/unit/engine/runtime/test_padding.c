@@ -160,7 +160,6 @@ static void expect(const struct graph *graph, const struct tensor *input,
     const struct session_options options = {.threads = 1,
                                             .max_batch = IMAGES,
                                             .precision = precision,
-                                            .no_kernel_tuning = true,
                                             .image_layout = IMAGE_AS_DECLARED};
     const struct tensor *output;
     const void *inputs[1] = {input->data};
@@ -240,9 +239,9 @@ Test(padding, dense)
 {
     check_all(DENSE, 8);
     check_all(DENSE, 33);
-    cpu_prefer_own_kernels(true);
+    cpu_prefer_winograd(true);
     check_all(DENSE, 48);
-    cpu_prefer_own_kernels(false);
+    cpu_prefer_winograd(false);
 }
 
 Test(padding, grouped)
@@ -254,9 +253,9 @@ Test(padding, grouped)
 Test(padding, depthwise)
 {
     check_all(DEPTHWISE, 32);
-    cpu_prefer_own_kernels(true);
+    cpu_prefer_winograd(true);
     check_all(DEPTHWISE, 17);
-    cpu_prefer_own_kernels(false);
+    cpu_prefer_winograd(false);
 }
 
 Test(padding, transposed)

@@ -35,11 +35,8 @@ static float image[IMAGES * SIDE * SIDE * 3];
 
 static enum status compile_and_run(const struct job *job, struct error *err)
 {
-    const struct session_options options = {.precision = job->precision,
-                                            .threads = 1,
-                                            .max_batch = IMAGES,
-                                            .no_kernel_tuning = true,
-                                            .image_input = SIZE_MAX};
+    const struct session_options options = {
+        .precision = job->precision, .threads = 1, .max_batch = IMAGES, .image_input = SIZE_MAX};
     const void *inputs[] = {image};
     const struct tensor *outputs[RANDOM_GRAPH_OUTPUTS + 1];
     struct session *session;
@@ -58,11 +55,8 @@ static enum status read_image(void *context, size_t i, const void **ret, struct 
 
 static enum status quantize(struct quantizer *quantizer, struct error *err)
 {
-    const struct session_options options = {.threads = 1,
-                                            .max_batch = 1,
-                                            .trial = true,
-                                            .no_kernel_tuning = true,
-                                            .image_layout = IMAGE_NHWC_F32};
+    const struct session_options options = {
+        .threads = 1, .max_batch = 1, .trial = true, .image_layout = IMAGE_NHWC_F32};
     const struct quantizer_images images = {.count = IMAGES, .read = read_image};
     struct graph *made;
     TRY(quantizer_observe(quantizer, &options, &images, (size_t)64 << 20, err));
