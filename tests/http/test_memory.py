@@ -267,15 +267,31 @@ class Load(unittest.TestCase):
 
 
 @unittest.skipIf(SANITIZED, "a sanitizer keeps freed memory")
-class Burst(unittest.TestCase):
-    def test_its_memory_is_given_back(self):
-        server = Server("--precision", "fp32", "--workers", "4")
+class Returned(unittest.TestCase):
+    def start(self, *arguments):
+        """The server, and a function that reads a number of bytes from its status."""
+        server = Server("--precision", "fp32", *arguments)
         self.addCleanup(lambda: server.log_file.closed or server.stop())
 
         def resident(name):
             lines = harness.read(f"/proc/{server.process.pid}/status").decode().splitlines()
             return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+        return server, resident
 
+    def test_memory_of_an_idle_model(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "wide.onnx")
+            small_onnx.convolutions(model, 3, side=512)  # 32 MiB a layer
+            server, resident = self.start("--max-batch", "1", model)
+            answer = server.predict(seven())
+            self.assertEqual(answer.status, 200)
+            busy = resident("VmRSS:")
+            server.wait_for(lambda: resident("VmRSS:") < busy - 48 * MIB, "the activations to be given back")
+            self.assertEqual(server.predict(seven()).json()["predictions"], answer.json()["predictions"])
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_memory_of_a_burst(self):
+        server, resident = self.start("--workers", "4")
         photo = flat_photo(4000, 3000)  # 34 MiB
         together(8, lambda _: self.assertEqual(server.predict(seven()).status, 200))
         before = resident("VmRSS:")

@@ -129,15 +129,26 @@ static bool warm_up(struct lane *lane)
     return entered;
 }
 
+/* The pages of a session's activations return to the system after this time without a batch. A
+ * later pass takes a millisecond or two longer, because it allocates them again. */
+#define IDLE_NS INT64_C(10000000000)
+
 static void *lane_main(void *argument)
 {
     struct lane *lane = argument;
     struct batch batch;
     bool goes_on = warm_up(lane);
-    while (goes_on && scheduler_next_batch(lane->scheduler, lane->index, &lane->turn, &batch)) {
+    int64_t idle_at = clock_now() + IDLE_NS;
+    enum lane_wake wake;
+    while (goes_on && (wake = scheduler_next_batch(lane->scheduler, lane->index, &lane->turn,
+                                                   idle_at, &batch)) != LANE_END) {
         pthread_mutex_lock(&lane->session_lock);
-        lane_serve(lane, &batch);
+        if (wake == LANE_BATCH)
+            lane_serve(lane, &batch);
+        else
+            session_release_pages(lane->session);
         pthread_mutex_unlock(&lane->session_lock);
+        idle_at = wake == LANE_BATCH ? clock_now() + IDLE_NS : INT64_MAX;
         if (lane_is_quarantined(lane))
             goes_on = lane_stay_quarantined(lane);
     }

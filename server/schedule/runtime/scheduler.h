@@ -114,10 +114,15 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot);
 
 /* --- lanes --- */
 
-/* Sleeps until there is a batch for lane `lane` and its turn on the device, which it keeps until
- * device_turn_end(). Returns false if the lane must end; it has no turn then. */
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          struct batch *ret);
+enum lane_wake {
+    LANE_BATCH, /* the lane has a batch, and its turn on the device until device_turn_end() */
+    LANE_IDLE,  /* nothing was ready until `until` (clock_now(); INT64_MAX: waits for ever) */
+    LANE_END,   /* the lane must end */
+};
+
+/* Sleeps until there is a batch for lane `lane` and its turn on the device. */
+enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                                    int64_t until, struct batch *ret);
 
 /* True if some image is ready for an idle lane. */
 bool scheduler_has_ready(struct scheduler *scheduler);

@@ -11,8 +11,9 @@ bool scheduler_has_ready(struct scheduler *scheduler)
     return batcher_has_ready(scheduler->batcher);
 }
 
-/* Sleeps until an image is ready. Returns false at the end. */
-static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
+/* Sleeps until an image is ready, at most until `until`. */
+static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn *turn,
+                                 int64_t until)
 {
     pthread_mutex_lock(&scheduler->lock);
     if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
@@ -21,13 +22,16 @@ static bool wait_ready(struct scheduler *scheduler, struct device_turn *turn)
         pthread_mutex_lock(&scheduler->lock);
     }
     scheduler->lanes_asleep++;
-    while (!scheduler->stopping && !batcher_has_ready(scheduler->batcher))
-        condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
+    enum lane_wake wake = LANE_BATCH;
+    while (wake == LANE_BATCH && !scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
+        condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
+        wake = clock_now() < until ? LANE_BATCH : LANE_IDLE;
+    }
     scheduler->lanes_asleep--;
-    bool stopping = scheduler->stopping;
-    scheduler->lanes_woken += !stopping;
+    wake = scheduler->stopping ? LANE_END : wake;
+    scheduler->lanes_woken += wake == LANE_BATCH;
     pthread_mutex_unlock(&scheduler->lock);
-    return !stopping;
+    return wake;
 }
 
 /* Called during the lane's turn: takes a batch. Returns false if none is left, or another lane
@@ -51,19 +55,20 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     return taken;
 }
 
-bool scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
-                          struct batch *ret)
+enum lane_wake scheduler_next_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
+                                    int64_t until, struct batch *ret)
 {
     for (;;) {
-        if (!wait_ready(scheduler, turn)) {
+        const enum lane_wake wake = wait_ready(scheduler, turn, until);
+        if (wake != LANE_BATCH) {
             device_turn_end(turn, 0, false);
-            return false;
+            return wake;
         }
         device_turn_begin(turn);
         if (take_batch(scheduler, lane, turn, ret)) {
             if (ret->is_first)
                 metric_add(scheduler->deployment->meters.closed[ret->reason], 1);
-            return true;
+            return LANE_BATCH;
         }
         device_turn_end(turn, 0, false);
     }

@@ -532,6 +532,11 @@ enum status precision_try(const struct model *model, const struct precision_opti
     return STATUS_OK;
 }
 
+void session_release_pages(struct session *session)
+{
+    (void)session;
+}
+
 void session_free(struct session *session)
 {
     if (!session)
