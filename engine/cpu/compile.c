@@ -6,13 +6,26 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/lowering/lowering.h"
 
-static const struct cpu_kernel *const kernels[] = {
-    &cpu_quantized_rows, &cpu_dynamic_round, &cpu_quantized_concat,
-    &cpu_product,        &cpu_scaled_parts,  &cpu_deconv,
-    &cpu_pool,           &cpu_elementwise,   &cpu_norm,
-    &cpu_attention,      &cpu_recurrent,     &cpu_resize,
-    &cpu_groups,         &cpu_transpose,     &cpu_concat,
-    &cpu_view,           &cpu_cast,          &cpu_reference};
+static const struct cpu_kernel *const kernels[] = {&cpu_quantized_rows,
+                                                   &cpu_dynamic_round,
+                                                   &cpu_quantized_concat,
+                                                   &cpu_quantized_conv,
+                                                   &cpu_quantized_matmul,
+                                                   &cpu_product,
+                                                   &cpu_scaled_parts,
+                                                   &cpu_deconv,
+                                                   &cpu_pool,
+                                                   &cpu_elementwise,
+                                                   &cpu_norm,
+                                                   &cpu_attention,
+                                                   &cpu_recurrent,
+                                                   &cpu_resize,
+                                                   &cpu_groups,
+                                                   &cpu_transpose,
+                                                   &cpu_concat,
+                                                   &cpu_view,
+                                                   &cpu_cast,
+                                                   &cpu_reference};
 
 bool cpu_claim(const struct node *node, struct kernel_caps *ret)
 {

@@ -130,13 +130,6 @@ static enum status compile_all(struct session *session, struct error *err)
         enum status status = compiled_create(session, sizes[i], c, err);
         session->compiled_count = (size_t)i + 1;
         tuning_save();
-        if (status == STATUS_NO_MEMORY && i == 0 && !session->memory.is_tight) {
-            session->memory.is_tight = true;
-            compiled_done(session, c);
-            session->compiled_count = 0;
-            status = compiled_create(session, sizes[i], c, err);
-            session->compiled_count = 1;
-        }
         const size_t most = session->options.batch_activations;
         if (status == STATUS_OK && i > 0 && most &&
             session->ops->activation_bytes(c->program) > most) {

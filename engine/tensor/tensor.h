@@ -94,7 +94,6 @@ const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 struct memory_budget {
     _Atomic size_t limit, used;
     struct memory_budget *whole; /* all runs' budget, charged too; NULL: not for a run */
-    bool is_tight;               /* prefer alternatives that need less memory */
     bool is_temporary; /* large blocks are mapped, so that freeing returns them to the system */
 };
 

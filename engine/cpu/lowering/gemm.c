@@ -272,13 +272,14 @@ static bool pack_conv(const void *context, const struct tensor *constant, float 
     return true;
 }
 
-enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const char *layout,
-                              const float **ret, size_t *ret_bytes, struct error *err)
+enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const float **ret,
+                              size_t *ret_bytes, struct error *err)
 {
     const struct simd_kernels *kernels = simd();
     const size_t n = (size_t)weights->shape.dims[0], k = shape_count(&weights->shape) / n;
     *ret_bytes = kernels->gemm_packed(k, n) * sizeof(float);
-    return weights_pack_own(backend, weights, layout, *ret_bytes, pack_conv, kernels, ret, err);
+    return weights_pack_own(backend, weights, "conv panels", *ret_bytes, pack_conv, kernels, ret,
+                            err);
 }
 
 static bool pack_matrix(const void *context, const struct tensor *constant, float *packed)
@@ -293,8 +294,7 @@ static enum status dense_pack(struct dense_step *s, const struct lowering *lower
 {
     struct tensor *weights = lowering->node->inputs[1]->known;
     if (lowering->node->op == OP_CONV)
-        return weights_pack_conv(lowering->backend, weights, "conv panels", &s->weights, ret_bytes,
-                                 err);
+        return weights_pack_conv(lowering->backend, weights, &s->weights, ret_bytes, err);
     *ret_bytes = s->simd->gemm_packed(s->k, s->n) * sizeof(float);
     return weights_pack_own(lowering->backend, weights, "matrix panels", *ret_bytes, pack_matrix, s,
                             &s->weights, err);

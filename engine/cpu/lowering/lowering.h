@@ -37,11 +37,9 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cas
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
 /* Sets *ret to a convolution's float32 weights [M, C, taps…] packed as (taps, C) x M by
- * gemm_pack(), and *ret_bytes to their size. `layout` must be the caller's own, because two kernels
- * that are tried for one layer must not share a weight: the slower kernel's weight is freed. Equal
- * bytes exist once. */
-enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const char *layout,
-                              const float **ret, size_t *ret_bytes, struct error *err);
+ * gemm_pack(), and *ret_bytes to their size. */
+enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const float **ret,
+                              size_t *ret_bytes, struct error *err);
 
 /* Finds the taps of a pool's result pixel (oy, ox) that are inside the channels-last image.
  * *ret_counted is the number of the window's positions inside the image and its padding. */

@@ -344,8 +344,7 @@ STEP_CREATE(lower_winograd)
     winograd_divide(step, (size_t)lowering->backend->options.threads);
     TRY(finish_init(lowering, node_bias(node), &step->finish, err));
     size_t bytes;
-    TRY(weights_pack_conv(lowering->backend, node->inputs[1]->known, "winograd", &step->weights,
-                          &bytes, err));
+    TRY(weights_pack_conv(lowering->backend, node->inputs[1]->known, &step->weights, &bytes, err));
     step->step.flops = 18 * (double)shape_count(&y->shape) * (double)step->channels;
     step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
     return STATUS_OK;
