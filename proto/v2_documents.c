@@ -54,7 +54,7 @@ static void pack_list(struct strbuf *to, const ProtobufCFieldDescriptor *field, 
         else
             v2_add_varint(&inner, integer_of(field, item));
     }
-    if (inner.size)
+    if (inner.size || inner.failed)
         v2_add_inner(to, field->id, &inner);
 }
 
