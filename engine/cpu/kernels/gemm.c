@@ -166,13 +166,13 @@ static bool is_near(const struct gemm *g)
 
 /* A few weights leave the time to the rows, which the hardware does not prefetch well either: they
  * begin far apart. While a panel is multiplied, this fetches its share of the next block's rows, of
- * the source or of the result, whichever are longer. 25,088 rows of [24, 144] take 2.2 ms instead
- * of 3.4. Rows below LEAST numbers are near enough for the hardware. */
-static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t depth,
-                               size_t column)
+ * the source or of the result, whichever are longer; not windows, most of which are near already.
+ * 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. Rows below LEAST numbers are near enough for
+ * the hardware. */
+static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t length,
+                               size_t depth, size_t column)
 {
     enum { LEAST = 64 };
-    const size_t length = depth > g->n ? depth : g->n;
     const size_t panels = (g->n + COLUMNS - 1) / COLUMNS, turns = (depth + STEPS - 1) / STEPS;
     const size_t share = rows * length / LINE / panels + 1;
     return (struct fetch){next + column / COLUMNS * share * LINE,
@@ -218,9 +218,10 @@ static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t fi
             const float *b = g->b + j * g->k + from * COLUMNS;
             struct fetch fetch = {b + AHEAD, COLUMNS};
             if (is_near(g)) {
-                const float *next =
-                    depth > g->n ? a + (end - m * first / blocks) * g->lda : g->c + end * g->ldc;
-                fetch = fetch_rows(g, next, end - begin, depth, j);
+                const bool reads = !g->run && depth > g->n;
+                fetch = fetch_rows(
+                    g, reads ? a + (end - m * first / blocks) * g->lda : g->c + end * g->ldc,
+                    end - begin, reads ? depth : g->n, depth, j);
             } else if (count > 1 && j + i > 0) {
                 fetch.lines = lines;
                 fetch.from = b + g->k * COLUMNS + i * lines * LINE * (depth / STEPS);
