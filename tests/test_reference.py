@@ -26,13 +26,13 @@ Every option is a flag, an environment variable and a key of the JSON file that 
 the environment, the environment over the file. The value of a switch in a variable or in the file is true or false.
 An empty variable is treated as unset. An empty model is an error: `lensd serve ""` always, `LENSD_MODEL=` and \
 `LENSD_MODELS=` where nothing else names a model.
-BYTES take the suffixes K, M and G (of 1024). TIME is in seconds, or with ms, s or m.
+BYTES take the suffixes K, M and G (powers of 1024). TIME is in seconds, or with ms, s or m.
 """
 EXIT = [("0", "success"),
         ("1", "the work failed: an image, an output, a server that is not ready; or something is missing that may come"
               " later: a model, a GPU, a free port, memory"),
         ("2", "wrong options or settings, or a model that cannot be served"),
-        ("3", "a drain ended without what was stuck: the log names it (stopped)")]
+        ("3", "a drain ended while requests were stuck: the log names their models (stopped)")]
 
 
 def commands():

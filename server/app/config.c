@@ -110,9 +110,8 @@ static enum status unknown_flag(enum command command, const char *flag, size_t l
         return error_set(err, STATUS_CONFIG,
                          "unknown option '--%s'; did you mean '--%s'? (lensd %s --help lists them)",
                          name, nearest, command_name(command));
-    return error_set(err, STATUS_CONFIG,
-                     "unknown option '--%s'; lensd %s --help lists those there are", name,
-                     command_name(command));
+    return error_set(err, STATUS_CONFIG, "unknown option '--%s'; lensd %s --help lists the options",
+                     name, command_name(command));
 }
 
 /* Sets the option of `flag`, which is argv[*at] without dashes, and moves *at past its value. */

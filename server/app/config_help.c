@@ -20,28 +20,26 @@ static const struct command_help {
      "  lensd serve model.onnx --host 0.0.0.0 --threads 4 --log-format json\n"
      "  curl --data-binary @photo.jpg http://127.0.0.1:8080/predict\n"},
     {COMMAND_PREDICT, "lensd predict MODEL PHOTO… [options]",
-     "Runs a model on photos without a server. PHOTO is a file, a folder (with the folders in it), "
-     "a pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it "
-     "is ready. Ctrl-C ends the run; printed answers stay. Exits with 1 if a photo failed. "
-     "It measures nothing: --precision auto is fp32 unless an earlier lensd serve has stored a "
-     "choice "
-     "for this model.",
+     "Runs a model on photos without a server. PHOTO is a file, a folder (with its sub-folders), a "
+     "pattern such as 'photos/*.jpg', or - for standard input. Prints each answer as soon as it is "
+     "ready; Ctrl-C ends the run. Exits with 1 if a photo failed. It measures nothing: --precision "
+     "auto is fp32 unless an earlier lensd serve has stored a choice for this model.",
      "  lensd predict resnet50/ cat.jpg dog.png\n"
      "  lensd predict digits seven.png --json\n"
      "  lensd predict yolo/ holiday/ --jsonl > found.jsonl\n"},
     {COMMAND_EMBED, "lensd embed MODEL PHOTO… [options]",
      "Prints the vector of each photo as a line of JSON, or with --text the vector of a text. "
-     "MODEL makes vectors, as CLIP does. PHOTO is a file, a folder, a pattern or -, as for lensd "
-     "predict; so is the exit status.",
+     "MODEL is an embedding model, such as CLIP. PHOTO and the exit status are as for lensd "
+     "predict.",
      "  lensd embed clip/ holiday/ > vectors.jsonl\n"
      "  lensd embed clip/ --text 'a red car'\n"},
     {COMMAND_DEVICES, "lensd devices [options]",
-     "Shows the devices of this machine: which can run a model, and why the others cannot.",
+     "Shows the devices of this machine, which of them can run a model, and why the others cannot.",
      "  lensd devices\n"
      "  lensd devices --json\n"},
     {COMMAND_HEALTH, "lensd health [options]",
      "Asks the lensd that listens on --host and --port whether it is ready. Exits with 0 if it is, "
-     "1 if not. For container health checks and scripts.",
+     "1 if not. Use it in container health checks and scripts.",
      "  lensd health\n"
      "  lensd health --port 9000\n"},
     {COMMAND_INSPECT, "lensd inspect MODEL [options]",
@@ -52,7 +50,7 @@ static const struct command_help {
     {COMMAND_BENCH, "lensd bench [MODEL] [options]",
      "Times a model's forward pass on each device at each batch size, side by side: milliseconds, "
      "images per second, and the speed relative to the first device. --device auto means every "
-     "device of this machine. The row of a device that is missing says so.",
+     "device of this machine. A device that is missing has a row that says so.",
      "  lensd bench resnet50/\n"
      "  lensd bench resnet50/ --device cpu,cuda:0 --batch 1,8,32\n"
      "  lensd bench model.onnx --json\n"},
@@ -64,8 +62,8 @@ static const struct command_help {
      "  lensd quantize model.onnx --calibrate photos/ -o model-int8\n"},
     {COMMAND_PULL, "lensd pull hf:ORG/REPO[@REVISION][:FILE.onnx] [options]",
      "Downloads a model from Hugging Face's hub to a folder that lensd serves: its .onnx file, and "
-     "labels, preprocessing and tokenizer beside it. A pull that was stopped goes on where it "
-     "was; each file is compared with the hub's hash. Environment: HF_ENDPOINT, HF_TOKEN, "
+     "labels, preprocessing and tokenizer beside it. A repeated pull continues where the last one "
+     "stopped; each file is compared with the hub's hash. Environment: HF_ENDPOINT, HF_TOKEN, "
      "HF_HUB_OFFLINE as for Hugging Face's tools, SSL_CERT_FILE for certificates. No other command "
      "downloads anything.",
      "  lensd pull hf:onnx-community/mobilenetv4_conv_small.e2400_r224_in1k\n"

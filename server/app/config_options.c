@@ -19,7 +19,7 @@
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
-#define LIMITS "Limits (a request that exceeds one is refused, with its name, unless noted)"
+#define LIMITS "Limits (a request beyond one gets an error that names it, unless noted)"
 #define TIMES  "Times (seconds, or with ms, s, m)"
 #define OUTPUT "Output"
 
@@ -91,7 +91,7 @@ const struct option config_options[] = {
      "detectors: drop a box that overlaps a better one of its class by more than N (intersection "
      "over union), 0 to 1"},
     {"max-detections", NUMBER(LABELS, max_detections, 1, 1000), NULL, "N", TASK,
-     "detectors: most boxes per image"},
+     "detectors: maximum number of boxes per image"},
     {"classes", TEXT(LABELS, classes), NULL, "CLASS,CLASS", TASK,
      "detectors and segmenters: answer with these classes only (indices or labels)"},
     {"agnostic", SWITCH(LABELS, agnostic), TASK,
@@ -122,7 +122,7 @@ const struct option config_options[] = {
      "decode JPEGs much larger than the model's input at a half, a quarter or an eighth of their "
      "size: up to four times as fast, but the pixels no longer match Pillow's exactly"},
     {"max-batch", NUMBER(RUNS, model_host.max_batch, 0, 256), "0", "N", DEVICE,
-     "most images in one forward pass; 0: the model's own setting, else 8"},
+     "maximum number of images in one forward pass; 0: the model's own setting, else 8"},
     {"memory", TEXT(RUNS, memory), "0", "BYTES", DEVICE,
      "limit for all models together on each device (weights, activations, batches): 4G, or per "
      "device: cpu=2G,cuda:0=12G; 0: three quarters of the process's memory, nine tenths of a "
