@@ -407,8 +407,8 @@ class Asker {
     });
     split.setAttribute("role", "img");
     split.setAttribute("aria-label", phases.map(([name, ms]) => `${name} ${short(ms)} milliseconds`).join(", "));
-    let text = `In the server ${short(whole)} ms; seen from here ${short(milliseconds)} ms, with the way there and back.`;
-    if (batch > 1) text += ` It went through in a batch of ${batch}.`;
+    let text = `${short(whole)} ms in the server, ${short(milliseconds)} ms including the network.`;
+    if (batch > 1) text += ` It ran in a batch of ${batch}.`;
     if (phases.length) box.append(split, legend);
     box.append(element("p", "dim", text));
     return box;
