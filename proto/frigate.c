@@ -59,7 +59,7 @@ enum status frigate_header_parse(const char *text, size_t size, struct frigate_h
     const struct json_limits limits = {4, 32};
     *ret = (struct frigate_header){.kind = FRIGATE_TENSOR};
     if (size > FRIGATE_HEADER_MAX)
-        return error_set(err, STATUS_INVALID, "the header has %zu bytes; it may have %d", size,
+        return error_set(err, STATUS_INVALID, "the header has %zu bytes; the limit is %d", size,
                          FRIGATE_HEADER_MAX);
     TRY(json_check(text, size, &limits, err));
     cJSON *root = cJSON_ParseWithLength(text, size);

@@ -34,8 +34,7 @@ const char *dialect_parameter(const struct dialect *dialect, const char *name, c
 enum status error_no_tracks(const char *api, struct error *err)
 {
     return error_set(err, STATUS_INVALID,
-                     "answers of %s have no track_id; POST the photo to /predict to follow objects "
-                     "with track",
+                     "answers of %s have no track_id; POST the photo to /predict to track objects",
                      api);
 }
 
@@ -124,7 +123,7 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
                              member->string, where);
     }
     if (!cJSON_IsString(data))
-        return error_set(err, STATUS_INVALID, "%s lacks the text \"b64\": the image as base64",
+        return error_set(err, STATUS_INVALID, "%s lacks the string \"b64\": the image as base64",
                          where);
     if (name && !cJSON_IsString(name))
         return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
@@ -142,7 +141,7 @@ static enum status read_images(cJSON *member, const struct predict_json_limits *
     if (request->images)
         return error_set(
             err, STATUS_INVALID,
-            "the request has several members of images; send one \"image\", or one \"images\"");
+            "the request has several members with images; send one \"image\", or one \"images\"");
     request->as_list = !strcmp(member->string, "images");
     size_t count = 1;
     if (request->as_list) {

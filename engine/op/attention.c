@@ -111,7 +111,7 @@ static enum status infer_strided_copy(struct node *node, struct error *err)
     if ((size_t)access_map_extent(&map.group[0]) != count)
         return error_set(err, STATUS_SHAPE,
                          "the access map has another number of elements than the result; this is a "
-                         "fault of lensd");
+                         "bug in lensd");
     return infer_output(node, 0, x->dtype, &shape, err);
 }
 

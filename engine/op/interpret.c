@@ -59,10 +59,9 @@ static enum status take_step(struct interpreter *interpreter, struct error *err)
     if (interpreter->stop && interpreter->stop(interpreter->stop_context))
         return error_set(err, STATUS_CANCELLED, "the run was cancelled");
     if (interpreter->steps++ >= interpreter->max_steps)
-        return error_set(
-            err, STATUS_MODEL,
-            "the model was stopped after %llu steps; does it hold a loop that does not end?",
-            (unsigned long long)interpreter->max_steps);
+        return error_set(err, STATUS_MODEL,
+                         "the model was stopped after %llu steps; it may have an endless loop",
+                         (unsigned long long)interpreter->max_steps);
     return STATUS_OK;
 }
 

@@ -104,8 +104,8 @@ static enum status compile_all(struct session *session, struct error *err)
         int64_t batch = session->base->inputs[session->options.image_input]->shape.dims[0];
         if (batch > MOST_IMAGES)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "the file fixes its batch to %lld images, at most %d run together; "
-                             "re-export the model with a smaller batch",
+                             "the file fixes its batch to %lld images, but at most %d run "
+                             "together; re-export the model with a smaller batch",
                              (long long)batch, MOST_IMAGES);
         fixed = (int)batch;
     }

@@ -147,20 +147,20 @@ static enum status refuse(const struct memory_budget *budget, const struct memor
     const size_t own = atomic_load_explicit(&budget->used, memory_order_relaxed);
     if (!budget->whole)
         return error_set(err, STATUS_NO_MEMORY,
-                         "%zu bytes more would pass the memory limit of %zu bytes (%zu in use); "
+                         "%zu bytes more would exceed the memory limit of %zu bytes (%zu in use); "
                          "raise --memory, or give the process more memory",
                          bytes, limit, own);
     if (full == budget || !fits(own, bytes, limit))
         return error_set(err, STATUS_INVALID,
-                         "the request's values make tensors that are too large: %.1f MiB more than "
-                         "%.1f MiB, where a forward pass may take %.1f MiB; send values that make "
-                         "smaller ones, or give the process more memory",
+                         "the request's values make tensors that are too large: %.1f MiB in "
+                         "addition to %.1f MiB, but a forward pass may take %.1f MiB; send values "
+                         "that make smaller ones, or give the process more memory",
                          (double)bytes / (1 << 20), (double)own / (1 << 20),
                          (double)limit / (1 << 20));
-    return error_set(err, STATUS_SHORT_OF_MEMORY,
-                     "other requests use the memory now: a tensor of this one needs %.1f "
-                     "MiB; try again soon",
-                     (double)bytes / (1 << 20));
+    return error_set(
+        err, STATUS_SHORT_OF_MEMORY,
+        "other requests use the memory: a tensor of this one needs %.1f MiB; try again soon",
+        (double)bytes / (1 << 20));
 }
 
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err)

@@ -209,11 +209,10 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     if (stranger && model->image_input != SIZE_MAX && model->lacks_tokenizer)
         model_warn(model, MODEL_NO_TOKENIZER);
     else if (stranger && model->image_input != SIZE_MAX)
-        model_warn(
-            model,
-            "input '%.60s' is not a photo, and lensd does not know what belongs there: write "
-            "its numbers into lensd.json, {\"inputs\": {\"%.60s\": …}}, or send tensors",
-            stranger->name, stranger->name);
+        model_warn(model,
+                   "input '%.60s' is not a photo, and lensd does not know its values: write its "
+                   "numbers into lensd.json, {\"inputs\": {\"%.60s\": …}}, or send tensors",
+                   stranger->name, stranger->name);
     for (size_t i = graph->input_count; i-- > 0;) {
         struct value *input = graph->inputs[i];
         const struct input_constant *named = find_named(constants, count, input->name);

@@ -434,7 +434,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
     if (!is_there && !strncmp(path, "hf:", 3))
         return error_set(err, STATUS_CONFIG,
                          "models are read from files; download it first with lensd pull %.200s, "
-                         "which says where it is",
+                         "which prints its folder",
                          path);
     if (!is_there)
         return error_set(err, errno == ENOENT || errno == ENOTDIR ? STATUS_NOT_FOUND : STATUS_IO,

@@ -130,7 +130,7 @@ static enum status read_stage(const cJSON *json, const struct pipeline_stage *be
     for (const cJSON *item = json->child; item; item = item->next) {
         for (const cJSON *other = json->child; other != item; other = other->next)
             if (!strcmp(other->string, item->string))
-                return error_set(err, STATUS_MODEL, "\"%.60s\" is there twice", item->string);
+                return error_set(err, STATUS_MODEL, "\"%.60s\" is given twice", item->string);
         for (size_t i = 2; (!before || is_turned) && i < COUNT_OF(stage_members); i++)
             if (!strcmp(stage_members[i].key, item->string))
                 return error_set(err, STATUS_MODEL,

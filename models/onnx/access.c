@@ -55,7 +55,7 @@ const char *access_advice(const char *path, int error)
     case ENFILE:
         return "; raise the limit of open files (ulimit -n)";
     case EIO:
-        return "; the disk does not give it: copy the model again";
+        return "; the disk cannot read it: copy the model again";
     default:
         return "";
     }

@@ -19,7 +19,7 @@ enum status onnx_charge(struct onnx_file *file, size_t bytes, struct error *err)
     if (file->used > file->limit || bytes > file->limit - file->used)
         return error_set(
             err, STATUS_NO_MEMORY,
-            "%zu bytes more would pass the load's memory limit of %zu bytes (%zu in use)", bytes,
+            "%zu bytes more would exceed the load's memory limit of %zu bytes (%zu in use)", bytes,
             file->limit, file->used);
     file->used += bytes;
     return STATUS_OK;
@@ -153,7 +153,7 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
     uint8_t *slim = NULL;
     size_t size = 0;
     if (file->used >= file->limit)
-        return error_set(err, STATUS_NO_MEMORY, "the file alone passes the memory limit");
+        return error_set(err, STATUS_NO_MEMORY, "the file alone exceeds the memory limit");
     if (wire_slim(descriptor, file->data, file->size, file->limit - file->used, &slim, &size,
                   err) != STATUS_OK) {
         const char *guess =
@@ -178,7 +178,7 @@ enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor
         arena_free(unpacking.arena);
         return unpacking.is_short || !unpacking.arena
                    ? error_set(err, STATUS_NO_MEMORY,
-                               "no memory for the file's structures, or they pass the memory limit")
+                               "no memory for its structures, or they exceed the memory limit")
                    : error_set(err, STATUS_MODEL, "the file is malformed");
     }
     *ret = (struct onnx_messages){unpacking.arena, root};

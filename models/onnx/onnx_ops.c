@@ -375,7 +375,7 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
                          "a Constant has no inputs, one output and one attribute");
     TRY(attribute_resolve(scope, proto->attribute[0], &attribute));
     if (!attribute)
-        return error_set(import->err, STATUS_MODEL, "its value is left out by the call");
+        return error_set(import->err, STATUS_MODEL, "the function's call leaves out its value");
     TRY(attribute_type(import, attribute, &type));
     TRY(scope_resolve(scope, proto->output[0], &value));
     /* The function's own name for the attribute does not matter, the node's does. */
@@ -478,10 +478,10 @@ static enum status refuse_operator(struct import *import, const Onnx__NodeProto 
         return error_advise(import->err,
                             "re-export the model with the standard operators of ai.onnx");
     if (!*domain && opset >= FUSED_OPSET)
-        return error_advise(import->err,
-                            "re-export the model with opset %d or older, which has the parts it is "
-                            "made of",
-                            FUSED_OPSET - 1);
+        return error_advise(
+            import->err,
+            "re-export the model with opset %d or older, which writes it as simpler operators",
+            FUSED_OPSET - 1);
     return error_advise(import->err, "re-export the model without it (`lensd inspect` lists every "
                                      "operator of the model)");
 }

@@ -64,7 +64,7 @@ static enum status wire_reserve(struct wire_parser *w, size_t bytes)
     size_t wanted;
     if (!size_add(w->used, bytes, &wanted) || wanted > w->limit)
         return error_set(w->err, STATUS_NO_MEMORY,
-                         "the structures of the file pass the memory limit of %zu bytes", w->limit);
+                         "the file's structures exceed the memory limit of %zu bytes", w->limit);
     if (wanted <= w->room)
         return STATUS_OK;
     size_t room = w->room < 4096 ? 4096 : w->room;
@@ -241,7 +241,7 @@ static enum status open_message(struct wire_parser *w, uint64_t tag,
     size_t index = (size_t)(field - frame->descriptor->fields), length = 0;
     if (field->label != PROTOBUF_C_LABEL_REPEATED) {
         if (frame->seen >> index & 1)
-            return bad(w, "a part that may be there once is there twice");
+            return bad(w, "a field that may occur once occurs twice");
         frame->seen |= UINT64_C(1) << index;
     }
     TRY(read_length(w, end, &length));

@@ -147,7 +147,7 @@ static enum status read_image(void *context, size_t i, const void **ret, struct 
     (void)err; /* q->err has the same text */
     if (is_over(q))
         return error_set(q->err, STATUS_TIMEOUT,
-                         "calibrating takes too long; lensd quantize has no limit");
+                         "calibrating takes too long for a server; lensd quantize has no limit");
     TRY(read_photo(q, (int)i));
     *ret = q->photo;
     return STATUS_OK;
@@ -393,8 +393,8 @@ static enum status quantize_all(struct quantize_state *q)
     TRY(try_layers(q, q->tried, &is_quantized, &plain));
     if (!is_quantized)
         return error_set(q->err, STATUS_UNSUPPORTED,
-                         "no Conv, Gemm or MatMul can be quantized: what they read is made in a "
-                         "Loop, Scan or If, or is not finite for these photos");
+                         "no Conv, Gemm or MatMul can be quantized: their inputs are computed in a "
+                         "Loop, Scan or If, or are not finite for these photos");
     q->corrects_biases = true;
     TRY(try_layers(q, q->tried, &is_quantized, &corrected));
     q->corrects_biases = error_of(&corrected) < error_of(&plain);
@@ -716,7 +716,7 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     size_t count;
     if (q->model->image_input == SIZE_MAX || q->model->graph->input_count != 1)
         return error_set(q->err, STATUS_INVALID,
-                         "only models whose one input is an image are quantized on photos");
+                         "lensd can quantize only models whose one input is an image");
     TRY(quantizer_create(q->model->graph, q->options->weight_max, &q->quantizer, q->err));
     TRY(list_layers(q));
     if (!size_mul((size_t)p->width, (size_t)p->height, &count) ||

@@ -25,11 +25,11 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
     for (int i = 0; i < output->shape.rank; i++)
         wide += output->shape.dims[i] != 1;
     if (wide > 1 || shape_count(&output->shape) == 0)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "output '%s' of an image has the shape %s, which is not one score per "
-                         "class; image classifiers are served, with an output such as [N, C] or "
-                         "[N, C, 1, 1]",
-                         output->name, shape_text(&output->shape, text));
+        return error_set(
+            err, STATUS_UNSUPPORTED,
+            "output '%s' of an image has the shape %s, which is not one score per class; an image "
+            "classifier needs an output such as [N, C] or [N, C, 1, 1]",
+            output->name, shape_text(&output->shape, text));
     *ret_classes = shape_count(&output->shape);
     return STATUS_OK;
 }

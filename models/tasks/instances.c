@@ -141,7 +141,7 @@ enum status instances_check_work(size_t count, double pixels, struct error *err)
     if (pixels <= MAX_MASK_PIXELS)
         return STATUS_OK;
     return error_set(err, STATUS_TOO_LARGE,
-                     "the masks of the %zu boxes have %.0f megapixels, more than %.0f; ask with a "
+                     "the masks of the %zu boxes have %.0f megapixels, more than %.0f; use a "
                      "higher confidence, a lower max_detections or a smaller photo",
                      count, pixels * 1e-6, MAX_MASK_PIXELS * 1e-6);
 }

@@ -427,7 +427,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
          choice[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 96] = "",
          name[(PIPELINE_STAGES_MAX + 1) * sizeof status->name + 32];
     if (!status) {
-        log_banner("lensd is at %s, waiting for models in %s\n", where, serve->config->models);
+        log_banner("lensd is at %s and waits for models in %s\n", where, serve->config->models);
         return;
     }
     if (threads > 0)

@@ -450,8 +450,8 @@ static bool inspect_stages(const struct config *config, int *ret)
         if (is_wrong)
             printf("\nlensd cannot run this pipeline: %s\n", SHOWN(model->problem.message));
         else
-            printf("\nlensd can run this pipeline if its models can do what the stages want; "
-                   "`lensd serve --check` of it loads them and says so.\n");
+            printf("\nlensd can run this pipeline if its models fit their stages; `lensd serve "
+                   "--check` loads them and checks that.\n");
     }
     repository_done(&repository);
     return true;

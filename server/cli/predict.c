@@ -306,7 +306,7 @@ static enum status open_stages(const struct config *config,
                          "--size is for one model; a stage of " PIPELINE_FILE
                          " has \"sizes\" instead");
     if (config->command == COMMAND_EMBED)
-        return error_set(err, STATUS_CONFIG, "a pipeline makes no vectors; use: lensd predict");
+        return error_set(err, STATUS_CONFIG, "a pipeline returns no vectors; use: lensd predict");
     TRY(model_host_create(options, ret, err));
     return predict_add_stages(*ret, repository, err);
 }
@@ -343,7 +343,7 @@ static enum status open_model_host(const struct config *config, struct model_hos
     enum status status = config->size ? predict_set_size(model, config->size, err) : STATUS_OK;
     if (config->command == COMMAND_EMBED && model->task.kind != TASK_EMBEDDING)
         status = error_set(err, STATUS_CONFIG,
-                           "model '%.100s' makes no vectors; use: lensd predict", model->name);
+                           "model '%.100s' returns no vectors; use: lensd predict", model->name);
     if (status == STATUS_OK)
         return command_host(&options, model, ret, err);
     model_free(model);

@@ -178,9 +178,8 @@ static const char *note_of(const struct profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++)
         if (profile->layers[i].kernel && !strncmp(profile->layers[i].kernel, "winograd", 8))
-            return "winograd layers are counted as the plain convolutions they stand for and do "
-                   "about a quarter of the multiplications, so that more than 100 % of the peak is "
-                   "no mistake";
+            return "winograd layers are counted as plain convolutions, but do about a quarter of "
+                   "the multiplications, so they may exceed 100 % of the peak";
     return NULL;
 }
 
@@ -188,15 +187,16 @@ static const char *note_of(const struct profile *profile)
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;
-    printf("layers      %.3f ms: the quickest of %d passes with a clock around each layer, the "
-           "table below\n",
-           with, PROFILE_RUNS);
+    printf(
+        "layers      %.3f ms: the quickest of %d passes that time each layer (the table below)\n",
+        with, PROFILE_RUNS);
     if (without <= 0)
         return;
-    printf("batch       %.3f ms: the quickest pass without these clocks, before them\n", without);
+    printf("batch       %.3f ms: the quickest pass before that, without timing the layers\n",
+           without);
     if (with > DISTURBED * without || without > DISTURBED * with)
-        printf("            they are far apart: other work kept the machine busy, or the model is "
-               "so small that clocks count\n");
+        printf("            they differ much: other work kept the machine busy, or the model is so "
+               "small that timing the layers takes long\n");
 }
 
 static void profile_print_table(const struct profile *profile)

@@ -148,7 +148,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
         if (strlen(next) >= sizeof url || /* unencrypted only if HF_ENDPOINT is */
             (strncmp(next, "https://", 8) != 0 &&
              (strncmp(next, "http://", 7) != 0 || strncmp(p->endpoint, "http://", 7) != 0)))
-            return error_set(err, STATUS_CONFIG, "the hub leads to '%.200s', not to https://",
+            return error_set(err, STATUS_CONFIG, "the hub redirects to '%.200s', not https://",
                              next);
         snprintf(url, sizeof url, "%s", next);
         to->is_hub = !strncmp(url, p->endpoint, p->origin) && url[p->origin] == '/';
@@ -303,7 +303,7 @@ static enum status complete_file(struct pull *p, const char *path, FILE *file, s
         return STATUS_OK;
     (void)!ftruncate(fileno(file), 0);
     return error_set(err, to.began ? STATUS_NOT_READY : STATUS_CONFIG,
-                     "the bytes do not have the hash that the hub says; pull again");
+                     "the bytes do not match the hub's hash; pull again");
 }
 
 static enum status pull_file(struct pull *p, const char *path, size_t *bytes, struct error *err)
@@ -342,7 +342,8 @@ static enum status open_partial(struct pull *p, const char *model, struct error 
                          strerror(errno));
     return flock(p->folder, LOCK_EX | LOCK_NB) == 0
                ? STATUS_OK
-               : error_set(err, STATUS_CONFIG, "another lensd pull writes '%.200s'", p->partial);
+               : error_set(err, STATUS_CONFIG, "another lensd pull is writing '%.200s'",
+                           p->partial);
 }
 
 /* Removes the partial folders that interrupted pulls of the model's other commits left behind. */
@@ -453,7 +454,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
     if (!is_needed(model, model))
         return error_set(err, STATUS_CONFIG,
                          "lensd cannot serve '%.200s' of %s: it is a hidden file, or its name is "
-                         "longer than 200 bytes; have it renamed there",
+                         "longer than 200 bytes; ask its owner to rename it",
                          model, p->repo);
     TRY(open_partial(p, model, err));
     for (size_t i = 0; i < p->files.count; i++) {

@@ -195,7 +195,7 @@ static void print_kept(const struct quantize_report *report)
             printf("%s%s", count == 1 ? ": " : ", ",
                    utf8_shown(report->layers[i].name, shown, sizeof shown));
     printf("%s\n", count > SHOWN ? ", …" : "");
-    printf("%-12swithout them %.2f ms an image, error %.5f instead of %.5f", "", report->all_ms,
+    printf("%-12swithout them %.2f ms per image, error %.5f instead of %.5f", "", report->all_ms,
            report->all_error, report->error);
     if (report->agreement.is_vector)
         printf(", best class as in float32 for %d of %d held-out photos", report->all_same,
@@ -217,7 +217,7 @@ static void print_report(const struct quantizing *q)
     print_kept(report);
     if (report->agreement.is_vector)
         printf("%-12sas in float32 for %d of %d held-out photos; its probability changes by %.4f "
-               "in the mean, %.4f at most\n",
+               "on average, %.4f at most\n",
                "best class", report->agreement.same, report->agreement.images,
                report->agreement.mean, report->agreement.greatest);
     else if (!report->has_boxes && !report->has_text)

@@ -101,7 +101,7 @@ static enum status no_such_model(const struct loader *loader, const char *option
     for (size_t i = 0; i < loader->first.count && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
                                  loader->first.models[i].name);
-    return error_set(err, STATUS_CONFIG, "%s '%.128s': there is no such model; there is: %s",
+    return error_set(err, STATUS_CONFIG, "%s '%.128s': there is no such model; the server has: %s",
                      option, name, names);
 }
 
@@ -263,7 +263,7 @@ static void log_failure(struct loader *loader, const char *name, const char *ver
         return; /* the error ends the program, and main() reports it */
     const struct tracked_version *tracked = find_tracked(loader, name, version);
     const bool is_stale = version[0] ? tracked && tracked->is_served : !has_failed(loader, name);
-    const char *stale = is_stale ? "what was loaded before still answers (stale)" : NULL;
+    const char *stale = is_stale ? "the version loaded before still answers (stale)" : NULL;
     log_event(LOG_ERROR, "model not loaded", LOG_STR("model", name), LOG_STR("version", version),
               LOG_STR("text", err->message), LOG_STR("consequence", stale));
 }
@@ -742,7 +742,7 @@ static bool load_wanted(struct loader *loader)
         (void)!follow_version(loader, &repository.models[0], found, tracked, LOAD_ASKED, &err);
     else
         model_host_fail(model_host, name, version,
-                        status == STATUS_OK ? "its files have gone" : err.message);
+                        status == STATUS_OK ? "its files were removed" : err.message);
     repository_done(&repository);
     report_changes(loader);
     return true;

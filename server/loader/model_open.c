@@ -38,8 +38,8 @@ void model_tell_doubts(const struct model *model,
         return;
     snprintf(
         text, sizeof text,
-        "no file tells how photos are prepared, so they get %.63s; put preprocessor_config.json "
-        "beside the .onnx file (lensd inspect shows what is done)",
+        "no file says how to prepare photos, so lensd uses %.63s; put preprocessor_config.json "
+        "beside the .onnx file (lensd inspect shows the preprocessing)",
         model->preprocess_source);
     /* PP-OCR's models were trained with this default for lines of text. */
     if (!model->is_configured && model->task.kind != TASK_TEXT)
@@ -48,6 +48,6 @@ void model_tell_doubts(const struct model *model,
         model->task.kind == TASK_CLASSIFICATION || model->task.kind == TASK_DETECTION ||
         model->task.kind == TASK_INSTANCES || model->task.kind == TASK_SEGMENTATION;
     if (has_names && model->labels.count == 0)
-        tell(model, "the model has no labels, so classes are numbers; put labels.txt beside the "
-                    ".onnx file, one name a line");
+        tell(model, "the model has no labels, so classes have numbers, not names; put labels.txt "
+                    "beside the .onnx file, one name per line");
 }

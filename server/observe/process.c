@@ -80,8 +80,8 @@ static void update_files(struct metrics *metrics)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        process_set(metrics, METRIC_GAUGE, "process_max_fds",
-                    "Most file descriptors the process may open.", (double)limit.rlim_cur);
+        process_set(metrics, METRIC_GAUGE, "process_max_fds", "Limit of open file descriptors.",
+                    (double)limit.rlim_cur);
     DIR *folder = opendir("/proc/self/fd");
     if (!folder)
         return;

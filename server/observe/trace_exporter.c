@@ -327,8 +327,8 @@ enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct erro
     const size_t size = strlen(endpoint);
     if (size >= sizeof path && !strcmp(endpoint + size - (sizeof path - 1), path))
         return error_set(err, STATUS_CONFIG,
-                         "--trace-endpoint is '%.100s'; leave %s out, which lensd adds", endpoint,
-                         path);
+                         "--trace-endpoint is '%.100s'; leave out %s, because lensd adds it",
+                         endpoint, path);
     if (name == 0 || size > 400 || strpbrk(endpoint, " @?#") || port < 1 || port > 65535 ||
         (end && *end && *end != '/'))
         return error_set(err, STATUS_CONFIG,

@@ -33,8 +33,8 @@ void cache_write(const char *folder)
     if (!folder || tuning_write(folder, &err) == STATUS_OK || atomic_flag_test_and_set(&is_said))
         return;
     snprintf(text, sizeof text,
-             "what was measured is not kept, so every start repeats its trials: %s; --cache names "
-             "another folder, or none",
+             "the measurements cannot be stored, so every start repeats its trials: %s; name "
+             "another folder with --cache, or none",
              err.message);
     log_event(LOG_WARN, "cache", LOG_STR("text", text));
 }
@@ -46,8 +46,8 @@ void precision_check_cache(const char *folder, char *warning, size_t size)
     if (folder && tuning_try_folder(folder, &err) != STATUS_OK) {
         (void)atomic_flag_test_and_set(&is_said); /* the caller reports the error */
         snprintf(warning, size,
-                 "nothing can be kept in --cache '%.200s' (%s), so every start repeats its trials; "
-                 "name a folder that may be written to, or none",
+                 "nothing can be stored in --cache '%.200s' (%s), so every start repeats its "
+                 "trials; name a folder that lensd may write to, or none",
                  folder, err.message);
     }
 }

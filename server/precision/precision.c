@@ -96,7 +96,7 @@ static void agreement_text(const struct agreement *a, char *text, size_t size)
                  a->clear);
     if (a->is_vector)
         snprintf(text, size,
-                 "%sthe best class's probability changes by %.4f in the mean, correlation %.5f, %d "
+                 "%sthe best class's probability changes by %.4f on average, correlation %.5f, %d "
                  "images",
                  classes, a->mean, a->correlation, a->images);
     else
@@ -116,13 +116,13 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
         say(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
         break;
     case TRIAL_SLOWER:
-        say(choice, "%s is not worth it: it is %.2f times as fast as fp32, and must be %g times",
-            name, trial->speed, PRECISION_GAIN);
+        say(choice, "%s is not used: it is %.2f times as fast as fp32; the minimum is %g", name,
+            trial->speed, PRECISION_GAIN);
         break;
     case TRIAL_DIFFERS:
         agreement_explain(&trial->agreement, text, sizeof text);
         say(choice,
-            "%s is %.2f times as fast as fp32 but answers differently: %s, %d images, --precision "
+            "%s is %.2f times as fast as fp32 but answers differently: %s, %d images; --precision "
             "%s uses it anyway",
             name, trial->speed, text, trial->agreement.images, precision_name(trial->precision));
         break;

@@ -221,7 +221,7 @@ class Files(ConfineCase):
         cache = self.path("not/yet/there")
         server = self.serve("--cache", cache)
         self.assertTrue(os.path.isdir(cache))
-        self.assertNotIn("nothing can be kept", self.assert_ended(server))
+        self.assertNotIn("nothing can be stored", self.assert_ended(server))
 
     def test_a_core_dump_that_the_kernel_writes(self):
         most, hard = 1 << 16, resource.getrlimit(resource.RLIMIT_CORE)[1]
@@ -246,7 +246,7 @@ class Files(ConfineCase):
         os.chmod(self.folder, 0o777)
         server = self.serve("--user", "nobody", "--cache", self.path("cache"))
         self.assertEqual(os.stat(self.path("cache")).st_uid, pwd.getpwnam("nobody").pw_uid)
-        self.assertNotIn("nothing can be kept", self.assert_ended(server))
+        self.assertNotIn("nothing can be stored", self.assert_ended(server))
 
 
 if __name__ == "__main__":

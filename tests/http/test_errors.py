@@ -104,7 +104,7 @@ class BadRequests(ServedCase):
     def test_addresses_that_are_none(self):
         for path in ("/%zz", "/%", "/%0", "/a%00b", "/a%0Ab", "/%ff", "/%c0%af"):
             with self.subTest(path=path):
-                self.assert_error(self.server.get(path), 400, "invalid_request", "address")
+                self.assert_error(self.server.get(path), 400, "invalid_request", "URL")
         answer = self.server.get("/" + "a" * 9000)
         self.assert_error(answer, 414, "uri_too_long", "8192")
 

@@ -130,7 +130,7 @@ class Demand(LazyCase):
         self.assertEqual(self.ask(other, "lazy"), 3)
         wrong = run_lensd("serve", "--models", self.root, "--preload", "named,none", "--port", "0")
         self.assertNotEqual(wrong.returncode, 0)
-        self.assertIn("--preload 'none': there is no such model; there is: ", wrong.stderr)
+        self.assertIn("--preload 'none': there is no such model; the server has: ", wrong.stderr)
 
     def test_what_cannot_be_loaded(self):
         self.put("good", 2)

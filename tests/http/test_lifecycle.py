@@ -125,7 +125,7 @@ class Start(Lifecycle):
         path = self.path("plain.onnx")
         small_onnx.classifier(path, layers=1, side=16, channels=4)
         log = self.assert_ended(self.serve(path))
-        self.assertRegex(log, r" warn +model model=plain text=\"no file tells how photos are prepared, so they get "
+        self.assertRegex(log, r" warn +model model=plain text=\"no file says how to prepare photos, so lensd uses "
                               r"ImageNet defaults; put preprocessor_config.json")
         self.assertRegex(log, r" warn +model model=plain text=\"the model has no labels")
         folder = self.path("told")

@@ -119,7 +119,7 @@ class Limit(unittest.TestCase):
         server = self.serve(170 * MIB, "--workers", "1")
         answer = server.predict(flat_photo(8000, 6000))
         self.assertEqual((answer.status, answer.json()["code"]), (413, "too_large"))
-        self.assertRegex(answer.json()["error"], r"decoding this picture takes 137\.3 MiB, and the models leave \d+\.\d MiB")
+        self.assertRegex(answer.json()["error"], r"decoding this picture takes 137\.3 MiB, but the models leave \d+\.\d MiB")
         self.assertEqual(server.predict(seven()).status, 200)
         self.assertEqual(server.stop()[0], 0)
 
@@ -150,7 +150,7 @@ class Limit(unittest.TestCase):
             self.assertEqual(answer.status, 400 if i % 2 else 200, answer.body[:300])
             if i % 2:
                 self.assertEqual(answer.json()["code"], "invalid_request")
-                self.assertRegex(answer.json()["error"], r"1536\.0 MiB more than 0\.0 MiB, where a forward pass may take 64\.0 MiB")
+                self.assertRegex(answer.json()["error"], r"1536\.0 MiB in addition to 0\.0 MiB, but a forward pass may take 64\.0 MiB")
         self.assertLess(self.peak(server), 256 * MIB)
         self.assertEqual(server.stop()[0], 0)
 

@@ -113,7 +113,7 @@ class KServe(ServedCase):
         self.assertEqual(self.server.get("/v1/models/digits:predict").status, 405)
         answer = self.predict({}, "/v1/models/digits:explain")
         self.assertEqual(answer.status, 501)
-        self.assertIn("there is no explainer here", answer.json()["error"])
+        self.assertIn("lensd has no explainer", answer.json()["error"])
         self.assertEqual(self.server.get("/v1/models/digits:explain").status, 405)
 
     def test_outputs_of_other_models(self):

@@ -18,7 +18,7 @@ from test_tasks import CANDIDATES, DETECT, LABELS
 
 SIDE = 64  # of photos: what the detector sees, so that its boxes are in whole pixels
 # All that `lensd predict` says of these models.
-DOUBT = re.compile(r"\Alensd: model 'found': no file tells how photos are prepared, .*\n\Z")
+DOUBT = re.compile(r"\Alensd: model 'found': no file says how to prepare photos, .*\n\Z")
 PLAIN = {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}
 
 
@@ -163,8 +163,8 @@ class Crops(Pipelines):
             with self.subTest(path=path, **headers):
                 answer = server.request(method, path, photo if method == "POST" else None, headers)
                 self.assertEqual(answer.status, 400, answer.body)
-                self.assertIn("'both' is a pipeline of models, which only POST /predict?model=both answers, as JSON, lines of "
-                              "text or a picture, and without track, slices or labels; here name one of its models, such as 'found'", answer.body.decode())
+                self.assertIn("'both' is a pipeline of models; only POST /predict?model=both answers for it, as JSON, lines of "
+                              "text or a picture, and without track, slices or labels; name one of its models here, such as 'found'", answer.body.decode())
         self.assertEqual(server.metric('lensd_images_total{model="found"'), before, "none was answered by the first model")
 
     def test_it_is_listed(self):

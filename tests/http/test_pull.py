@@ -270,7 +270,7 @@ class Pull(FolderCase):
     def test_what_lies(self):
         """Bytes without the hash are refused, and so are names that lead elsewhere and answers that are not a hub's."""
         self.hub.lies["labels.txt"] = b"a\nb\n"
-        self.refused(self.pull(), "labels.txt", "do not have the hash", left=[PARTIAL])
+        self.refused(self.pull(), "labels.txt", "do not match the hub's hash", left=[PARTIAL])
         shutil.rmtree(self.path("models/" + PARTIAL))
         self.hub.lies.clear()
         self.hub.files["../../escape.json"] = b"{}"

@@ -199,7 +199,7 @@ class Repository(unittest.TestCase):
                                  (("digits",), "digits"), ((), "digits")):
             ended = run_lensd("serve", *arguments, "--default-model", "nobody", "--port", "0")
             self.assertEqual(ended.returncode, 2)
-            self.assertIn(f"--default-model 'nobody': there is no such model; there is: {names}\n", ended.stderr)
+            self.assertIn(f"--default-model 'nobody': there is no such model; the server has: {names}\n", ended.stderr)
         server = Server("--default-model", "digits")
         self.addCleanup(server.stop)
         self.assertEqual(self.unnamed(server), "digits")
@@ -235,14 +235,14 @@ class Repository(unittest.TestCase):
         self.assertEqual(self.readiness(server), (503, "unloaded"))
         answer = server.request("POST", "/predict", b"photo")
         self.assertEqual((answer.status, answer.json()["error"]),
-                         (503, "this server has no model at present; GET /health lists those that come"))
+                         (503, "this server has no model yet; GET /health lists those that are loading"))
         self.assertEqual(self.unnamed(server, "/predict?model=m"), (404, "there is no model 'm'; this server has: none yet"))
         self.put("m", None, 2)
         server.wait_for(lambda: self.ask(server, "m") == 2, "the model")
         self.assertEqual(self.readiness(server), (200, "ready"))
         server.stop()
         self.assertEqual(server.output,
-                         f"lensd is at http://127.0.0.1:{server.port}, waiting for models in {self.root}\n")
+                         f"lensd is at http://127.0.0.1:{server.port} and waits for models in {self.root}\n")
 
     def test_two_models_of_one_name(self):
         self.put("good", None, 2)
@@ -339,7 +339,7 @@ class Repository(unittest.TestCase):
         self.assertEqual(self.told(server, "lensd_model_stale", model="good", version="1"), 1)
         self.assertEqual(self.stale(server), {"good": True, "bad": False})
         lines = server.wait_log(" model not loaded ", 2)
-        self.assertEqual(["what was loaded before still answers (stale)" in line for line in lines], [False, True], lines)
+        self.assertEqual(["the version loaded before still answers (stale)" in line for line in lines], [False, True], lines)
         self.assertEqual(self.told(server, "lensd_model_state", model="good", version="1", state="ready"), 1)
         self.assertIn("model.onnx", self.states(server)["good", "1"][1])
         self.put("good", None, 3)

@@ -360,12 +360,12 @@ class Check(FolderCase):
         for cache in (harness.BINARY, os.path.join(harness.BINARY, "below")):
             done = check("--cache", cache)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn(f"nothing can be kept in --cache '{cache}' (Not a directory)", done.stderr)
+            self.assertIn(f"nothing can be stored in --cache '{cache}' (Not a directory)", done.stderr)
         if os.getuid() == 0:  # who may write anywhere, and yet not there
             done = check("--cache", "/proc/lensd")
-            self.assertIn("nothing can be kept in --cache '/proc/lensd' (", done.stderr)
+            self.assertIn("nothing can be stored in --cache '/proc/lensd' (", done.stderr)
             server = self.serve("--cache", "/proc/lensd")
-            self.assertEqual(server.whole_log().count("nothing can be kept in --cache '/proc/lensd' ("), 1)
+            self.assertEqual(server.whole_log().count("nothing can be stored in --cache '/proc/lensd' ("), 1)
         done = check("--cache", self.path("not/yet/there"))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
@@ -437,7 +437,7 @@ class Check(FolderCase):
         done = check("--user", "nobody", "--api-keys", keys, "--cache", cache)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(said, done.stderr)
-        self.assertIn(f"nothing can be kept in --cache '{cache}' (Permission denied)", done.stderr)
+        self.assertIn(f"nothing can be stored in --cache '{cache}' (Permission denied)", done.stderr)
         server = self.serve("--user", "nobody", "--api-keys", keys)
         server.wait_log(said)
         os.chmod(keys, 0o644)

@@ -267,7 +267,7 @@ class Labels(TextCase):
         self.assertEqual(found, self.ask("clip", ",".join(w.replace("\\", "\\\\").replace(",", "\\,") for w in wanted))["predictions"])
         long = [f"label {i} " + "x" * 40 for i in range(100)]
         self.assertEqual(len(self.post("/predict", {**body, "labels": long, "truncate": True})["predictions"]), 100)
-        self.assertIn("at most 65536", self.post("/predict", {**body, "labels": ["y" * 65537]}, 400)["error"])
+        self.assertIn("the limit is 65536", self.post("/predict", {**body, "labels": ["y" * 65537]}, 400)["error"])
 
     def test_hugging_face(self):
         for name, template in (("labels", {}), ("labels_alone", {"hypothesis_template": "{}"})):
@@ -780,7 +780,7 @@ class Commands(unittest.TestCase):
         made = run_lensd("embed", clip, "--precision", "fp32", "--text", EXPECTED["clip"]["texts"][0])
         for found, wanted in zip(json.loads(made.stdout)["embedding"], EXPECTED["clip"]["vectors"][0], strict=True):
             self.assertAlmostEqual(found, wanted, delta=1e-3)
-        for arguments, words in ((["digits", SEVEN], "makes no vectors"), ([clip], "lensd embed MODEL PHOTO"),
+        for arguments, words in ((["digits", SEVEN], "returns no vectors"), ([clip], "lensd embed MODEL PHOTO"),
                                  ([clip, SEVEN, "--top-k", "3"], "--top-k")):
             made = run_lensd("embed", *arguments)
             self.assertEqual(made.returncode, 2, made.stderr)

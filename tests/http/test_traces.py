@@ -183,7 +183,7 @@ class Traces(FolderCase):
                 (("--trace-endpoint", "http://"), {}, "must be an address"),
                 (("--trace-endpoint", "http://a:99999"), {}, "must be an address"),
                 (("--trace-endpoint", "http://a:1/?x"), {}, "must be an address"),
-                (("--trace-endpoint", "http://a/v1/traces"), {}, "leave /v1/traces out"),
+                (("--trace-endpoint", "http://a/v1/traces"), {}, "leave out /v1/traces"),
                 (("--trace-sample", "2"), {}, "--trace-sample is '2'"),
                 (("--trace-sample", "nan"), {}, "--trace-sample is 'nan'"),
                 (("--trace-endpoint", "http://a"), {"OTEL_EXPORTER_OTLP_HEADERS": "x"}, "key=value"),

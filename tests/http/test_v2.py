@@ -216,7 +216,7 @@ class Digits(ServedCase):
             ({"inputs": [{k: v for k, v in good.items() if k != "data"}]}, "data"),
             ({"inputs": [{**good, "parameters": {"binary_data_size": 5}}]}, "binary_data_size"),
             ({"inputs": [good], "outputs": [{"name": "nothing"}]}, "nothing"),
-            ({"inputs": [good], "outputs": [{"name": "logits"}] * 2}, "'logits' is there twice"),
+            ({"inputs": [good], "outputs": [{"name": "logits"}] * 2}, "'logits' is given twice"),
             # Elements of an array have no names.
             ({"inputs": [], "parameters": [1]}, "\"parameters\" must be an object"),
             ({"inputs": [good], "parameters": [1]}, "\"parameters\" must be an object"),

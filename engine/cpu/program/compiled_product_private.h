@@ -18,7 +18,7 @@ struct compiled_product {
     const struct simd_kernels *simd;
     enum product_op op;
     struct packed_layout weights;
-    struct strided_layout src, dst, given; /* given: weights that are an activation */
+    struct strided_layout src, dst, given; /* given: weights that a node computes */
     struct product_axis axis[AXES];
     size_t parts, groups; /* groups: of a convolution, otherwise 1 */
     size_t rows, channels;

@@ -163,7 +163,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     (void)question;
     if (request->image_count != 2)
         return error_set(err, STATUS_INVALID,
-                         "match compares the faces of two pictures, and this form has %zu",
+                         "match compares the faces of two pictures, but this form has %zu",
                          request->image_count);
     TRY(find_faces(request, &faces, &count, err));
     enum status status = STATUS_OK;
@@ -172,7 +172,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     if (status == STATUS_OK && count == 2 &&
         (vectors[0].count != vectors[1].count || !is_of_model(faces[1], vectors[0].model)))
         status = error_set(err, STATUS_NOT_READY,
-                           "the model of faces was meanwhile replaced; send the pictures again");
+                           "the model 'faces' was replaced meanwhile; send the pictures again");
     for (size_t i = 0; status == STATUS_OK && count == 2 && i < vectors[0].count; i++)
         cosine += vectors[0].values[i] * vectors[1].values[i];
     for (size_t i = 0; i < 2; i++)
@@ -252,8 +252,8 @@ void faces_answer(struct exchange *x, const struct face_question *question)
     enum status status;
     if (!request->parts)
         status = error_set(&err, STATUS_CONFIG,
-                           "the model 'faces' makes no vectors of faces; it must be a pipeline of "
-                           "a face detector and a model of vectors with \"align\": \"arcface\"");
+                           "the model 'faces' returns no vectors of faces; it must be a pipeline "
+                           "of a face detector and an embedding model with \"align\": \"arcface\"");
     else
         status = (dialect == &dialect_deepstack_register ? register_face
                   : dialect == &dialect_deepstack_match

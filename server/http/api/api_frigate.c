@@ -68,7 +68,7 @@ static void frigate_model_handle(struct exchange *x)
     struct error err;
     enum status status = frigate_header_parse(frames->header, frames->header_size, &header, &err);
     if (status == STATUS_OK && header.kind != FRIGATE_ASKS_MODEL)
-        status = error_set(&err, STATUS_INVALID, "the message has a header and no tensor");
+        status = error_set(&err, STATUS_INVALID, "the message has a header but no tensor");
     if (status == STATUS_OK) {
         status = ask_model(x, header.model, &err);
         set_failure_reply(x, status == STATUS_NOT_FOUND
@@ -178,7 +178,7 @@ static void frigate_detect_handle(struct exchange *x)
                            work->header.model);
     } else if (status == STATUS_OK && work->header.kind == FRIGATE_ASKS_MODEL) {
         status =
-            error_set(&err, STATUS_INVALID, "the message asks for a model, and also has a tensor");
+            error_set(&err, STATUS_INVALID, "the message requests a model, but also has a tensor");
     } else if (status == STATUS_OK && work->header.bytes != frames->tensor_size) {
         status = error_set(&err, STATUS_INVALID,
                            "the tensor has %zu bytes, but its shape and dtype need %zu",

@@ -129,8 +129,8 @@ static enum status infer_check_shape(const struct deployment *deployment,
                                 "send a request for each"
                      : !deployment->takes_images ? ""
                      : deployment->model->free_height && deployment->model->free_width
-                         ? "; height and width are free, and BYTES with a JPEG or PNG go as well"
-                         : "; BYTES with a JPEG or PNG go as well, and a file exported with free "
+                         ? "; height and width are free, and BYTES with a JPEG or PNG work, too"
+                         : "; BYTES with a JPEG or PNG work, too, and a file exported with free "
                            "height and width takes other sizes");
 }
 
@@ -182,7 +182,7 @@ static enum status take_tensors(struct exchange *x, struct infer_work *work,
         size_t i;
         TRY(find_tensor(deployment, false, input->name, &i, err));
         if (work->tensors[i])
-            return error_set(err, STATUS_INVALID, "input '%.80s' is there twice", input->name);
+            return error_set(err, STATUS_INVALID, "input '%.80s' is given twice", input->name);
         TRY(take_tensor(x, work, deployment, input, i, err));
     }
     for (size_t i = 0; i < deployment->input_count; i++)
@@ -226,8 +226,8 @@ static enum status read_elements(struct exchange *x, struct infer_work *work,
     const size_t most = x->server->options.max_images;
     if (input->count < 1 || input->count > most)
         return error_set(err, input->count ? STATUS_TOO_LARGE : STATUS_INVALID,
-                         "%zu %s in one request; 1 to %zu are possible (--max-images)",
-                         input->count, what, most);
+                         "%zu %s in one request; send 1 to %zu (--max-images)", input->count, what,
+                         most);
     if (!input->binary)
         TRY(upload_charge(&x->body, input->json_size, err));
     *ret = alloc_array(input->count, sizeof **ret);
@@ -278,7 +278,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     TRY(find_tensor(deployment, false, input->name, &at, err));
     if (deployment->model->text.kinds[at] != TEXT_IDS) /* all its inputs take tokens */
         return error_set(err, STATUS_INVALID,
-                         "texts (BYTES) go to the input of token ids, and '%.80s' is another one",
+                         "texts (BYTES) belong in the input of token ids, but '%.80s' is another",
                          input->name);
     TRY(read_elements(x, work, input, "texts", is_never_bare, &bytes, err));
     const enum status status = texts_begin(texts, input->count, err);
@@ -372,7 +372,7 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
         size_t i = 0;
         TRY(find_tensor(deployment, true, work->v2->outputs[k].name, &i, err));
         if (work->wanted[i])
-            return error_set(err, STATUS_INVALID, "output '%.80s' is there twice",
+            return error_set(err, STATUS_INVALID, "output '%.80s' is given twice",
                              deployment->outputs[i].name);
         TRY(check_classes(deployment->outputs[i].name, work->v2->outputs[k].classification,
                           deployment->outputs[i].count, err));
@@ -601,8 +601,8 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
         return STATUS_OK;
     if (infer_is_image(data, size))
         return error_set(err, STATUS_INVALID,
-                         "the body is a picture, but no input of this model takes one alone; GET "
-                         "/v2/models lists its inputs");
+                         "the body is a picture, but no input of this model takes only a picture; "
+                         "GET /v2/models lists its inputs");
     while (json < size && (data[json] == ' ' || (data[json] >= '\t' && data[json] <= '\r')))
         json++;
     if ((json < size && data[json] < ' ') || memchr(data, '\0', size))

@@ -75,7 +75,7 @@ static enum status check_state(struct exchange *x, struct error *err)
             return status;
         x->answer.retry_after_s = model_host_retry_after(x->server->options.model_host);
         return error_set(err, STATUS_NOT_READY,
-                         "models are still loading; GET /health shows how far they are");
+                         "models are still loading; GET /health shows their progress");
     case MODEL_HOST_DRAINING:
         return error_set(err, STATUS_DRAINING, "the server is shutting down; ask another one");
     }
@@ -323,7 +323,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     if (dialect && dialect->is_single && work->request.image_count > 1)
         return error_set(
             err, STATUS_INVALID,
-            "%s takes one picture in a request, and this one has %zu; send them one by one",
+            "%s takes one picture per request, but this one has %zu; send them one by one",
             dialect->name, work->request.image_count);
     work->request.model = work->model[0] ? work->model : NULL;
     if (x->match.model[0]) { /* the path takes precedence */
@@ -333,7 +333,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
     if (request_prompt_is_set(&work->prompt) &&
         (work->texts.count || work->labels.count || work->slices.side))
         return error_set(err, STATUS_INVALID,
-                         "points and box go with a photo, without %s; leave it out",
+                         "points and box cannot be combined with %s; leave it out",
                          work->texts.count    ? "texts"
                          : work->labels.count ? "labels"
                                               : "slices");
@@ -353,7 +353,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);
     if (work->request.wants_picture && work->as_list)
         return error_set(err, STATUS_INVALID,
-                         "a picture is the answer to one photo, and the request has %zu; send them "
+                         "a picture can answer only one photo, but the request has %zu; send them "
                          "one by one, or ask for JSON",
                          work->request.image_count);
     return STATUS_OK;

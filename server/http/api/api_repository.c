@@ -71,8 +71,8 @@ static void repository_submit(struct exchange *x, enum loader_job job)
     }
     if (overrides) {
         respond_refusal(x, 400, "invalid_request",
-                        "models are loaded from the repository as they lie there; \"config\" and "
-                        "\"file:\" parameters are not taken");
+                        "models are loaded only from the repository; leave out the parameters "
+                        "\"config\" and \"file:\"");
         return;
     }
     struct repository_work *work = loader ? calloc(1, sizeof *work) : NULL;

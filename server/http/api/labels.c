@@ -44,7 +44,7 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
     labels->list = NULL;
     labels->count = 0;
     if (size > REQUEST_LABELS_BYTES)
-        return error_set(err, STATUS_INVALID, "labels have %zu bytes; at most %d are taken", size,
+        return error_set(err, STATUS_INVALID, "labels have %zu bytes; the limit is %d", size,
                          REQUEST_LABELS_BYTES);
     if (!utf8_valid(text, size) || memchr(text, '\0', size))
         return error_set(err, STATUS_INVALID, "labels are not UTF-8, or have a zero byte");
@@ -53,7 +53,7 @@ enum status request_labels_read(struct request_labels *labels, const char *text,
     for (char *at = labels->list, *next; at; at = next) {
         next = cut_label(at);
         if (labels->count == REQUEST_LABELS_MAX)
-            return error_set(err, STATUS_INVALID, "labels has more than %d labels",
+            return error_set(err, STATUS_INVALID, "the request has more than %d labels",
                              REQUEST_LABELS_MAX);
         labels->names[labels->count] = trim(at);
         if (!labels->names[labels->count++][0])
@@ -173,7 +173,7 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
     size_t cells;
     if (labels->scores.size != size)
         return error_set(err, STATUS_MODEL,
-                         "the half for texts makes vectors of %zu numbers, the detector takes %zu",
+                         "the half for texts makes vectors of %zu numbers; the detector takes %zu",
                          labels->scores.size, size);
     TRY(check_memory(size_mul(count, size, &cells), "for the labels of a request", err));
     TRY(upload_charge(&x->body, cells * sizeof *labels->rows, err));

@@ -361,7 +361,7 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
         }
         if (predict_is_parameter(part) && !part->name[0])
             return error_set(err, STATUS_INVALID,
-                             "a part of the form has no name and is no image; send images as "
+                             "a part of the form has no name and is not an image; send images as "
                              "files: curl -F image=@photo.jpg %s/predict",
                              x->server->url);
         if (predict_is_parameter(part) && !dialect &&
@@ -528,7 +528,7 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
         return STATUS_OK;
     if (!dialect->takes_prompts)
         return error_set(err, STATUS_INVALID,
-                         "answers of %s have no masks of points and boxes; POST them to /predict",
+                         "%s does not answer points and boxes with masks; POST them to /predict",
                          dialect->name);
     TRY(set_task_option(work, "confidence", "0", err));
     return set_task_option(work, "max_detections", "1", err);

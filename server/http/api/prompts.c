@@ -324,12 +324,11 @@ static enum status find_halves(struct exchange *x, struct request_prompt *prompt
     snprintf(prompt->decoder, sizeof prompt->decoder, "%s" MODEL_DECODER_ENDING, prompt->model);
     const char *does = task_name(task->kind);
     model_host_release(host, encoder);
-    return is_encoder
-               ? STATUS_OK
-               : error_set(err, STATUS_INVALID,
-                           "points and box need a model with an encoder and a decoder of "
-                           "masks, such as SAM, by the name of their folder; model '%s' is for %s",
-                           prompt->model, does);
+    return is_encoder ? STATUS_OK
+                      : error_set(err, STATUS_INVALID,
+                                  "points and box need a model with an encoder and a mask decoder, "
+                                  "such as SAM; name its folder, because model '%s' is for %s",
+                                  prompt->model, does);
 }
 
 void request_prompt_begin(struct exchange *x, struct request_prompt *prompt,

@@ -51,7 +51,7 @@
 #define NO_REMOVAL                                                                                 \
     "clients cannot unload models here; an admin can: POST /v2/repository/models/NAME/unload"
 #define POST_A_PHOTO                                                                               \
-    "send a photo as the body, curl --data-binary @photo.jpg does, or drop one on the page at /"
+    "send a photo as the body (curl --data-binary @photo.jpg), or drop one on the page at /"
 
 static const struct route routes[] = {
     POST("/predict", KEY, predict_handle, "an image, or several, in; labels out",
@@ -60,7 +60,7 @@ static const struct route routes[] = {
         "200 when ready, else 503; the state, the models and their progress"),
     GET("/livez", OPEN, livez_handle, "200 as long as the process answers"),
     GET("/readyz", OPEN, readyz_handle, "200 when requests will be served, else 503"),
-    GET("/ping", OPEN, ping_handle, "the same, in TorchServe's words"),
+    GET("/ping", OPEN, ping_handle, "the same, for TorchServe's clients"),
     GET("/devices", STATUS, devices_handle, "the devices of the machine and the models on them"),
     GET("/metrics", OPEN, metrics_handle, "counters and histograms for Prometheus"),
     OF_MODEL(POST, "/v2", "/infer", KEY, v2_infer_handle,
@@ -78,9 +78,10 @@ static const struct route routes[] = {
     OF_MODEL(GET, "/v2", "/config", KEY, v2_document_handle,
              "a model's configuration, as Triton has it", .document = v2_config_document),
     OF_MODEL(GET, "/v2", "/stats", STATUS, v2_stats_handle, "statistics of a model"),
-    POST("/v2/repository/index", STATUS, v2_index_handle, "the models there are, and their states"),
+    POST("/v2/repository/index", STATUS, v2_index_handle,
+         "the models of the repository, and their states"),
     POST("/v2/repository/models/{model}/load", ADMIN, v2_load_handle,
-         "loads a model again from where it lies; for admins"),
+         "loads a model again from its files; for admins"),
     POST("/v2/repository/models/{model}/unload", ADMIN, v2_unload_handle,
          "stops serving a model; for admins"),
     SHARED_MEMORY("system"),
@@ -88,7 +89,7 @@ static const struct route routes[] = {
     GET("/v2/trace/setting", KEY, fixed_handle, NO_TRACE),
     GET("/v2/models/{model}/trace/setting", KEY, fixed_handle, NO_TRACE),
     {"/v2/logging", READ | METHOD_POST, true, NULL, logging_handle,
-     "what the log says; POST changes it", ROUTE_ADMIN_WRITES},
+     "the settings of the log; POST changes them", ROUTE_ADMIN_WRITES},
     {"/predictions/{model}", METHOD_POST | METHOD_PUT, true, v2_admit, predict_handle,
      "TorchServe: an image in, {label: probability} out", ROUTE_KEY, POST_A_PHOTO,
      &dialect_torchserve},
@@ -99,8 +100,8 @@ static const struct route routes[] = {
         "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out",
         .admit = v2_admit),
     POST("/v1/models/{model}:explain", KEY, absent_handle, "501: there is no explainer",
-         .fixed = "there is no explainer here; POST /v1/models/NAME:predict gives predictions, "
-                  "explanations are for a KServe explainer in front of it"),
+         .fixed = "lensd has no explainer; POST /v1/models/NAME:predict returns predictions, and a "
+                  "KServe explainer in front of it explains them"),
     GET("/v1/models", KEY, kserve_models_handle, "the names of the models"),
     OF_MODEL(GET, "/v1", "", OPEN, kserve_model_handle,
              "a model's versions, and whether it is ready"),
@@ -124,15 +125,14 @@ static const struct route routes[] = {
           "stores a face in the registry (--faces)", .model = "faces"),
     PHOTO("/v1/vision/face/recognize", dialect_deepstack_recognize,
           "names of the faces that are in the registry", .model = "faces"),
-    PHOTO("/v1/vision/face/match", dialect_deepstack_match, "how alike two faces are",
-          .model = "faces"),
+    PHOTO("/v1/vision/face/match", dialect_deepstack_match, "compares two faces", .model = "faces"),
     POST("/v1/vision/face/list", KEY, face_list_handle, "the names in the registry",
          .dialect = &dialect_deepstack, .admit = face_admit),
     POST("/v1/vision/face/delete", KEY, face_delete_handle, "erases a face from the registry",
          .dialect = &dialect_deepstack, .admit = face_admit),
     GET("/v1/status/updateavailable", KEY, fixed_handle, "CodeProject.AI: no update",
         .fixed = NO_UPDATE, .dialect = &dialect_deepstack),
-    GET("/v1/status/ping", OPEN, deepstack_ping_handle, "CodeProject.AI: it is there",
+    GET("/v1/status/ping", OPEN, deepstack_ping_handle, "CodeProject.AI: the server answers",
         .dialect = &dialect_deepstack),
     PHOTO("/v1/plate-reader/", dialect_plate_recognizer,
           "Plate Recognizer: number plates, of the pipeline 'plates'", .model = "plates"),
@@ -160,7 +160,7 @@ static const struct route routes[] = {
     GET("/model/registry", KEY, roboflow_registry_handle, "the models that the next paths take",
         .dialect = &dialect_roboflow),
     POST("/model/add", KEY, roboflow_registry_handle,
-         "the same list: models that it does not name are not there", .dialect = &dialect_roboflow),
+         "the same list: models that are not in it do not exist", .dialect = &dialect_roboflow),
     POST("/model/remove", KEY, absent_handle, "501: admins unload models through /v2/repository",
          .fixed = NO_REMOVAL, .dialect = &dialect_roboflow),
     POST("/model/clear", KEY, absent_handle, "the same", .fixed = NO_REMOVAL,
@@ -183,7 +183,7 @@ static const struct route routes[] = {
         "the models as the page shows them: photos, resize, labels"),
     GET("/console.js", OPEN, asset_handle, "its script"),
     /* Last, because clients choose the names in these paths. */
-    PHOTO("/{model}/{number}", dialect_roboflow, "Roboflow: an image in, what the model finds out"),
+    PHOTO("/{model}/{number}", dialect_roboflow, "Roboflow: an image in, predictions out"),
 };
 
 const struct route_table http_route_table = {routes, COUNT_OF(routes)};

@@ -109,11 +109,10 @@ static void answer_photo(struct sliced_photo *slices)
     }
     /* The second half's request may have reached another version of the model. */
     if (photo->status == STATUS_OK && request->used_model->task.kind != TASK_DETECTION)
-        photo->status =
-            error_set(&photo->error, STATUS_NOT_READY,
-                      "model '%s' was meanwhile replaced by one that is not a detector; "
-                      "send the photo again, without slices",
-                      request->used_model->name);
+        photo->status = error_set(&photo->error, STATUS_NOT_READY,
+                                  "model '%s' was replaced meanwhile by one that is not a "
+                                  "detector; send the photo again, without slices",
+                                  request->used_model->name);
     if (photo->status == STATUS_OK)
         photo->status = merge(slices, &photo->answer.detections, &photo->error);
     parts_answered_by(&slices->parts, slices->parts.last);
@@ -157,8 +156,8 @@ enum status slices_begin(struct predict_request *request, size_t max_images,
     const size_t count = slices_plan(info.width, info.height, slices->side, overlap, NULL, 0);
     if (count >= max_images)
         return error_set(err, STATUS_INVALID,
-                         "the photo makes %zu slices, and with the whole photo a request may have "
-                         "%zu images (--max-images); ask for larger slices or less overlap",
+                         "the photo makes %zu slices, but with the whole photo a request may have "
+                         "%zu images (--max-images); use larger slices or less overlap",
                          count, max_images);
     slices->places = alloc_array(count + 1, sizeof *slices->places);
     TRY(check_memory(slices->places, "for slices", err));

@@ -462,12 +462,12 @@ enum status refuse_pipeline(const struct exchange *x, const char *model, const c
                                  err));
     if (!stages)
         return STATUS_OK;
-    const enum status status = error_set(
-        err, STATUS_INVALID,
-        "'%s' is a pipeline of models, which only POST /predict?model=%s answers, as JSON, lines "
-        "of text or a picture, and without track, slices or labels; here name one of its models, "
-        "such as '%s'",
-        name, name, stages->stages[0].model);
+    const enum status status =
+        error_set(err, STATUS_INVALID,
+                  "'%s' is a pipeline of models; only POST /predict?model=%s answers for it, as "
+                  "JSON, lines of text or a picture, and without track, slices or labels; name one "
+                  "of its models here, such as '%s'",
+                  name, name, stages->stages[0].model);
     free(stages);
     return status;
 }

@@ -175,15 +175,15 @@ static void check_target(struct exchange *x)
 {
     struct error err;
     if (x->target_size > EXCHANGE_TARGET_MAX) {
-        respond_refusal(x, 414, "uri_too_long", "the address has %zu bytes; the limit is %d",
+        respond_refusal(x, 414, "uri_too_long", "the URL has %zu bytes; the limit is %d",
                         x->target_size, EXCHANGE_TARGET_MAX);
         return;
     }
     char *path = origin_form(x->target);
     if (!path) {
         respond_refusal(x, 400, "invalid_request",
-                        "the request's address has no host after its scheme; request a path such "
-                        "as /predict, or http://HOST/predict");
+                        "the request's URL has no host after its scheme; request a path such as "
+                        "/predict, or http://HOST/predict");
         return;
     }
     x->path = path;

@@ -16,17 +16,17 @@ enum status url_decode(char *text, struct error *err)
             int high = hex_digit(from[1]), low = high < 0 ? -1 : hex_digit(from[2]);
             if (low < 0)
                 return error_set(err, STATUS_INVALID,
-                                 "the address has a '%%' without two hexadecimal digits after it");
+                                 "the URL has a '%%' without two hexadecimal digits after it");
             c = (unsigned char)(high << 4 | low);
             from += 2;
         }
         if (c < 0x20 || c == 0x7F)
-            return error_set(err, STATUS_INVALID, "the address contains a control character");
+            return error_set(err, STATUS_INVALID, "the URL contains a control character");
         *to++ = (char)c;
     }
     *to = '\0';
     if (!utf8_valid(text, strlen(text)))
-        return error_set(err, STATUS_INVALID, "the address is not UTF-8");
+        return error_set(err, STATUS_INVALID, "the URL is not UTF-8");
     return STATUS_OK;
 }
 
@@ -63,8 +63,7 @@ enum status query_parse(char *text, struct query *ret, struct error *err)
         if (*text && query_value(&query, text))
             return error_set(err, STATUS_INVALID, "parameter '%.60s' is given twice", text);
         if (*text && query.count == QUERY_MAX)
-            return error_set(err, STATUS_INVALID, "the address has more than %d parameters",
-                             QUERY_MAX);
+            return error_set(err, STATUS_INVALID, "the URL has more than %d parameters", QUERY_MAX);
         if (*text)
             query.parameters[query.count++] = (struct query_parameter){text, value};
         text = next;

@@ -582,7 +582,7 @@ static enum status zmq_open(struct zmq_server *server, struct error *err)
         "Messages on --zmq-port that were dropped because no REQ socket sent them.", "");
     server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (server->wake_fd < 0)
-        return error_set(err, STATUS_IO, "--zmq-port: no file is left; raise ulimit -n");
+        return error_set(err, STATUS_IO, "--zmq-port: too many open files; raise ulimit -n");
     TRY(zmq_bind_socket(server, endpoint, err));
     server->has_thread = thread_start(&server->thread, "zmq", zmq_run, server);
     return server->has_thread

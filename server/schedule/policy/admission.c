@@ -93,7 +93,7 @@ static enum status check_bounds(const struct admission *admission, const struct 
         load->of_client + request->images > kept)
         return error_set(err, STATUS_OVERLOADED,
                          "model '%s' has %zu of at most %zu images waiting or in progress, %zu of "
-                         "them this client's; what is left is kept for others, try again in %d s",
+                         "them this client's; the rest is for others; try again in %d s",
                          request->model, load->images, most, load->of_client, seconds);
     if (admission->max_bytes > 0 &&
         (load->bytes > admission->max_bytes || request->bytes > admission->max_bytes - load->bytes))

@@ -176,11 +176,11 @@ enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int
         const size_t room = budget->run.limit;
         const int64_t now = clock_now();
         if (room && bytes > room) {
-            status = error_set(err, STATUS_TOO_LARGE,
-                               "decoding this picture takes %.1f MiB, and the models leave %.1f "
-                               "MiB of the memory for pictures; send a smaller picture, or give "
-                               "the process more memory",
-                               (double)bytes / (1 << 20), (double)room / (1 << 20));
+            status = error_set(
+                err, STATUS_TOO_LARGE,
+                "decoding this picture takes %.1f MiB, but the models leave %.1f MiB of the memory "
+                "for pictures; send a smaller picture, or give the process more memory",
+                (double)bytes / (1 << 20), (double)room / (1 << 20));
         } else if (memory_charge(&budget->run, bytes, NULL) == STATUS_OK) {
             status = STATUS_OK;
         } else {

@@ -104,7 +104,7 @@ static enum status check_scores(struct deployment *deployment, const struct sess
         return error_set(
             err, STATUS_UNSUPPORTED,
             "output '%s' of an image has the shape %s with a first dimension that depends on the "
-            "picture, which is not one score per class; image classifiers are served",
+            "picture, which is not one score per class; lensd serves image classifiers",
             deployment->outputs[output].name,
             shape_text(&deployment->model->outputs[output].shape, text));
     struct session_tensor scores = *session_output(session, output);
@@ -136,7 +136,7 @@ static void find_answer(struct deployment *deployment, const struct session *ses
              !model->task.is_tensors) {
         const char *other = deployment->inputs[model->image_input == 0].name;
         error_set(&why, STATUS_UNSUPPORTED,
-                  "lensd does not know what belongs into its input '%.60s': write the numbers into "
+                  "lensd does not know what belongs in its input '%.60s': write the numbers into "
                   "lensd.json, {\"inputs\": {\"%.60s\": …}}",
                   other, other);
     } else if (!deployment->takes_images)

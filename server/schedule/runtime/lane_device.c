@@ -95,7 +95,7 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
     if (ret->is_stuck) {
         char device[DEVICE_TEXT];
         snprintf(ret->reason, sizeof ret->reason,
-                 "%s: a pass goes on far longer than was predicted or than its clients wait",
+                 "%s: a pass runs far longer than predicted or than its clients wait",
                  device_text(lane->info.device, device));
     }
 }

@@ -167,7 +167,7 @@ void meters_refusal(struct meters *meters, enum status cause, size_t images)
 {
     metric_add(meters->triton.failures[triton_failure(cause)], 1);
     metric_add(metrics_get_with(meters->metrics, METRIC_COUNTER, "lensd_refused_total",
-                                "Images that were not let in, by cause.", meters->labels, "cause",
+                                "Images that were not admitted, by cause.", meters->labels, "cause",
                                 status_word(cause)),
                (double)images);
 }
@@ -195,7 +195,7 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
         {&lane->failure_splits, METRIC_COUNTER, splits, splits_help, "cause", "failure"},
         {&lane->memory_splits, METRIC_COUNTER, splits, splits_help, "cause", "memory"},
         {&lane->batch_cap, METRIC_GAUGE, "lensd_batch_cap",
-         "Images run together at most; lower while the device is short of memory."},
+         "Maximum number of images run together; lower while the device is short of memory."},
         {&lane->device_seconds, METRIC_COUNTER, "lensd_device_seconds_total",
          "Seconds that the device spent on forward passes."},
         {&lane->quarantined, METRIC_GAUGE, "lensd_device_quarantined",

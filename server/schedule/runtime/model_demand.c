@@ -140,7 +140,7 @@ static bool is_idle_locked(const struct model_entry *entry)
     return is_idle;
 }
 
-/* Unlocks. Later requests wait until it is loaded again. */
+/* Later requests wait until the model is loaded again. */
 static void unload_and_unlock(struct model_host *host, struct model_entry *entry,
                               enum unload_cause cause)
 {

@@ -195,7 +195,7 @@ static enum status explain_not_ready(const struct model_entry *entry, int *ret_r
         *ret_retry_after_s = entry && entry->state == MODEL_LOADING ? table_seconds_left(entry) : 1;
     if (!entry)
         return error_set(err, STATUS_NOT_READY,
-                         "this server has no model at present; GET /health lists those that come");
+                         "this server has no model yet; GET /health lists those that are loading");
     if (entry->state == MODEL_FAILED)
         return error_set(err, STATUS_NOT_READY, "model '%s' could not be loaded: %s", entry->name,
                          entry->failure);
@@ -227,7 +227,7 @@ static enum status explain_no_default_locked(struct model_host *host, int *ret_r
         if (ret_retry_after_s)
             *ret_retry_after_s = table_retry_after_locked(host);
         return error_set(err, STATUS_NOT_READY,
-                         "models are still loading; GET /health shows how far they are");
+                         "models are still loading; GET /health shows their progress");
     }
     return error_set(err, STATUS_INVALID,
                      "the request names no model, and this server has several: %s; name one "
@@ -299,14 +299,14 @@ static enum status check_words(const struct deployment *deployment,
                                   : !words || deployment->input_count > 1;
     if (deployment->input_count > 1 && !words)
         return error_set(err, STATUS_INVALID,
-                         "model '%s' finds what words name; add them: labels=a dog,a red car",
+                         "model '%s' needs words to look for; add them: labels=a dog,a red car",
                          deployment->model->name);
     for (size_t i = 0; i < deployment->input_count; i++)
         is_same = is_same && (i == deployment->image_input ||
                               (words->rows[i] && words->bytes[i] == deployment->inputs[i].bytes));
     return is_same ? STATUS_OK
                    : error_set(err, STATUS_NOT_READY,
-                               "model '%s' has been loaded anew; send the request again",
+                               "model '%s' has been reloaded; send the request again",
                                deployment->model->name);
 }
 
@@ -323,8 +323,8 @@ static enum status check_fits(const struct deployment *deployment,
     if (!request->raw_outputs && !request->tensors && deployment->model->task.kind == TASK_MASKS &&
         deployment->takes_images)
         return error_set(err, STATUS_INVALID,
-                         "model '%s' makes masks of what a prompt shows in a photo; add "
-                         "points=x,y,1 or box=left,top,right,bottom to /predict",
+                         "model '%s' needs a prompt with the photo; add points=x,y,1 or "
+                         "box=left,top,right,bottom to /predict",
                          name);
     if (!request->tensors && deployment->takes_images)
         TRY(check_words(deployment, request, err));
@@ -334,7 +334,7 @@ static enum status check_fits(const struct deployment *deployment,
                          name, name);
     if (request->raw_outputs && request->image_count > 1 && !deployment->has_rows)
         return error_set(err, STATUS_INVALID,
-                         "model '%s' takes one image, or one row, a request: it has no batch "
+                         "model '%s' takes one image, or one row, per request: it has no batch "
                          "dimension, or rows change each other's results",
                          name);
     return STATUS_OK;

@@ -39,10 +39,10 @@ static enum status table_begin(struct model_host *host, const char *name, const 
     struct model_entry *entry = NULL;
     LOCK(&host->lock);
     if (strlen(name) >= sizeof((struct model_entry *)0)->name)
-        status = error_set(err, STATUS_CONFIG,
-                           "the model's name has %zu bytes; at most %zu are possible, give it a "
-                           "shorter one",
-                           strlen(name), sizeof((struct model_entry *)0)->name - 1);
+        status =
+            error_set(err, STATUS_CONFIG,
+                      "the model's name has %zu bytes; the limit is %zu, give it a shorter one",
+                      strlen(name), sizeof((struct model_entry *)0)->name - 1);
     else if (strlen(version) >= sizeof((struct model_entry *)0)->version)
         status = error_set(err, STATUS_CONFIG,
                            "version '%.40s' of model '%s' has more than %zu characters", version,

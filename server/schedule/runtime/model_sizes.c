@@ -140,7 +140,7 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
     if (!choose_place_locked(host, entry, size))
         return error_set(err, STATUS_INVALID,
                          "model '%s' keeps %d sizes besides its own, and pipelines name all of "
-                         "them; ask for one of these, or /predict for the nearest: size=~%dx%d",
+                         "them; request one of these, or the nearest from /predict: size=~%dx%d",
                          name, DEPLOYMENT_SIZES, size.width, size.height);
     entry->wanted = size;
     if (ret_retry_after_s)
@@ -176,7 +176,7 @@ enum status model_host_acquire_size(struct model_host *host, struct deployment *
         found = find_nearest_locked(entry, size);
     if (!found && !deployment->takes_images)
         status =
-            error_set(err, STATUS_INVALID, "model '%s' takes no photos, which alone have sizes",
+            error_set(err, STATUS_INVALID, "model '%s' takes no photos, and only photos have sizes",
                       deployment->model->name);
     else if (!found)
         status = model_check_size(deployment->model, height, width, err);

@@ -244,7 +244,7 @@ static struct admission_request admission_request_of(const struct scheduler *sch
 enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err)
 {
     return error_set(err, STATUS_DEVICE,
-                     "no device is left for model '%s': %s; they are tried again from time to time",
+                     "no device of model '%s' works: %s; lensd tries them again from time to time",
                      scheduler->deployment->model->name, scheduler->quarantine_reason);
 }
 

@@ -474,7 +474,7 @@ static enum status cut_boxes(struct staged_request *staged, struct error *err)
             TRY(cut_picture(staged, from, err));
         else
             result->status = error_set(&result->error, STATUS_NOT_READY,
-                                       "model '%s' was meanwhile replaced by one that finds no "
+                                       "model '%s' was replaced meanwhile by one that finds no "
                                        "boxes; send the photo again",
                                        model->name);
     }

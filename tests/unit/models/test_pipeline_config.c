@@ -98,7 +98,7 @@ Test(pipeline_config, what_is_wrong)
          "stage 1: \"model\" is not the name of a model"},
         {"{\"stages\": [{\"model\": \"a\", \"max\": 3}, {}]}", "stage 1: \"max\" chooses crops"},
         {SECOND("\"mragin\": 0"), "stage 2: unknown key \"mragin\"; a stage takes model, sizes"},
-        {SECOND("\"model\": \"c\""), "stage 2: \"model\" is there twice"},
+        {SECOND("\"model\": \"c\""), "stage 2: \"model\" is given twice"},
         {SECOND("\"align\": \"face\""), "\"align\" is not \"arcface\", or an object"},
         {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2]]}"), "with 2 to 16 points"},
         {SECOND("\"align\": {\"size\": \"9x9\", \"points\": [[1, 2], [3]]}"), "2 to 16 points"},

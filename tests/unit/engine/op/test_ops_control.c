@@ -359,7 +359,7 @@ Test(ops_control, growing_collections_meet_the_memory_limit)
     add_output(body, x);
     add_output(body, x);
     set_graph(&w, "body", body);
-    fails(&w, STATUS_NO_MEMORY, "would pass the memory limit of 4194304 bytes");
+    fails(&w, STATUS_NO_MEMORY, "would exceed the memory limit of 4194304 bytes");
     end(&w);
 }
 

@@ -252,7 +252,7 @@ static void test_without_a_device_everything_fails_at_once(void)
     int retry_after = 0;
     struct job *late = job_create("a", "ok 1");
     CHECK(model_host_submit(host, &late->request, &retry_after, &err) == STATUS_DEVICE);
-    CHECK(retry_after >= 1 && strstr(err.message, "no device is left"));
+    CHECK(retry_after >= 1 && strstr(err.message, "no device of model"));
     CHECK(status_http(STATUS_DEVICE) == 503);
     /* One comes back. */
     fake_break(GPU(0), false);

@@ -424,7 +424,7 @@ static void test_words_of_an_earlier_load(void)
         else
             job->request.texts = &texts;
         CHECK(model_host_submit(host, &job->request, NULL, &err) == STATUS_NOT_READY);
-        CHECK(strstr(err.message, "loaded anew"));
+        CHECK(strstr(err.message, "has been reloaded"));
         job_free(job);
     }
     model_host_free(host);
