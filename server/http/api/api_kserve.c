@@ -131,7 +131,7 @@ static enum status kserve_prepare(struct exchange *x, struct deployment **chosen
         upload_drop_bytes(&x->body); /* the parsed tree replaces the body */
     }
     /* A model without classes answers photos with its raw outputs. */
-    if (!deployment_is_classifier(deployment))
+    if (deployment->model->task.kind != TASK_CLASSIFICATION || deployment->no_answer[0])
         work->request.raw_outputs = true;
     if (work->request.raw_outputs)
         TRY(expect_rows(x, deployment, work->request.image_count, err));

@@ -131,40 +131,35 @@ size_t budget_batch_share(struct device_budgets *budget, struct device_id device
     return budget_share(budget, device, sharers * loads);
 }
 
+static void change_locked(struct device_budgets *budget, struct device_id device, size_t less,
+                          size_t more)
+{
+    struct account *account = account_locked(budget, device);
+    assert(!account || account->used >= less);
+    if (account)
+        account->used += more - less;
+    set_run_limit_locked(budget);
+    pthread_cond_broadcast(&budget->picture_done);
+}
+
 void budget_book(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
     LOCK(&budget->lock);
-    struct account *account = account_locked(budget, device);
-    if (account)
-        account->used += bytes;
-    set_run_limit_locked(budget);
+    change_locked(budget, device, 0, bytes);
 }
 
 void budget_return(struct device_budgets *budget, struct device_id device, size_t bytes)
 {
-    pthread_mutex_lock(&budget->lock);
-    struct account *account = account_locked(budget, device);
-    assert(!account || account->used >= bytes);
-    if (account)
-        account->used -= bytes;
-    set_run_limit_locked(budget);
-    pthread_mutex_unlock(&budget->lock);
-    pthread_cond_broadcast(&budget->picture_done);
+    LOCK(&budget->lock);
+    change_locked(budget, device, bytes, 0);
 }
 
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena)
 {
-    pthread_mutex_lock(&budget->lock);
-    struct account *account = account_locked(budget, device);
-    if (account) {
-        account->used -= arena->booked;
-        arena->booked = arena->bytes;
-        account->used += arena->booked;
-    }
-    set_run_limit_locked(budget);
-    pthread_mutex_unlock(&budget->lock);
-    pthread_cond_broadcast(&budget->picture_done);
+    LOCK(&budget->lock);
+    change_locked(budget, device, arena->booked, arena->bytes);
+    arena->booked = arena->bytes;
 }
 
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,

@@ -18,11 +18,6 @@ size_t deployment_image_input(const struct model *model)
                                                                       : SIZE_MAX;
 }
 
-bool deployment_is_classifier(const struct deployment *deployment)
-{
-    return deployment->model->task.kind == TASK_CLASSIFICATION && !deployment->no_answer[0];
-}
-
 bool deployment_takes_texts(const struct model *model)
 {
     return model->text.tokenizer && model->task.kind == TASK_EMBEDDING;
@@ -199,11 +194,6 @@ struct deployment *deployment_ref(struct deployment *deployment)
     return deployment;
 }
 
-int deployment_refs(const struct deployment *deployment)
-{
-    return atomic_load_explicit(&deployment->refs, memory_order_acquire);
-}
-
 void deployment_unref(struct deployment *deployment)
 {
     if (!deployment || atomic_fetch_sub_explicit(&deployment->refs, 1, memory_order_acq_rel) > 1)
@@ -266,11 +256,12 @@ void deployment_note_request(struct deployment *deployment, const struct predict
 
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms)
 {
-    const double total = clock_ms(clock_now() - started);
+    const struct request_times times = {.total = clock_ms(clock_now() - started)};
     note_time(&deployment->stats);
-    count_ms(&deployment->stats.success, total);
+    count_ms(&deployment->stats.success, times.total);
     count_ms(&deployment->stats.cache_hit, ms);
-    meters_cache_hit(&deployment->meters, total);
+    meters_request(&deployment->meters, STATUS_OK, &times);
+    metric_add(deployment->meters.cache_hits, 1);
 }
 
 void deployment_note_cache_miss(struct deployment *deployment, double ms)

@@ -78,7 +78,7 @@ struct deployment {
     size_t lane_count;
     double load_ms; /* CPU time of the thread that created it */
     enum deployment_plan plan;
-    _Atomic int refs; /* private to deployment.c */
+    _Atomic int refs; /* the creator's and one for each request */
 
     /* Members for the model host, guarded by its lock. */
     struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
@@ -93,9 +93,6 @@ struct deployment {
  * requests can share a forward pass. Otherwise its session is compiled for one row. */
 bool deployment_may_batch(const struct model *model);
 
-/* True if photos are answered with classes. */
-bool deployment_is_classifier(const struct deployment *deployment);
-
 /* True if the model answers texts with vectors. */
 bool deployment_takes_texts(const struct model *model);
 
@@ -109,8 +106,6 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
                                 struct error *err) MUST_USE;
 
 struct deployment *deployment_ref(struct deployment *deployment);
-/* Number of references: the creator's and one for each request. */
-int deployment_refs(const struct deployment *deployment);
 void deployment_unref(
     struct deployment *deployment); /* the last one frees the model; NULL is fine */
 

@@ -234,14 +234,6 @@ static enum status create_lanes(struct building *building, struct error *err)
     return status;
 }
 
-static enum status describe_deployment(struct building *building, struct error *err)
-{
-    struct deployment *deployment = building->deployment;
-    TRY(deployment_describe(deployment, lane_session(deployment->lanes[0]), err));
-    model_drop_graph(deployment->model);
-    return STATUS_OK;
-}
-
 static enum status create_scheduler(struct building *building, struct error *err)
 {
     const struct model_host_options *options = building->options->host;
@@ -313,9 +305,11 @@ enum status deployment_create(const struct deployment_options *options, struct d
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
     enum status status = create_lanes(&building, err);
     if (status == STATUS_OK)
-        status = describe_deployment(&building, err);
-    if (status == STATUS_OK)
+        status = deployment_describe(deployment, lane_session(deployment->lanes[0]), err);
+    if (status == STATUS_OK) {
+        model_drop_graph(deployment->model);
         status = create_scheduler(&building, err);
+    }
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
         /* because trials and packing have fragmented the heap */
@@ -326,16 +320,6 @@ enum status deployment_create(const struct deployment_options *options, struct d
     }
     deployment_end(deployment);
     return status;
-}
-
-static void gate_begin(void *lane)
-{
-    lane_borrow(lane);
-}
-
-static void gate_end(void *lane)
-{
-    lane_return(lane);
 }
 
 enum status deployment_try_precision(struct deployment *deployment,
@@ -352,7 +336,7 @@ enum status deployment_try_precision(struct deployment *deployment,
         if (choice->origin != CHOICE_PENDING)
             continue;
         const struct session_options session = options_of_lane(options, i, &pixels);
-        const struct precision_gate gate = {gate_begin, gate_end, lane};
+        const struct precision_gate gate = {lane_borrow, lane_return, lane};
         TRY(precision_try(model, &how, &session, lane_session(lane), &gate,
                           precision_trial_ms(deployment->load_ms), choice, err));
         log_choice(model, device, choice, LOG_INFO);

@@ -75,13 +75,6 @@ static void queue_append_turn_locked(struct device_queue *queue, struct device_t
     queue->waiting++;
 }
 
-static void queue_grant_locked(struct device_queue *queue, struct device_turn *turn)
-{
-    queue->owner = turn;
-    queue->clock = turn->used;
-    turn->has = true;
-}
-
 /* Gives a free device to the lane that has used the least time; on a tie, to the first one. */
 static void queue_pass_on_locked(struct device_queue *queue)
 {
@@ -89,11 +82,12 @@ static void queue_pass_on_locked(struct device_queue *queue)
     for (struct device_turn *turn = next; turn; turn = turn->next)
         if (turn->used < next->used)
             next = turn;
-    queue->owner = NULL;
+    queue->owner = next;
     if (!next)
         return;
     queue_remove_turn_locked(queue, next);
-    queue_grant_locked(queue, next);
+    queue->clock = next->used;
+    next->has = true;
     pthread_cond_signal(&next->granted);
 }
 

@@ -79,15 +79,17 @@ struct session *lane_session(const struct lane *lane)
     return lane->session;
 }
 
-void lane_borrow(struct lane *lane)
+void lane_borrow(void *argument)
 {
+    struct lane *lane = argument;
     device_turn_begin(&lane->borrowed);
     pthread_mutex_lock(&lane->session_lock);
     lane->borrowed_at = clock_now();
 }
 
-void lane_return(struct lane *lane)
+void lane_return(void *argument)
 {
+    struct lane *lane = argument;
     const int64_t used = clock_now() - lane->borrowed_at;
     pthread_mutex_unlock(&lane->session_lock);
     device_turn_end(&lane->borrowed, used, false);

@@ -19,9 +19,9 @@ enum status lane_create(const struct model *model, struct session *session,
 struct session *lane_session(const struct lane *lane);
 
 /* Waits for a turn on the device and for the lane's answers. Until lane_return() the lane does not
- * run its session. One thread at a time, while the lane is started. */
-void lane_borrow(struct lane *lane);
-void lane_return(struct lane *lane);
+ * run its session. One thread at a time, while the lane is started. `lane` is a struct lane. */
+void lane_borrow(void *lane);
+void lane_return(void *lane);
 
 /* As measured at the session's creation; valid and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);

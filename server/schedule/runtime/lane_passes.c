@@ -120,22 +120,6 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
                         &image->prediction_count, &image->error);
 }
 
-static void set_labels(struct predict_image *image)
-{
-    for (size_t i = 0; i < image->prediction_count; i++) {
-        struct prediction *found = &image->predictions[i];
-        found->label = predict_class_name(image->request, found->index);
-    }
-}
-
-static enum status answer_classes(struct lane *lane, int batch, int row,
-                                  struct predict_image *image)
-{
-    TRY(find_classes(lane, batch, row, image));
-    set_labels(image);
-    return STATUS_OK;
-}
-
 /* Finds the texts nearest to the image. */
 static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
 {
@@ -147,7 +131,6 @@ static enum status answer_texts(struct lane *lane, int batch, int row, struct pr
     const enum status status =
         scores_top_k(scores, texts->count, true, (size_t)image->request->top_k, &image->predictions,
                      &image->prediction_count, &image->error);
-    set_labels(image);
     free(scores);
     embedding_done(&image->answer.embedding);
     return status;
@@ -161,15 +144,19 @@ static struct memory_budget *run_memory(const struct lane *lane)
 /* Makes the image's answer, or copies its raw outputs, from row `row` of a run. */
 static enum status take_outputs(struct lane *lane, int batch, int row, struct predict_image *image)
 {
-    if (!image->request->raw_outputs)
-        return lane->model->task.kind == TASK_CLASSIFICATION
-                   ? answer_classes(lane, batch, row, image)
-               : lane->model->task.kind == TASK_ZERO_SHOT || image->request->texts
-                   ? answer_texts(lane, batch, row, image)
-                   : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image);
-    return tensor_copy_out(lane->outputs, lane->deployment->output_count,
-                           image->request->wanted_outputs, batch, row, run_memory(lane),
-                           &image->outputs, &image->error);
+    if (image->request->raw_outputs)
+        return tensor_copy_out(lane->outputs, lane->deployment->output_count,
+                               image->request->wanted_outputs, batch, row, run_memory(lane),
+                               &image->outputs, &image->error);
+    TRY(lane->model->task.kind == TASK_CLASSIFICATION ? find_classes(lane, batch, row, image)
+        : lane->model->task.kind == TASK_ZERO_SHOT || image->request->texts
+            ? answer_texts(lane, batch, row, image)
+            : image_answer_of(lane->model, lane->outputs, batch, row, lane->buffers, image));
+    for (size_t i = 0; i < image->prediction_count; i++) {
+        struct prediction *found = &image->predictions[i];
+        found->label = predict_class_name(image->request, found->index);
+    }
+    return STATUS_OK;
 }
 
 /* Gives a copy of the outputs to a decode worker if the answer takes long, such as masks of a large

@@ -147,14 +147,6 @@ void meters_request(struct meters *meters, enum status status, const struct requ
     metric_add(triton->output_us, times->output * 1e3);
 }
 
-void meters_cache_hit(struct meters *meters, double ms)
-{
-    metric_observe(meters->latency, ms * 1e-3);
-    metric_add(meters->triton.success, 1);
-    metric_add(meters->triton.request_us, ms * 1e3);
-    metric_add(meters->cache_hits, 1);
-}
-
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual)
 {
     if (predicted <= 0)

@@ -99,9 +99,6 @@ struct request_times {
 /* Counts a request; called before its on_done. `status` is that of its first failed image. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
-/* Counts a request that was answered from the response cache, `ms` after its first byte. */
-void meters_cache_hit(struct meters *meters, double ms);
-
 /* Records that an admitted image took `actual` nanoseconds, predicted `predicted` (0: none). */
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual);
 

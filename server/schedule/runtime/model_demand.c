@@ -127,7 +127,7 @@ bool model_host_next_load(struct model_host *host, char name[static 128], char v
 
 static bool is_unused_locked(const struct deployment *deployment)
 {
-    return !deployment || (deployment->users == 0 && deployment_refs(deployment) == 1);
+    return !deployment || (deployment->users == 0 && atomic_load(&deployment->refs) == 1);
 }
 
 /* True if no request is in progress or holds it. */
