@@ -90,11 +90,6 @@ static enum status infer_attention(struct node *node, struct error *err)
 {
     struct attention attention;
     struct shape shape;
-    TRY(operand_dtype(node, 0, "q", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "k", err));
-    TRY(operand_same_dtype(node, 2, "v", err));
-    for (size_t i = 3; i < node->input_count; i++)
-        TRY(operand_dtype(node, i, "a bias", DTYPES_FLOAT, err));
     TRY(attention_load(node, &attention, &shape, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &shape, err);
 }
@@ -217,10 +212,11 @@ KERNEL(kernel_strided_copy)
 }
 
 const struct op_info ops_attention[] = {
-    OP_ROW(ATTENTION, 1, 3, 3 + ATTENTION_BIASES, OP_PLAIN,
+    OP_ROW(ATTENTION, 1, 3, 3 + ATTENTION_BIASES, "q:float k:= v:= ...bias:float", OP_PLAIN,
            "extents:ints shape:ints q:ints k:ints v:ints y:ints bias0:ints bias1:ints bias2:ints "
            "scale:float nan_is_zero:int",
            attention, &batch_mixes),
-    OP_ROW(STRIDED_COPY, 1, 1, 1, OP_PLAIN, "shape:ints map:ints", strided_copy, &batch_mixes),
+    OP_ROW(STRIDED_COPY, 1, 1, 1, NULL, OP_PLAIN, "shape:ints map:ints", strided_copy,
+           &batch_mixes),
     {0},
 };

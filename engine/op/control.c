@@ -20,8 +20,6 @@ static enum status read_body(const struct node *node, const char *name, struct g
 static enum status infer_if(struct node *node, struct error *err)
 {
     struct graph *then_branch = NULL, *else_branch = NULL;
-    TRY(operand_dtype(node, 0, "cond", DTYPE_BIT(BOOL), err));
-    TRY(operand_single(node, 0, "cond", err));
     TRY(read_body(node, "then_branch", &then_branch, err));
     TRY(read_body(node, "else_branch", &else_branch, err));
     if (then_branch->input_count || else_branch->input_count)
@@ -74,14 +72,8 @@ static enum status infer_loop(struct node *node, struct error *err)
 {
     struct graph *body = NULL;
     size_t states = node->input_count > 2 ? node->input_count - 2 : 0;
-    TRY(operand_dtype(node, 0, "M", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
-    TRY(operand_single(node, 0, "M", err));
-    TRY(operand_dtype(node, 1, "cond", DTYPE_BIT(BOOL), err));
-    TRY(operand_single(node, 1, "cond", err));
     TRY(read_body(node, "body", &body, err));
     TRY(check_body(node, body, 2, states, 0, 1, err));
-    for (size_t i = 0; i < states; i++)
-        TRY(operand_present(node, 2 + i, "an initial value", err));
     set_dtypes(node, body, 2, states, 1);
     return STATUS_OK;
 }
@@ -114,8 +106,6 @@ static enum status infer_scan_from(struct node *node, size_t first, struct error
                          (long long)wanted, operands);
     size_t items = (size_t)wanted, states = operands - items;
     TRY(check_body(node, body, 0, states, items, 0, err));
-    for (size_t i = 0; i < operands; i++)
-        TRY(operand_present(node, first + i, "a state or scan input", err));
     size_t collected = body->output_count - states;
     TRY(check_list(node, first ? "directions" : "scan_input_directions", items, 0, 1, err));
     TRY(check_list(node, "scan_output_directions", collected, 0, 1, err));
@@ -147,10 +137,9 @@ static enum status infer_scan(struct node *node, struct error *err)
 /* Scan-8: every operand has a leading batch dimension; sequence_lens comes first. */
 static enum status infer_scan_batched(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "sequence_lens", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
     TRY(infer_scan_from(node, 1, err));
     int64_t batch = node->inputs[node->input_count - 1]->shape.dims[0];
-    TRY(operand_vector(node, 0, "sequence_lens", batch, err));
+    TRY(operand_has_shape(node, 0, "sequence_lens", &SHAPE(batch), err));
     for (size_t i = 1; i < node->input_count; i++) {
         const struct shape *shape = &node->inputs[i]->shape;
         char text[SHAPE_TEXT];
@@ -652,14 +641,17 @@ KERNEL(kernel_scan)
 }
 
 const struct op_info ops_control[] = {
-    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, OP_DATA_SHAPE, "then_branch:graph else_branch:graph",
-     infer_if, &batch_mixes, work_elements, kernel_if},
-    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD, "body:graph",
-     infer_loop, &batch_mixes, work_elements, kernel_loop},
-    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+    {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, "cond:bool[1]", OP_DATA_SHAPE,
+     "then_branch:graph else_branch:graph", infer_if, &batch_mixes, work_elements, kernel_if},
+    {OP_LOOP, 1, 0, 0, OP_VARIADIC, 1, OP_VARIADIC, "M:index[1] cond:bool[1] ...v_initial!",
+     OP_DATA_SHAPE | OP_NO_FOLD, "body:graph", infer_loop, &batch_mixes, work_elements,
+     kernel_loop},
+    {OP_SCAN, 8, 8, 0, OP_VARIADIC, 1, OP_VARIADIC,
+     "sequence_lens:index ...initial_state_and_scan_inputs!", OP_DATA_SHAPE | OP_NO_FOLD,
      "body:graph num_scan_inputs:int directions:ints", infer_scan_batched, &batch_mixes,
      work_elements, kernel_scan},
-    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, OP_DATA_SHAPE | OP_NO_FOLD,
+    {OP_SCAN, 9, 0, 1, OP_VARIADIC, 1, OP_VARIADIC, "...initial_state_and_scan_inputs!",
+     OP_DATA_SHAPE | OP_NO_FOLD,
      "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints "
      "scan_output_axes:ints scan_output_directions:ints",
      infer_scan, &batch_mixes, work_elements, kernel_scan},

@@ -13,12 +13,9 @@ static enum status infer_conv(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *w = &node->inputs[1]->shape;
     struct conv_shape conv;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "W", err));
-    TRY(operand_same_dtype(node, 2, "B", err));
     TRY(node->op == OP_CONV ? conv_shape_init(node, x, w, &conv, err)
                             : conv_transpose_shape_init(node, x, w, &conv, err));
-    TRY(operand_vector(node, 2, "B", (int64_t)conv.out_channels, err));
+    TRY(operand_has_shape(node, 2, "B", &SHAPE((int64_t)conv.out_channels), err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
 }
 
@@ -26,11 +23,6 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
 {
     struct conv_shape conv;
     int64_t groups = node_int(node, "offset_group", 1), taps = groups, coordinates;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "W", err));
-    TRY(operand_same_dtype(node, 2, "offset", err));
-    TRY(operand_same_dtype(node, 3, "B", err));
-    TRY(operand_same_dtype(node, 4, "mask", err));
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
     if (groups < 1 || (int64_t)conv.in_channels % groups)
         return error_set(err, STATUS_SHAPE,
@@ -44,7 +36,7 @@ static enum status infer_deform_conv(struct node *node, struct error *err)
     struct shape wanted = conv.out;
     wanted.dims[1] = coordinates;
     TRY(operand_has_shape(node, 2, "offset", &wanted, err));
-    TRY(operand_vector(node, 3, "B", (int64_t)conv.out_channels, err));
+    TRY(operand_has_shape(node, 3, "B", &SHAPE((int64_t)conv.out_channels), err));
     wanted.dims[1] = taps;
     TRY(operand_has_shape(node, 4, "mask", &wanted, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &conv.out, err);
@@ -468,12 +460,13 @@ KERNEL(kernel_deform_conv)
 }
 
 const struct op_info ops_conv[] = {
-    {OP_CONV, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv,
-     &batch_by_sample, work_conv, kernel_conv},
-    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
+    {OP_CONV, 1, 0, 2, 3, 1, 1, "X:float W:= B:=", OP_PRODUCT | OP_HEAVY, WINDOW_ATTRS " group:int",
+     infer_conv, &batch_by_sample, work_conv, kernel_conv},
+    {OP_CONV_TRANSPOSE, 1, 0, 2, 3, 1, 1, "X:float W:= B:=", OP_PRODUCT | OP_HEAVY,
      WINDOW_ATTRS " group:int output_padding:ints output_shape:ints", infer_conv, &batch_by_sample,
      work_conv_transpose, kernel_conv_transpose},
-    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int offset_group:int",
-     infer_deform_conv, BATCH(deform_axis, deform_beside), work_conv, kernel_deform_conv},
+    {OP_DEFORM_CONV, 19, 0, 3, 5, 1, 1, "X:float W:= offset:= B:= mask:=", OP_HEAVY,
+     WINDOW_ATTRS " group:int offset_group:int", infer_deform_conv,
+     BATCH(deform_axis, deform_beside), work_conv, kernel_deform_conv},
     {0},
 };

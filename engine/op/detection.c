@@ -24,15 +24,6 @@ static enum status check_batch_indices(const struct node *node, int64_t images, 
 static enum status infer_roi_align(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *rois = node->inputs[1];
-    char text[SHAPE_TEXT];
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "rois", err));
-    TRY(operand_dtype(node, 2, "batch_indices", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
-    TRY(operand_rank(node, 0, "X", 4, 4, err));
-    if (rois->shape.rank != 2 || rois->shape.dims[1] != 4)
-        return error_set(err, STATUS_SHAPE, "rois has shape %s, expected [rois, 4]",
-                         shape_text(&rois->shape, text));
-    TRY(operand_vector(node, 2, "batch_indices", rois->shape.dims[0], err));
     TRY(check_batch_indices(node, x->shape.dims[0], err));
     int ignored;
     TRY(infer_word(node, "mode", "avg max", &ignored, err));
@@ -47,30 +38,6 @@ static enum status infer_roi_align(struct node *node, struct error *err)
                          (long long)height, (long long)width, (long long)sampling);
     struct shape out = SHAPE(rois->shape.dims[0], x->shape.dims[1], height, width);
     return infer_output(node, 0, x->dtype, &out, err);
-}
-
-static enum status infer_non_max_suppression(struct node *node, struct error *err)
-{
-    const struct shape *boxes = &node->inputs[0]->shape, *scores = &node->inputs[1]->shape;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    static const char *const names[] = {"boxes", "scores", "max_output_boxes_per_class",
-                                        "iou_threshold", "score_threshold"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        TRY(operand_dtype(node, i, names[i],
-                          i == 2 ? DTYPE_BIT(I64) | DTYPE_BIT(I32) : DTYPES_FLOAT, err));
-    if (boxes->rank != 3 || scores->rank != 3 || boxes->dims[2] != 4 ||
-        boxes->dims[0] != scores->dims[0] || boxes->dims[1] != scores->dims[2])
-        return error_set(err, STATUS_SHAPE,
-                         "boxes %s and scores %s do not agree (need [batch, boxes, 4] and [batch, "
-                         "classes, boxes])",
-                         shape_text(boxes, left), shape_text(scores, right));
-    for (size_t i = 2; i < COUNT_OF(names); i++) {
-        const struct value *value = node_input(node, i);
-        if (value && shape_count(&value->shape) > 1)
-            TRY(operand_single(node, i, names[i], err));
-    }
-    infer_unknown(node, 0, DTYPE_I64);
-    return STATUS_OK;
 }
 
 /* ---- RoiAlign ---- */
@@ -465,11 +432,14 @@ KERNEL(kernel_non_max_suppression)
 }
 
 const struct op_info ops_detection[] = {
-    OP_ROW(ROI_ALIGN, 10, 3, 3, OP_HEAVY,
+    OP_ROW(ROI_ALIGN, 10, 3, 3, "X:float[NCHW] rois:=[R4] batch_indices:index[R]", OP_HEAVY,
            "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
            "sampling_ratio:int spatial_scale:float",
            roi_align, &batch_mixes),
-    OP_ROW(NON_MAX_SUPPRESSION, 10, 2, 5, OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int",
-           non_max_suppression, &batch_mixes),
+    OP_ROW_OF(NON_MAX_SUPPRESSION, 10, 2, 5,
+              "boxes:float[NB4] scores:float[NCB] max_output_boxes_per_class:index[?] "
+              "iou_threshold:float[?] score_threshold:float[?]",
+              OP_DATA_SHAPE | OP_HEAVY, "center_point_box:int", unknown_i64, &batch_mixes,
+              non_max_suppression),
     {0},
 };

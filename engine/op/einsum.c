@@ -199,12 +199,8 @@ static enum status infer_einsum(struct node *node, struct error *err)
 {
     const struct shape *shapes[EINSUM_MAX_OPERANDS];
     struct einsum_plan plan;
-    TRY(operand_dtype(node, 0, "input 0", DTYPES_NUMBER, err));
-    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++) {
-        TRY(operand_present(node, i, "an operand", err));
-        TRY(operand_same_dtype(node, i, "an operand", err));
+    for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++)
         shapes[i] = &node->inputs[i]->shape;
-    }
     TRY(einsum_plan_init(node, shapes, node->input_count, &plan, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &plan.out, err);
 }
@@ -461,7 +457,8 @@ KERNEL(kernel_einsum)
 }
 
 const struct op_info ops_einsum[] = {
-    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, OP_HEAVY, "equation:string", infer_einsum,
-     BATCH(einsum_axis, einsum_beside), work_product, kernel_einsum},
+    {OP_EINSUM, 12, 0, 1, OP_VARIADIC, 1, 1, "Inputs:number ...Inputs:=!", OP_HEAVY,
+     "equation:string", infer_einsum, BATCH(einsum_axis, einsum_beside), work_product,
+     kernel_einsum},
     {0},
 };

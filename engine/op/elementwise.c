@@ -11,8 +11,6 @@
 
 /* ---- unary ---- */
 
-INFER_LIKE(infer_identity, DTYPES_ANY)
-
 enum dtype op_cast_target(const struct node *cast)
 {
     const int64_t to = node_int(cast, "to", DTYPE_NONE);
@@ -21,7 +19,6 @@ enum dtype op_cast_target(const struct node *cast)
 
 static enum status infer_cast(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
     TRY(resolve_required(node, "to", err));
     const enum dtype to = op_cast_target(node);
     if (to == DTYPE_NONE)
@@ -35,8 +32,6 @@ static enum status infer_cast(struct node *node, struct error *err)
 
 static enum status infer_cast_like(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "input", DTYPES_ANY, err));
-    TRY(operand_dtype(node, 1, "target_type", DTYPES_ANY, err));
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
@@ -44,7 +39,6 @@ static enum status infer_cast_like(struct node *node, struct error *err)
 static enum status infer_dropout(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
     const struct value *ratio = node_input(node, 1), *training = node_input(node, 2);
     bool drops = !ratio || !ratio->known || shape_count(&ratio->known->shape) != 1 ||
                  tensor_number(ratio->known, 0) != 0;
@@ -59,29 +53,9 @@ static enum status infer_dropout(struct node *node, struct error *err)
 
 /* ---- broadcasting ---- */
 
-/* The exponent may have another type than the base. */
-static enum status infer_pow(struct node *node, struct error *err)
-{
-    const struct value *a = node->inputs[0], *b = node->inputs[1];
-    struct shape out;
-    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, 1, "exponent", DTYPES_NUMBER, err));
-    TRY(infer_broadcast(&a->shape, &b->shape, &out, err));
-    return infer_output(node, 0, a->dtype, &out, err);
-}
-
 static enum status infer_where(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[1], *y = node->inputs[2];
-    struct shape out;
-    TRY(operand_dtype(node, 0, "condition", DTYPES_BOOL, err));
-    TRY(operand_dtype(node, 1, "X", DTYPES_ANY, err));
-    if (x->dtype != y->dtype)
-        return error_set(err, STATUS_MODEL, "the two choices are %s and %s, they must agree",
-                         dtype_name(x->dtype), dtype_name(y->dtype));
-    TRY(infer_broadcast(&node->inputs[0]->shape, &x->shape, &out, err));
-    TRY(infer_broadcast(&out, &y->shape, &out, err));
-    return infer_output(node, 0, x->dtype, &out, err);
+    return infer_broadcasts(node, node->inputs[1]->dtype, err);
 }
 
 KERNEL(kernel_cast)
@@ -263,15 +237,17 @@ KERNEL(kernel_where)
 }
 
 const struct op_info ops_elementwise[] = {
-    OP_ROW(CAST, 6, 1, 1, OP_UNARY, "to:int saturate:int round_mode:string", cast,
+    OP_ROW(CAST, 6, 1, 1, "input:any", OP_UNARY, "to:int saturate:int round_mode:string", cast,
            &batch_elementwise),
-    OP_ROW_OF(CAST_LIKE, 15, 2, 2, OP_PLAIN, "saturate:int round_mode:string", cast_like,
-              &batch_elementwise, cast),
-    OP_ROW_OF(IDENTITY, 1, 1, 1, OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, identity,
-              &batch_reshape, view),
-    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, OP_VIEW, "seed:int", infer_dropout, &batch_unary, work_elements,
-     kernel_dropout},
-    OP_ROW(POW, 7, 2, 2, OP_BROADCAST, NULL, pow, &batch_elementwise),
-    OP_ROW(WHERE, 9, 3, 3, OP_BROADCAST, NULL, where, &batch_elementwise),
+    OP_ROW_OF(CAST_LIKE, 15, 2, 2, "input:any target_type:any", OP_PLAIN,
+              "saturate:int round_mode:string", cast_like, &batch_elementwise, cast),
+    OP_ROW_OF(IDENTITY, 1, 1, 1, "input:any", OP_UNARY | OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
+              NULL, like, &batch_reshape, view),
+    {OP_DROPOUT, 12, 0, 1, 3, 1, 2, "data:float", OP_VIEW, "seed:int", infer_dropout, &batch_unary,
+     work_elements, kernel_dropout},
+    OP_ROW_OF(POW, 7, 2, 2, "X:number Y:number", OP_BROADCAST, NULL, binary, &batch_elementwise,
+              pow),
+    OP_ROW(WHERE, 9, 3, 3, "condition:bool X:any Y:=1", OP_BROADCAST, NULL, where,
+           &batch_elementwise),
     {0},
 };

@@ -353,104 +353,50 @@ KERNEL(kernel_clip)
     return STATUS_OK;
 }
 
-static enum status infer_clip(struct node *node, struct error *err)
-{
-    for (size_t i = 1; i < node->input_count; i++) {
-        const char *name = i == 1 ? "min" : "max";
-        const struct value *limit = node_input(node, i);
-        if (limit && limit->dtype != DTYPE_F32) /* attributes of older opsets have this type */
-            TRY(operand_same_dtype(node, i, name, err));
-        TRY(operand_single(node, i, name, err));
-    }
-    return infer_like(node, DTYPES_NUMBER, err);
-}
-
-/* Infers the result of two operands of one type. */
-static enum status infer_two(struct node *node, unsigned dtypes, enum dtype dtype,
-                             struct error *err)
-{
-    struct shape out;
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[1]->shape, &out, err));
-    return infer_output(node, 0, dtype, &out, err);
-}
-
-static enum status infer_binary(struct node *node, struct error *err)
-{
-    return infer_two(node, DTYPES_NUMBER, node->inputs[0]->dtype, err);
-}
-
-static enum status infer_logical(struct node *node, struct error *err)
-{
-    return infer_two(node, DTYPES_BOOL, DTYPE_BOOL, err);
-}
-
 static enum status infer_comparison(struct node *node, struct error *err)
 {
-    const unsigned dtypes = node->op == OP_EQUAL ? DTYPES_ANY : DTYPES_NUMBER;
-    return infer_two(node, dtypes, DTYPE_BOOL, err);
+    return infer_broadcasts(node, DTYPE_BOOL, err);
 }
 
 /* The slope must broadcast to the data, not vice versa. */
 static enum status infer_prelu(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    const struct shape slope = node->inputs[1]->shape;
-    struct shape out;
-    TRY(operand_dtype(node, 0, "input", DTYPES_NUMBER, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(infer_broadcast(&x->shape, &slope, &out, err));
-    if (!shape_equal(&out, &x->shape)) {
-        char data[SHAPE_TEXT], text[SHAPE_TEXT];
-        return error_set(err, STATUS_SHAPE,
-                         "a slope of shape %s does not broadcast to the data, %s",
-                         shape_text(&slope, text), shape_text(&x->shape, data));
-    }
-    return infer_output(node, 0, x->dtype, &out, err);
-}
-
-static enum status infer_variadic(struct node *node, struct error *err)
-{
-    struct shape out = node->inputs[0]->shape;
-    const unsigned dtypes =
-        node->op == OP_SUM || node->op == OP_MEAN ? DTYPES_FLOAT : DTYPES_NUMBER;
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
-    for (size_t i = 1; i < node->input_count; i++) {
-        TRY(operand_present(node, i, "data", err));
-        TRY(operand_same_dtype(node, i, "data", err));
-        TRY(infer_broadcast(&out, &node->inputs[i]->shape, &out, err));
-    }
-    return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
+    TRY(operand_broadcasts(node, 1, "slope", &node->inputs[0]->shape, err));
+    return infer_like(node, err);
 }
 
 /* Two or any number of operands that broadcast. */
-#define BINARY(id, first, infer)                                                                   \
-    OP_ROW_OF(id, first, 2, 2, OP_BROADCAST, NULL, infer, &batch_elementwise, binary)
-#define COMPARISON(id, first)                                                                      \
-    OP_ROW_OF(id, first, 2, 2, OP_BROADCAST | OP_PREDICATE, NULL, comparison, &batch_elementwise,  \
+#define BINARY(id, first, types, infer)                                                            \
+    OP_ROW_OF(id, first, 2, 2, "A:" #types " B:=", OP_BROADCAST, NULL, infer, &batch_elementwise,  \
               binary)
-#define VARIADIC(id) OP_ROW(id, 1, 1, OP_VARIADIC, OP_BROADCAST, NULL, variadic, &batch_elementwise)
+#define COMPARISON(id, first, types)                                                               \
+    OP_ROW_OF(id, first, 2, 2, "A:" #types " B:=", OP_BROADCAST | OP_PREDICATE, NULL, comparison,  \
+              &batch_elementwise, binary)
+#define VARIADIC(id, types)                                                                        \
+    OP_ROW_OF(id, 1, 1, OP_VARIADIC, "data:" #types " ...data:=!", OP_BROADCAST, NULL, binary,     \
+              &batch_elementwise, variadic)
 
 const struct op_info ops_binary[] = {
-    BINARY(ADD, 7, binary),
-    BINARY(SUB, 7, binary),
-    BINARY(MUL, 7, binary),
-    BINARY(DIV, 7, binary),
-    OP_ROW(MOD, 10, 2, 2, OP_BROADCAST, "fmod:int", binary, &batch_elementwise),
-    BINARY(PRELU, 7, prelu),
-    VARIADIC(MAX),
-    VARIADIC(MIN),
-    VARIADIC(SUM),
-    VARIADIC(MEAN),
-    BINARY(AND, 7, logical),
-    BINARY(OR, 7, logical),
-    BINARY(XOR, 7, logical),
-    COMPARISON(EQUAL, 7),
-    COMPARISON(GREATER, 7),
-    COMPARISON(LESS, 7),
-    COMPARISON(GREATER_OR_EQUAL, 12),
-    COMPARISON(LESS_OR_EQUAL, 12),
-    OP_ROW(CLIP, 11, 1, 3, OP_UNARY, NULL, clip, &batch_elementwise),
+    BINARY(ADD, 7, number, binary),
+    BINARY(SUB, 7, number, binary),
+    BINARY(MUL, 7, number, binary),
+    BINARY(DIV, 7, number, binary),
+    OP_ROW(MOD, 10, 2, 2, "A:number B:=", OP_BROADCAST, "fmod:int", binary, &batch_elementwise),
+    BINARY(PRELU, 7, number, prelu),
+    VARIADIC(MAX, number),
+    VARIADIC(MIN, number),
+    VARIADIC(SUM, float),
+    VARIADIC(MEAN, float),
+    BINARY(AND, 7, bool, binary),
+    BINARY(OR, 7, bool, binary),
+    BINARY(XOR, 7, bool, binary),
+    COMPARISON(EQUAL, 7, any),
+    COMPARISON(GREATER, 7, number),
+    COMPARISON(LESS, 7, number),
+    COMPARISON(GREATER_OR_EQUAL, 12, number),
+    COMPARISON(LESS_OR_EQUAL, 12, number),
+    /* limits that were attributes in older opsets are float32 */
+    OP_ROW_OF(CLIP, 11, 1, 3, "input:number min:=|float32[1] max:=|float32[1]", OP_UNARY, NULL,
+              like, &batch_elementwise, clip),
     {0},
 };

@@ -113,7 +113,7 @@ struct unary_rows {
     X(MISH, mish, 18, float, NOTHING, NONE)                                                        \
     X(SWISH, swish, 24, float, ALPHA, 1, 0, NONE)                                                  \
     X(SILU, swish, 1, float, ALPHA, 1, 0, SILU)                                                    \
-    X(GELU, gelu, 20, gelu, "approximate:string", NULL, NULL, 0, 0, GELU)                          \
+    X(GELU, gelu, 20, float, "approximate:string", NULL, NULL, 0, 0, GELU)                          \
     X(SHRINK, shrink, 9, number, "bias:float lambd:float", "lambd", "bias", 0.5, 0, NONE)
 /* clang-format on */
 
@@ -269,35 +269,29 @@ KERNEL(kernel_unary)
     return STATUS_OK;
 }
 
-INFER_LIKE(infer_float, DTYPES_FLOAT)
-INFER_LIKE(infer_number, DTYPES_NUMBER)
-INFER_LIKE(infer_signed, DTYPES_FLOAT | DTYPES_SIGNED)
-
 static enum status infer_predicate(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
     return infer_output(node, 0, DTYPE_BOOL, &node->inputs[0]->shape, err);
 }
 
-INFER_LIKE(infer_flag, DTYPES_BOOL)
-
-static enum status infer_gelu(struct node *node, struct error *err)
+static enum status infer_unary(struct node *node, struct error *err)
 {
     int ignored;
-    TRY(infer_word(node, "approximate", "none tanh", &ignored, err));
-    return infer_float(node, err);
+    if (node->op == OP_GELU)
+        TRY(infer_word(node, "approximate", "none tanh", &ignored, err));
+    return infer_like(node, err);
 }
 
-#define UNARY(id, since, traits, attrs, infer)                                                     \
-    OP_ROW_OF(id, since, 1, 1, traits, attrs, infer, &batch_elementwise, unary)
+#define UNARY(id, since, types, traits, attrs, infer)                                              \
+    OP_ROW_OF(id, since, 1, 1, "X:" #types, OP_UNARY | traits, attrs, infer, &batch_elementwise,   \
+              unary)
 #define UNARY_RECORD(id, name, ...)                 UNARY_RECORD_(id, __VA_ARGS__)
-#define UNARY_RECORD_(id, since, types, attrs, ...) UNARY(id, since, OP_UNARY, attrs, types),
+#define UNARY_RECORD_(id, since, types, attrs, ...) UNARY(id, since, types, OP_UNARY, attrs, unary),
 
 const struct op_info ops_unary[] = {
     UNARIES(UNARY_RECORD) /* and those without rows */
-    UNARY(NOT, 1, OP_UNARY | OP_PREDICATE, NULL, flag),
-    UNARY(IS_NAN, 9, OP_UNARY | OP_PREDICATE, NULL, predicate),
-    UNARY(IS_INF, 10, OP_UNARY | OP_PREDICATE, "detect_negative:int detect_positive:int",
-          predicate),
+    UNARY(NOT, 1, bool, OP_PREDICATE, NULL, like),
+    UNARY(IS_NAN, 9, float, OP_PREDICATE, NULL, predicate),
+    UNARY(IS_INF, 10, float, OP_PREDICATE, "detect_negative:int detect_positive:int", predicate),
     {0},
 };

@@ -50,8 +50,16 @@ enum status infer_output(struct node *node, size_t i, enum dtype dtype, const st
  * SHAPE_NONE. Always returns STATUS_OK, for the inference function to return. */
 enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 
-/* Gives output 0 the dtype and shape of input 0. Its dtype must be one of `dtypes` (operands.h). */
-enum status infer_like(struct node *node, unsigned dtypes, struct error *err) MUST_USE;
+/* Gives output 0 a dtype, and the shape to which all inputs broadcast. infer_binary(): the dtype of
+ * input 0. */
+enum status infer_broadcasts(struct node *node, enum dtype dtype, struct error *err) MUST_USE;
+enum status infer_binary(struct node *node, struct error *err) MUST_USE;
+
+/* Output 0 is int64, and its shape depends on contents. */
+enum status infer_unknown_i64(struct node *node, struct error *err) MUST_USE;
+
+/* Gives output 0 the dtype and shape of input 0. */
+enum status infer_like(struct node *node, struct error *err) MUST_USE;
 
 /* Spatial attributes of Conv, pools …: kernel, strides, pads (begin…, end…), dilations, auto_pad
  * worked out for the given input extents. Inference and all kernels share them. */

@@ -9,23 +9,15 @@
 #include "engine/op/operands.h"
 #include "engine/op/resolve.h"
 
-/* Defines inference for an operator whose result has the type and shape of its first operand, whose
- * type is one of `dtypes`. */
-#define INFER_LIKE(name, dtypes)                                                                   \
-    static enum status name(struct node *node, struct error *err)                                  \
-    {                                                                                              \
-        return infer_like(node, dtypes, err);                                                      \
-    }
-
 /* A row of the table with one output, for all later opsets, whose work is in its elements alone:
  * infer_<infer>() and kernel_<kernel>(). */
-#define OP_ROW_OF(id, since, least, most, traits, attrs, infer, rule, kernel)                      \
+#define OP_ROW_OF(id, since, least, most, operands, traits, attrs, infer, rule, kernel)            \
     {                                                                                              \
-        OP_##id, since, 0, least, most, 1, 1, traits, attrs, infer_##infer, rule, work_elements,   \
-            kernel_##kernel                                                                        \
+        OP_##id, since, 0, least, most, 1, 1, operands, traits, attrs, infer_##infer, rule,        \
+            work_elements, kernel_##kernel                                                         \
     }
-#define OP_ROW(id, since, least, most, traits, attrs, name, rule)                                  \
-    OP_ROW_OF(id, since, least, most, traits, attrs, name, rule, name)
+#define OP_ROW(id, since, least, most, operands, traits, attrs, name, rule)                        \
+    OP_ROW_OF(id, since, least, most, operands, traits, attrs, name, rule, name)
 
 /* The rule of one operator alone. */
 #define BATCH(axis, beside) (&(const struct batch_rule){axis, beside})

@@ -1,6 +1,7 @@
 /* Infers dtypes and shapes of a node's outputs with the operator table. It is separate from
  * graph.c, because the operators use graph.c. */
 #include "engine/graph/graph.h"
+#include "engine/op/operands.h"
 #include "engine/op/ops.h"
 
 enum status op_check_operands(const struct node *node, const struct op_info *info,
@@ -34,6 +35,8 @@ enum status graph_infer_node(struct node *node, struct error *err)
     bool known = true;
     for (size_t i = 0; i < node->input_count; i++)
         known = known && (!node->inputs[i] || shape_is_known(&node->inputs[i]->shape));
+    if (status == STATUS_OK && known)
+        status = operands_check(node, info->operands, err);
     if (status == STATUS_OK && known)
         status = info->infer(node, err);
     else

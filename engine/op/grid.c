@@ -18,8 +18,6 @@ static enum status infer_grid_sample(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *grid = &node->inputs[1]->shape;
     char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, 1, "grid", DTYPES_FLOAT, err));
     TRY(operand_rank(node, 0, "X", 3, 5, err));
     if (grid->rank != x->rank || grid->dims[0] != x->dims[0] ||
         grid->dims[grid->rank - 1] != x->rank - 2)
@@ -46,8 +44,6 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     size_t count;
     bool known;
     char text[SHAPE_TEXT];
-    TRY(operand_dtype(node, 0, "theta", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "theta", 3, 3, err));
     TRY(infer_ints(node, 1, size, COUNT_OF(size), &count, &known, err));
     if (!known)
         return infer_unknown(node, 0, theta->dtype);
@@ -303,9 +299,10 @@ KERNEL(kernel_affine_grid)
 }
 
 const struct op_info ops_grid[] = {
-    OP_ROW(GRID_SAMPLE, 16, 2, 2, OP_HEAVY, "align_corners:int mode:string padding_mode:string",
-           grid_sample, &batch_by_sample_of_two),
-    OP_ROW(AFFINE_GRID, 20, 2, 2, OP_PLAIN, "align_corners:int", affine_grid,
-           BATCH(batch_of_sample, batch_beside_shape)),
+    OP_ROW(GRID_SAMPLE, 16, 2, 2, "X:number grid:float", OP_HEAVY,
+           "align_corners:int mode:string padding_mode:string", grid_sample,
+           &batch_by_sample_of_two),
+    OP_ROW(AFFINE_GRID, 20, 2, 2, "theta:float[NRC] size", OP_PLAIN, "align_corners:int",
+           affine_grid, BATCH(batch_of_sample, batch_beside_shape)),
     {0},
 };

@@ -20,7 +20,6 @@ static enum status infer_gather(struct node *node, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     int64_t axis;
-    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(indices_check(node, axis, err));
     if (data->rank - 1 + indices->rank > TENSOR_MAX_RANK)
@@ -55,7 +54,6 @@ static enum status elements_check(const struct node *node, int64_t axis, struct 
 static enum status infer_gather_elements(struct node *node, struct error *err)
 {
     int64_t axis;
-    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(elements_check(node, axis, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
@@ -89,7 +87,6 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     char text[SHAPE_TEXT], other[SHAPE_TEXT];
     int64_t batch = node_int(node, "batch_dims", 0);
-    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
     int least = data->rank < indices->rank ? data->rank : indices->rank;
     bool fits = least >= 1 && batch >= 0 && batch < least;
     for (int i = 0; fits && i < batch; i++)
@@ -121,20 +118,13 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
 
 static enum status infer_scatter_elements(struct node *node, struct error *err)
 {
-    char text[SHAPE_TEXT], other[SHAPE_TEXT];
-    const struct value *data = node->inputs[0];
     int64_t axis;
     int ignored;
-    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
-    TRY(operand_same_dtype(node, 2, "updates", err));
     TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(elements_check(node, axis, err));
-    if (!shape_equal(&node->inputs[1]->shape, &node->inputs[2]->shape))
-        return error_set(err, STATUS_SHAPE, "indices have shape %s but updates have shape %s",
-                         shape_text(&node->inputs[1]->shape, text),
-                         shape_text(&node->inputs[2]->shape, other));
-    return infer_output(node, 0, data->dtype, &data->shape, err);
+    TRY(operand_has_shape(node, 2, "updates", &node->inputs[1]->shape, err));
+    return infer_like(node, err);
 }
 
 static enum status infer_scatter_nd(struct node *node, struct error *err)
@@ -142,8 +132,6 @@ static enum status infer_scatter_nd(struct node *node, struct error *err)
     char text[SHAPE_TEXT], other[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     int ignored;
-    TRY(operand_dtype(node, 1, "indices", DTYPES_INDEX, err));
-    TRY(operand_same_dtype(node, 2, "updates", err));
     TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
     int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
     if (data->rank < 1 || depth < 1 || depth > data->rank)
@@ -161,7 +149,7 @@ static enum status infer_scatter_nd(struct node *node, struct error *err)
                          shape_text(&node->inputs[2]->shape, wanted), shape_text(indices, text),
                          shape_text(data, other));
     TRY(tuples_check(node, 0, err));
-    return infer_output(node, 0, node->inputs[0]->dtype, data, err);
+    return infer_like(node, err);
 }
 
 /* ---- one-hot, selections ---- */
@@ -171,10 +159,6 @@ static enum status infer_one_hot(struct node *node, struct error *err)
     const struct value *indices = node->inputs[0], *depth = node->inputs[1];
     const struct value *values = node->inputs[2];
     int64_t axis = node_int(node, "axis", -1);
-    TRY(operand_dtype(node, 0, "indices", DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, 1, "depth", DTYPES_NUMBER, err));
-    TRY(operand_single(node, 1, "depth", err));
-    TRY(operand_vector(node, 2, "values", 2, err));
     struct shape out = {.rank = indices->shape.rank + 1};
     if (out.rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
@@ -191,17 +175,9 @@ static enum status infer_one_hot(struct node *node, struct error *err)
     return infer_output(node, 0, values->dtype, &out, err);
 }
 
-static enum status infer_non_zero(struct node *node, struct error *err)
-{
-    (void)err;
-    return infer_unknown(node, 0, DTYPE_I64);
-}
-
 static enum status infer_compress(struct node *node, struct error *err)
 {
     int64_t axis;
-    TRY(operand_dtype(node, 1, "condition", DTYPES_BOOL, err));
-    TRY(operand_rank(node, 1, "condition", 1, 1, err));
     if (node_attr(node, "axis"))
         TRY(infer_attribute_axis(node, 0, &axis, err));
     return infer_unknown(node, 0, node->inputs[0]->dtype);
@@ -209,15 +185,12 @@ static enum status infer_compress(struct node *node, struct error *err)
 
 static enum status infer_cum_sum(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0], *axis = node->inputs[1];
-    TRY(operand_dtype(node, 0, "x", DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, 1, "axis", DTYPES_INDEX, err));
-    TRY(operand_single(node, 1, "axis", err));
+    const struct value *axis = node->inputs[1];
     if (axis->known) {
         int64_t index = tensor_int(axis->known, 0);
-        TRY(infer_axis(&index, x->shape.rank, err));
+        TRY(infer_axis(&index, node->inputs[0]->shape.rank, err));
     }
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+    return infer_like(node, err);
 }
 
 static int gather_axis(const struct node *node, const int *axes)
@@ -661,18 +634,22 @@ KERNEL(kernel_cum_sum)
 }
 
 const struct op_info ops_index[] = {
-    OP_ROW(GATHER, 1, 2, 2, OP_MOVES, "axis:int", gather, BATCH(gather_axis, NULL)),
-    OP_ROW(GATHER_ELEMENTS, 11, 2, 2, OP_PLAIN, "axis:int", gather_elements,
+    OP_ROW(GATHER, 1, 2, 2, "data indices:index", OP_MOVES, "axis:int", gather,
+           BATCH(gather_axis, NULL)),
+    OP_ROW(GATHER_ELEMENTS, 11, 2, 2, "data indices:index", OP_PLAIN, "axis:int", gather_elements,
            BATCH(gather_elements_axis, NULL)),
-    OP_ROW(GATHER_ND, 11, 2, 2, OP_PLAIN, "batch_dims:int", gather_nd,
+    OP_ROW(GATHER_ND, 11, 2, 2, "data indices:index", OP_PLAIN, "batch_dims:int", gather_nd,
            BATCH(gather_nd_axis, gather_nd_beside)),
-    OP_ROW(SCATTER_ELEMENTS, 11, 3, 3, OP_PLAIN, "axis:int reduction:string", scatter_elements,
-           BATCH(scatter_elements_axis, batch_same)),
-    OP_ROW(SCATTER_ND, 11, 3, 3, OP_PLAIN, "reduction:string", scatter_nd, &batch_mixes),
-    OP_ROW(ONE_HOT, 9, 3, 3, OP_PLAIN, "axis:int", one_hot, BATCH(one_hot_axis, NULL)),
-    OP_ROW(NON_ZERO, 9, 1, 1, OP_DATA_SHAPE, NULL, non_zero, &batch_mixes),
-    OP_ROW(COMPRESS, 9, 2, 2, OP_DATA_SHAPE, "axis:int", compress, &batch_mixes),
-    OP_ROW(CUM_SUM, 11, 2, 2, OP_PLAIN, "exclusive:int reverse:int", cum_sum,
-           BATCH(cum_sum_axis, NULL)),
+    OP_ROW(SCATTER_ELEMENTS, 11, 3, 3, "data indices:index updates:=", OP_PLAIN,
+           "axis:int reduction:string", scatter_elements, BATCH(scatter_elements_axis, batch_same)),
+    OP_ROW(SCATTER_ND, 11, 3, 3, "data indices:index updates:=", OP_PLAIN, "reduction:string",
+           scatter_nd, &batch_mixes),
+    OP_ROW(ONE_HOT, 9, 3, 3, "indices:number depth:number[1] values[2]", OP_PLAIN, "axis:int",
+           one_hot, BATCH(one_hot_axis, NULL)),
+    OP_ROW_OF(NON_ZERO, 9, 1, 1, NULL, OP_DATA_SHAPE, NULL, unknown_i64, &batch_mixes, non_zero),
+    OP_ROW(COMPRESS, 9, 2, 2, "input condition:bool[N]", OP_DATA_SHAPE, "axis:int", compress,
+           &batch_mixes),
+    OP_ROW(CUM_SUM, 11, 2, 2, "x:number axis:index[1]", OP_PLAIN, "exclusive:int reverse:int",
+           cum_sum, BATCH(cum_sum_axis, NULL)),
     {0},
 };

@@ -9,9 +9,6 @@ static enum status infer_gemm(struct node *node, struct error *err)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1];
     struct gemm_shape gemm;
-    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
-    TRY(operand_same_dtype(node, 2, "C", err));
     TRY(gemm_shape_init(node, &a->shape, &b->shape, &gemm, err));
     struct shape out = SHAPE((int64_t)gemm.m, (int64_t)gemm.n);
     TRY(operand_broadcasts(node, 2, "C", &out, err));
@@ -21,8 +18,6 @@ static enum status infer_gemm(struct node *node, struct error *err)
 static enum status infer_matmul(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "A", DTYPES_NUMBER, err));
-    TRY(operand_same_dtype(node, 1, "B", err));
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &matmul.out, err);
 }
@@ -196,10 +191,10 @@ KERNEL(kernel_matmul)
 }
 
 const struct op_info ops_linear[] = {
-    {OP_GEMM, 1, 0, 2, 3, 1, 1, OP_PRODUCT | OP_HEAVY,
+    {OP_GEMM, 1, 0, 2, 3, 1, 1, "A:number B:= C:=", OP_PRODUCT | OP_HEAVY,
      "alpha:float beta:float transA:int transB:int broadcast:int", infer_gemm,
      BATCH(gemm_axis, gemm_beside), work_product, kernel_gemm},
-    {OP_MATMUL, 1, 0, 2, 2, 1, 1, OP_PRODUCT | OP_HEAVY, NULL, infer_matmul, &batch_matmul,
-     work_product, kernel_matmul},
+    {OP_MATMUL, 1, 0, 2, 2, 1, 1, "A:number B:=", OP_PRODUCT | OP_HEAVY, NULL, infer_matmul,
+     &batch_matmul, work_product, kernel_matmul},
     {0},
 };

@@ -47,31 +47,11 @@ static enum status check_training(const struct node *node, struct error *err)
 
 static enum status infer_batch_normalization(struct node *node, struct error *err)
 {
-    static const char *const names[] = {"X", "scale", "B", "mean", "var"};
-    const struct value *x = node->inputs[0];
     TRY(check_training(node, err));
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        TRY(operand_dtype(node, i, names[i], DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
-    const struct shape wanted = SHAPE(x->shape.dims[1]);
-    for (size_t i = 1; i < COUNT_OF(names); i++)
-        TRY(operand_has_shape(node, i, names[i], &wanted, err));
     /* running statistics of the training form */
-    TRY(infer_output(node, 1, node->inputs[3]->dtype, &wanted, err));
-    TRY(infer_output(node, 2, node->inputs[4]->dtype, &wanted, err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
-static enum status infer_instance_normalization(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "input", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "scale", err));
-    TRY(operand_same_dtype(node, 2, "B", err));
-    TRY(operand_rank(node, 0, "input", 3, TENSOR_MAX_RANK, err));
-    TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
-    TRY(operand_vector(node, 2, "B", x->shape.dims[1], err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+    for (size_t i = 1; i < 3; i++)
+        TRY(infer_output(node, i, node->inputs[i + 2]->dtype, &node->inputs[i + 2]->shape, err));
+    return infer_like(node, err);
 }
 
 static enum status check_stash(int64_t stash, struct error *err)
@@ -86,9 +66,6 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
 {
     const struct value *x = node->inputs[0];
     int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "Scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 2, "B", DTYPES_FLOAT, err));
     TRY(infer_attribute_axis(node, -1, &axis, err));
     TRY(operand_broadcasts(node, 1, "Scale", &x->shape, err));
     TRY(operand_broadcasts(node, 2, "B", &x->shape, err));
@@ -98,7 +75,7 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
         statistics.dims[i] = 1;
     TRY(infer_output(node, 1, (enum dtype)stash, &statistics, err));
     TRY(infer_output(node, 2, (enum dtype)stash, &statistics, err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+    return infer_like(node, err);
 }
 
 /* The result has the type of the scale. */
@@ -106,8 +83,6 @@ static enum status infer_rms_normalization(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
     TRY(infer_attribute_axis(node, -1, &axis, err));
     TRY(operand_broadcasts(node, 1, "scale", &x->shape, err));
     TRY(check_stash(stash, err));
@@ -116,19 +91,14 @@ static enum status infer_rms_normalization(struct node *node, struct error *err)
 
 static enum status infer_group_normalization(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
-    int64_t groups = node_int(node, "num_groups", 0);
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 2, "bias", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
-    if (groups < 1 || x->shape.dims[1] % groups)
+    const int64_t groups = node_int(node, "num_groups", 0), c = node->inputs[0]->shape.dims[1];
+    if (groups < 1 || c % groups)
         return error_set(err, STATUS_SHAPE,
                          "num_groups is %lld, expected a divisor of the %lld channels",
-                         (long long)groups, (long long)x->shape.dims[1]);
-    TRY(operand_vector(node, 1, "scale", x->shape.dims[1], err));
-    TRY(operand_vector(node, 2, "bias", x->shape.dims[1], err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+                         (long long)groups, (long long)c);
+    TRY(operand_has_shape(node, 1, "scale", &SHAPE(c), err));
+    TRY(operand_has_shape(node, 2, "bias", &SHAPE(c), err));
+    return infer_like(node, err);
 }
 
 /* A bit for each axis of the mean ([0, 2, 3] if axes is omitted). */
@@ -154,35 +124,17 @@ static enum status mean_variance_axes(const struct node *node, const struct shap
 
 static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
     unsigned ignored;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(mean_variance_axes(node, &x->shape, &ignored, err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+    TRY(mean_variance_axes(node, &node->inputs[0]->shape, &ignored, err));
+    return infer_like(node, err);
 }
 
 static enum status infer_lrn(struct node *node, struct error *err)
 {
-    const struct value *x = node->inputs[0];
     int64_t size = node_int(node, "size", 0);
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "X", 2, TENSOR_MAX_RANK, err));
     if (size < 1)
         return error_set(err, STATUS_MODEL, "size is %lld, expected at least 1", (long long)size);
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
-static enum status infer_scale_shift(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 2, "shift", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "x", 1, TENSOR_MAX_RANK, err));
-    int64_t channels = x->shape.dims[x->shape.rank - 1];
-    TRY(operand_vector(node, 1, "scale", channels, err));
-    TRY(operand_vector(node, 2, "shift", channels, err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
+    return infer_like(node, err);
 }
 
 static int mean_variance_axis(const struct node *node, const int *axes)
@@ -546,22 +498,24 @@ KERNEL(kernel_scale_shift)
 }
 
 const struct op_info ops_norm[] = {
-    {OP_BATCH_NORMALIZATION, 9, 0, 5, 5, 1, 5, OP_NORMALIZATION,
+    {OP_BATCH_NORMALIZATION, 9, 0, 5, 5, 1, 5,
+     "X:float[NC*] scale:float[C] B:float[C] mean:float[C] var:float[C]", OP_NORMALIZATION,
      "epsilon:float momentum:float training_mode:int", infer_batch_normalization, &batch_by_sample,
      work_elements, kernel_batch_normalization},
-    OP_ROW(INSTANCE_NORMALIZATION, 1, 3, 3, OP_NORMALIZATION, "epsilon:float",
-           instance_normalization, &batch_by_sample),
-    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, OP_NORMALIZATION,
+    OP_ROW_OF(INSTANCE_NORMALIZATION, 1, 3, 3, "input:float[NCD*] scale:=[C] B:=[C]",
+              OP_NORMALIZATION, "epsilon:float", like, &batch_by_sample, instance_normalization),
+    {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, "X:float Scale:float B:float", OP_NORMALIZATION,
      "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
      work_elements, kernel_layer_normalization},
-    OP_ROW(RMS_NORMALIZATION, 23, 2, 2, OP_NORMALIZATION, "axis:int epsilon:float stash_type:int",
-           rms_normalization, &batch_before_last),
-    OP_ROW(GROUP_NORMALIZATION, 21, 3, 3, OP_NORMALIZATION,
+    OP_ROW(RMS_NORMALIZATION, 23, 2, 2, "X:float scale:float", OP_NORMALIZATION,
+           "axis:int epsilon:float stash_type:int", rms_normalization, &batch_before_last),
+    OP_ROW(GROUP_NORMALIZATION, 21, 3, 3, "X:float[NC*] scale:float bias:float", OP_NORMALIZATION,
            "epsilon:float num_groups:int stash_type:int", group_normalization, &batch_by_sample),
-    OP_ROW(MEAN_VARIANCE_NORMALIZATION, 9, 1, 1, OP_PLAIN, "axes:ints", mean_variance_normalization,
-           BATCH(mean_variance_axis, NULL)),
-    OP_ROW(LRN, 1, 1, 1, OP_HEAVY, "alpha:float beta:float bias:float size:int", lrn,
-           &batch_by_sample),
-    OP_ROW(SCALE_SHIFT, 1, 3, 3, OP_PLAIN, NULL, scale_shift, &batch_mixes),
+    OP_ROW(MEAN_VARIANCE_NORMALIZATION, 9, 1, 1, "X:float", OP_PLAIN, "axes:ints",
+           mean_variance_normalization, BATCH(mean_variance_axis, NULL)),
+    OP_ROW(LRN, 1, 1, 1, "X:float[NC*]", OP_HEAVY, "alpha:float beta:float bias:float size:int",
+           lrn, &batch_by_sample),
+    OP_ROW_OF(SCALE_SHIFT, 1, 3, 3, "x:float[*C] scale:float[C] shift:float[C]", OP_PLAIN, NULL,
+              like, &batch_mixes, scale_shift),
     {0},
 };

@@ -2,6 +2,7 @@
  * and checks of an operand, which errors name as in ONNX's documentation. */
 #include "engine/op/operands.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -72,11 +73,28 @@ enum status infer_unknown(struct node *node, size_t i, enum dtype dtype)
     return STATUS_OK;
 }
 
-enum status infer_like(struct node *node, unsigned dtypes, struct error *err)
+enum status infer_unknown_i64(struct node *node, __attribute__((unused)) struct error *err)
+{
+    return infer_unknown(node, 0, DTYPE_I64);
+}
+
+enum status infer_like(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "input", dtypes, err));
     return infer_output(node, 0, x->dtype, &x->shape, err);
+}
+
+enum status infer_broadcasts(struct node *node, enum dtype dtype, struct error *err)
+{
+    struct shape out = node->inputs[0]->shape;
+    for (size_t i = 1; i < node->input_count; i++)
+        TRY(infer_broadcast(&out, &node->inputs[i]->shape, &out, err));
+    return infer_output(node, 0, dtype, &out, err);
+}
+
+enum status infer_binary(struct node *node, struct error *err)
+{
+    return infer_broadcasts(node, node->inputs[0]->dtype, err);
 }
 
 /* ---- operands ---- */
@@ -107,14 +125,15 @@ enum status operand_dtype(const struct node *node, size_t i, const char *name, u
                      i, dtype_name(value->dtype), text);
 }
 
-enum status operand_same_dtype(const struct node *node, size_t i, const char *name,
+enum status operand_same_dtype(const struct node *node, size_t i, const char *name, size_t other,
                                struct error *err)
 {
-    const struct value *first = node_input(node, 0), *value = node_input(node, i);
+    const struct value *first = node_input(node, other), *value = node_input(node, i);
     if (!value || !first || value->dtype == first->dtype)
         return STATUS_OK;
-    return error_set(err, STATUS_MODEL, "%s (input %zu) is %s, but input 0 is %s; they must agree",
-                     name, i, dtype_name(value->dtype), dtype_name(first->dtype));
+    return error_set(err, STATUS_MODEL,
+                     "%s (input %zu) is %s, but input %zu is %s; they must agree", name, i,
+                     dtype_name(value->dtype), other, dtype_name(first->dtype));
 }
 
 enum status operand_rank(const struct node *node, size_t i, const char *name, int min, int max,
@@ -130,17 +149,6 @@ enum status operand_rank(const struct node *node, size_t i, const char *name, in
         snprintf(wanted, sizeof wanted, "%d to %d", min, max);
     return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected rank %s", name, i,
                      shape_text(&value->shape, text), wanted);
-}
-
-enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
-                           struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    if (!value || (value->shape.rank == 1 && value->shape.dims[0] == length))
-        return STATUS_OK;
-    char text[SHAPE_TEXT];
-    return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected [%lld]", name, i,
-                     shape_text(&value->shape, text), (long long)length);
 }
 
 enum status operand_has_shape(const struct node *node, size_t i, const char *name,
@@ -179,11 +187,142 @@ enum status operand_single(const struct node *node, size_t i, const char *name, 
                      shape_text(&value->shape, text));
 }
 
-enum status operand_present(const struct node *node, size_t i, const char *name, struct error *err)
+/* ---- declarations ---- */
+
+struct declaration {
+    char name[32];
+    const char *dims; /* `rank` characters; NULL: any shape */
+    int rank;
+    unsigned dtypes;
+    int like; /* the input that has the same dtype; -1: none */
+    bool is_required;
+};
+
+/* The extents of letters; 0: none yet, otherwise 1 more than the extent. */
+typedef int64_t letters['Z' - 'A' + 1];
+
+static unsigned dtypes_by_word(const char *word, size_t length)
 {
-    if (node_input(node, i))
+    static const struct {
+        const char *word;
+        unsigned set;
+    } sets[] = {
+#define DTYPE_WORD(name, number, bytes, word, oip) {word, DTYPE_BIT(name)},
+        DTYPE_LIST(DTYPE_WORD)
+#undef DTYPE_WORD
+            {"float", DTYPES_FLOAT},
+        {"8bit", DTYPES_8BIT},
+        {"quantized", DTYPES_QUANTIZED},
+        {"signed", DTYPES_SIGNED},
+        {"index", DTYPES_INDEX},
+        {"number", DTYPES_NUMBER},
+        {"any", DTYPES_ANY}};
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        if (strlen(sets[i].word) == length && !memcmp(sets[i].word, word, length))
+            return sets[i].set;
+    assert(false); /* a word is misspelt in the table */
+    return 0;
+}
+
+/* Reads a declaration, and returns the text after it. */
+static const char *read_declaration(const char *text, struct declaration *ret)
+{
+    const int length = (int)strcspn(text, ":[! ");
+    *ret = (struct declaration){.like = -1};
+    snprintf(ret->name, sizeof ret->name, "%.*s", length, text);
+    text += length;
+    while (*text == ':' || *text == '|') {
+        const size_t word = strcspn(++text, "|[! ");
+        if (*text == '=')
+            ret->like = word > 1 ? text[1] - '0' : 0;
+        else
+            ret->dtypes |= dtypes_by_word(text, word);
+        text += word;
+    }
+    if (*text == '[') {
+        ret->dims = text + 1;
+        ret->rank = (int)strcspn(ret->dims, "]");
+        text = ret->dims + ret->rank + 1;
+    }
+    ret->is_required = *text == '!';
+    text += *text == '!';
+    return text + (*text == ' ');
+}
+
+/* Compares a shape with the declared dimensions, and notes the extents of new letters. */
+static bool dims_fit(const struct declaration *declared, const struct shape *shape, letters known)
+{
+    const char *dims = declared->dims, *star = memchr(dims, '*', (size_t)declared->rank);
+    if (star ? shape->rank < declared->rank - 1 : shape->rank != declared->rank)
+        return false;
+    for (int i = 0, d = 0; i < declared->rank; i++) {
+        if (dims + i == star) {
+            d += shape->rank - declared->rank + 1;
+            continue;
+        }
+        int64_t digit = dims[i] - '0' + 1,
+                *wanted = dims[i] <= '9' ? &digit : &known[dims[i] - 'A'];
+        *wanted = *wanted ? *wanted : shape->dims[d] + 1;
+        if (shape->dims[d++] + 1 != *wanted)
+            return false;
+    }
+    return true;
+}
+
+/* Writes the declared dimensions, with the extents that are known: "[N, 3, ...]". */
+static void dims_text(const struct declaration *declared, const letters known, char *text,
+                      size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < declared->rank && used < size; i++) {
+        const char c = declared->dims[i], *comma = i ? ", " : "";
+        const int64_t extent = c >= 'A' ? known[c - 'A'] - 1 : -1;
+        used += (size_t)(extent >= 0 ? snprintf(text + used, size - used, "%s%lld", comma,
+                                                (long long)extent)
+                                     : snprintf(text + used, size - used, "%s%.*s", comma,
+                                                c == '*' ? 3 : 1, c == '*' ? "..." : &c));
+    }
+}
+
+static enum status check_declared(const struct node *node, size_t i,
+                                  const struct declaration *declared, letters known,
+                                  struct error *err)
+{
+    const struct value *value = node_input(node, i);
+    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    if (!value && declared->is_required)
+        return error_set(err, STATUS_MODEL, "%s (input %zu) is left out but required",
+                         declared->name, i);
+    if (!value)
         return STATUS_OK;
-    return error_set(err, STATUS_MODEL, "%s (input %zu) is left out but required", name, i);
+    if (declared->like >= 0 && !(declared->dtypes >> value->dtype & 1))
+        TRY(operand_same_dtype(node, i, declared->name, (size_t)declared->like, err));
+    else if (declared->dtypes)
+        TRY(operand_dtype(node, i, declared->name, declared->dtypes, err));
+    const char *dims = declared->dims ? declared->dims : "?";
+    if (!declared->dims || (*dims == '?' && !shape_count(&value->shape)))
+        return STATUS_OK;
+    if (*dims == '1' || *dims == '?')
+        return operand_single(node, i, declared->name, err);
+    if (dims_fit(declared, &value->shape, known))
+        return STATUS_OK;
+    dims_text(declared, known, wanted, sizeof wanted);
+    return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected [%s]",
+                     declared->name, i, shape_text(&value->shape, text), wanted);
+}
+
+enum status operands_check(const struct node *node, const char *declarations, struct error *err)
+{
+    const char *at = declarations ? declarations : "", *again = "";
+    letters known = {0};
+    for (size_t i = 0; i < node->input_count || (*at && *at != '.' && !*again); i++) {
+        struct declaration declared;
+        if (*at == '.')
+            at = again = at + strlen("...");
+        at = read_declaration(*at ? at : again, &declared);
+        TRY(check_declared(node, i, &declared, known, err));
+    }
+    return STATUS_OK;
 }
 
 int node_word(const struct node *node, const char *name, const char *words)

@@ -1,9 +1,23 @@
-/* Private to engine/op/ and the reference kernels: checks of dtypes and ranks that many inference
- * functions share. Each takes the operand's position and its name in ONNX's documentation ("W",
- * "scale"). An omitted operand passes. */
+/* Private to engine/op/ and the reference kernels: checks of operands. Those below that take a name
+ * take it as in ONNX's documentation ("W", "scale"), and an omitted operand passes. */
 #pragma once
 
 #include "engine/graph/graph.h"
+
+/* Checks the inputs against the row's declarations, op_info.operands:
+ *
+ *     X:float[NC*] scale:=[C] k:int64[1]!
+ *
+ * A declaration has the operand's name in ONNX's documentation, then, if they are restricted:
+ *   :types   dtypes, or sets of them as below in small letters, with | between; = is the dtype of
+ *            input 0, =2 that of input 2
+ *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
+ *            number of dimensions; [1] is one number of any rank, [?] at most one
+ *   !        it must not be left out, although it comes after the row's min_inputs
+ * Declarations after "..." apply again to the inputs that follow. Other inputs are not checked.
+ * STATUS_MODEL, STATUS_SHAPE. */
+enum status operands_check(const struct node *node, const char *declarations,
+                           struct error *err) MUST_USE;
 
 /* Sets of dtypes. */
 #define DTYPE_BIT(name)  (1u << DTYPE_##name)
@@ -12,6 +26,9 @@
 #define DTYPES_QUANTIZED (DTYPES_8BIT | DTYPE_BIT(U16) | DTYPE_BIT(I16))
 #define DTYPES_INTEGER                                                                             \
     (DTYPES_QUANTIZED | DTYPE_BIT(U32) | DTYPE_BIT(I32) | DTYPE_BIT(U64) | DTYPE_BIT(I64))
+#define DTYPES_SIGNED                                                                              \
+    (DTYPES_FLOAT | DTYPE_BIT(I8) | DTYPE_BIT(I16) | DTYPE_BIT(I32) | DTYPE_BIT(I64))
+#define DTYPES_INDEX  (DTYPE_BIT(I32) | DTYPE_BIT(I64))
 #define DTYPES_NUMBER (DTYPES_FLOAT | DTYPES_INTEGER)
 #define DTYPES_ANY    (DTYPES_NUMBER | DTYPE_BIT(BOOL))
 
@@ -19,17 +36,13 @@
 enum status operand_dtype(const struct node *node, size_t i, const char *name, unsigned allowed,
                           struct error *err) MUST_USE;
 
-/* Checks that the dtype is that of operand 0. STATUS_MODEL. */
-enum status operand_same_dtype(const struct node *node, size_t i, const char *name,
+/* Checks that the dtype is that of operand `other`. STATUS_MODEL. */
+enum status operand_same_dtype(const struct node *node, size_t i, const char *name, size_t other,
                                struct error *err) MUST_USE;
 
 /* Checks that min <= rank <= max. STATUS_SHAPE. */
 enum status operand_rank(const struct node *node, size_t i, const char *name, int min, int max,
                          struct error *err) MUST_USE;
-
-/* Checks that the shape is [length]. STATUS_SHAPE. */
-enum status operand_vector(const struct node *node, size_t i, const char *name, int64_t length,
-                           struct error *err) MUST_USE;
 
 /* Checks that the shape is `wanted`. STATUS_SHAPE. */
 enum status operand_has_shape(const struct node *node, size_t i, const char *name,
@@ -42,10 +55,6 @@ enum status operand_broadcasts(const struct node *node, size_t i, const char *na
 /* Checks that the operand has one element: rank 0, or all dimensions 1. STATUS_SHAPE. */
 enum status operand_single(const struct node *node, size_t i, const char *name,
                            struct error *err) MUST_USE;
-
-/* Checks that the operand is present. STATUS_MODEL. */
-enum status operand_present(const struct node *node, size_t i, const char *name,
-                            struct error *err) MUST_USE;
 
 /* Index of the string attribute's value among `words`, which are separated by spaces. 0 if the
  * attribute is omitted, -1 if it is none of the words. Any thread. */

@@ -20,8 +20,8 @@ struct node;
 struct graph;
 
 /* Infers dtype and shape of every wanted output from the inputs' dtypes, shapes and known contents.
- * Called only when every present input has a fully known shape, and after operand counts and
- * attribute kinds were checked. The function itself checks ranks, axes and sizes, with
+ * Called only when every present input has a fully known shape, and after the operands and the
+ * kinds of attributes were checked. The function itself checks axes and sizes, with
  * overflow-checked arithmetic. If an output's shape depends on unknown contents, only its dtype is
  * set and its shape is SHAPE_NONE. Errors: STATUS_SHAPE / STATUS_MODEL / STATUS_UNSUPPORTED, the
  * text without the node's name, which the caller adds. */
@@ -56,7 +56,8 @@ struct op_info {
     enum op op;
     int since, until; /* range of opsets; until 0 = every later one (up to OPSET_MAX) */
     uint8_t min_inputs, max_inputs, min_outputs, max_outputs;
-    unsigned traits;   /* enum op_trait */
+    const char *operands; /* dtypes and shapes of the inputs, operands.h; NULL: not checked */
+    unsigned traits;      /* enum op_trait */
     const char *attrs; /* its attributes, such as "axis:int mode:string"; NULL = none. Kinds: int,
                           float, string, tensor, graph, ints, floats, strings */
     infer_fn infer;

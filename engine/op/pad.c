@@ -8,7 +8,7 @@ static enum status infer_pad(struct node *node, struct error *err)
     const struct value *x = node->inputs[0], *fill = node_input(node, 2);
     const struct tensor *known[4];
     if (fill && shape_count(&fill->shape) != 0) { /* an empty tensor counts as omitted */
-        TRY(operand_same_dtype(node, 2, "constant_value", err));
+        TRY(operand_same_dtype(node, 2, "constant_value", 0, err));
         TRY(operand_single(node, 2, "constant_value", err));
     }
     resolve_known(node, 1, known, 4);
@@ -327,10 +327,10 @@ KERNEL(kernel_col2im)
 }
 
 const struct op_info ops_pad[] = {
-    OP_ROW(PAD, 11, 2, 4, OP_PLAIN, "mode:string", pad, BATCH(pad_axis, NULL)),
-    OP_ROW(CENTER_CROP_PAD, 18, 2, 2, OP_PLAIN, "axes:ints", pad,
+    OP_ROW(PAD, 11, 2, 4, NULL, OP_PLAIN, "mode:string", pad, BATCH(pad_axis, NULL)),
+    OP_ROW(CENTER_CROP_PAD, 18, 2, 2, NULL, OP_PLAIN, "axes:ints", pad,
            BATCH(pad_axis, batch_beside_shape)),
-    OP_ROW(COL2IM, 18, 3, 3, OP_HEAVY, "dilations:ints pads:ints strides:ints", col2im,
+    OP_ROW(COL2IM, 18, 3, 3, NULL, OP_HEAVY, "dilations:ints pads:ints strides:ints", col2im,
            &batch_by_sample),
     {0},
 };

@@ -26,8 +26,6 @@ static enum status infer_pool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     struct window window;
-    unsigned dtypes = node->op == OP_MAX_POOL ? DTYPES_FLOAT | DTYPES_8BIT : DTYPES_FLOAT;
-    TRY(operand_dtype(node, 0, "X", dtypes, err));
     TRY(pool_window_init(node, &x->shape, false, &window, err));
     if (node->op == OP_LP_POOL)
         TRY(check_norm(node, err));
@@ -42,8 +40,6 @@ static enum status infer_pool(struct node *node, struct error *err)
 static enum status infer_global_pool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
     if (node->op == OP_GLOBAL_LP_POOL)
         TRY(check_norm(node, err));
     struct shape out = x->shape;
@@ -61,8 +57,6 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
     struct shape out;
     char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT | DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "I", DTYPE_BIT(I64), err));
     TRY(unpool_shape_init(node, &x->shape, &out, err));
     if (!shape_equal(&x->shape, &indices->shape))
         return error_set(err, STATUS_SHAPE, "X %s and I %s must have the same shape",
@@ -418,18 +412,21 @@ KERNEL(kernel_max_unpool)
 }
 
 const struct op_info ops_pool[] = {
-    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, OP_KEEPS_NUMBERS | OP_HEAVY,
+    {OP_MAX_POOL, 1, 0, 1, 1, 1, 2, "X:float|8bit", OP_KEEPS_NUMBERS | OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int storage_order:int", infer_pool, &batch_by_sample, work_window,
      kernel_max_pool},
-    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, OP_HEAVY,
+    {OP_AVERAGE_POOL, 1, 0, 1, 1, 1, 1, "X:float", OP_HEAVY,
      WINDOW_ATTRS " ceil_mode:int count_include_pad:int", infer_pool, &batch_by_sample, work_window,
      kernel_average_pool},
-    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int", infer_pool,
-     &batch_by_sample, work_window, kernel_lp_pool},
-    OP_ROW(GLOBAL_AVERAGE_POOL, 1, 1, 1, OP_PLAIN, NULL, global_pool, &batch_by_sample),
-    OP_ROW(GLOBAL_MAX_POOL, 1, 1, 1, OP_PLAIN, NULL, global_pool, &batch_by_sample),
-    OP_ROW(GLOBAL_LP_POOL, 2, 1, 1, OP_PLAIN, "p:int", global_pool, &batch_by_sample),
-    OP_ROW(MAX_UNPOOL, 9, 2, 3, OP_PLAIN, "kernel_shape:ints pads:ints strides:ints", max_unpool,
-           &batch_by_sample_of_two),
+    {OP_LP_POOL, 2, 0, 1, 1, 1, 1, "X:float", OP_HEAVY, WINDOW_ATTRS " ceil_mode:int p:int",
+     infer_pool, &batch_by_sample, work_window, kernel_lp_pool},
+    OP_ROW(GLOBAL_AVERAGE_POOL, 1, 1, 1, "X:float[NCD*]", OP_PLAIN, NULL, global_pool,
+           &batch_by_sample),
+    OP_ROW(GLOBAL_MAX_POOL, 1, 1, 1, "X:float[NCD*]", OP_PLAIN, NULL, global_pool,
+           &batch_by_sample),
+    OP_ROW(GLOBAL_LP_POOL, 2, 1, 1, "X:float[NCD*]", OP_PLAIN, "p:int", global_pool,
+           &batch_by_sample),
+    OP_ROW(MAX_UNPOOL, 9, 2, 3, "X:float|8bit I:int64", OP_PLAIN,
+           "kernel_shape:ints pads:ints strides:ints", max_unpool, &batch_by_sample_of_two),
     {0},
 };

@@ -49,25 +49,3 @@ enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtyp
     const struct value *value = node_input(node, zero_point);
     return value ? value->dtype : otherwise;
 }
-
-/* Operands `first` (an 8-bit tensor), then its scale and zero point, each a single number. */
-enum status check_triple(const struct node *node, size_t first, const char *name, struct error *err)
-{
-    TRY(operand_present(node, first, name, err));
-    TRY(operand_present(node, first + 1, "a scale", err));
-    TRY(operand_dtype(node, first, name, DTYPES_8BIT, err));
-    TRY(operand_dtype(node, first + 1, "a scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, first + 2, "a zero point", DTYPES_8BIT, err));
-    TRY(operand_single(node, first + 1, "a scale", err));
-    return operand_single(node, first + 2, "a zero point", err);
-}
-
-/* Scale and zero point of a quantized output. */
-enum status check_output_params(const struct node *node, size_t scale, struct error *err)
-{
-    TRY(operand_present(node, scale, "the output's scale", err));
-    TRY(operand_dtype(node, scale, "the output's scale", DTYPES_FLOAT, err));
-    TRY(operand_single(node, scale, "the output's scale", err));
-    TRY(operand_dtype(node, scale + 1, "the output's zero point", DTYPES_8BIT, err));
-    return operand_single(node, scale + 1, "the output's zero point", err);
-}

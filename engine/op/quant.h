@@ -13,6 +13,12 @@ struct quant {
     int64_t low, high; /* range of the stored type */
 };
 
+/* Declarations (operands_check()) of a stored operand with its scale and zero point, and of the
+ * result's. Passes may omit the latter if `must` is "". */
+#define QUANTIZED_OPERAND(x, dims)                                                                 \
+#x ":8bit" dims "! " #x "_scale:float[1]! " #x "_zero_point:8bit[1] "
+#define QUANTIZED_RESULT(must) "y_scale:float[1]" must " y_zero_point:8bit[1] "
+
 /* The range of an integer dtype of up to 32 bits. */
 void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
 
@@ -57,9 +63,3 @@ void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
 
 /* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
-
-/* Checks operand `first`, an 8-bit tensor, and the scalars after it, its scale and zero point.
- * check_output_params() checks scale and zero point of an output. */
-enum status check_triple(const struct node *node, size_t first, const char *name,
-                         struct error *err) MUST_USE;
-enum status check_output_params(const struct node *node, size_t scale, struct error *err) MUST_USE;

@@ -11,7 +11,6 @@ static enum status check_scale(const struct node *node, struct error *err)
 {
     const struct value *scale = node->inputs[1], *zero = node_input(node, 2);
     struct quant_layout layout;
-    TRY(operand_dtype(node, 1, "the scale", DTYPES_FLOAT, err));
     TRY(quant_layout_init(node, &node->inputs[0]->shape, &scale->shape, &layout, err));
     if (!zero || shape_count(&zero->shape) == 1 || shape_equal(&zero->shape, &scale->shape))
         return STATUS_OK;
@@ -32,8 +31,6 @@ static enum status infer_quantize(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *zero = node_input(node, 2);
     int64_t wanted = node_int(node, "output_dtype", 0), precision = node_int(node, "precision", 0);
-    TRY(operand_dtype(node, 0, "x", DTYPES_FLOAT | DTYPE_BIT(I32), err));
-    TRY(operand_dtype(node, 2, "y_zero_point", DTYPES_QUANTIZED, err));
     TRY(check_scale(node, err));
     if (wanted)
         TRY(check_output_dtype(wanted, DTYPES_QUANTIZED, err));
@@ -55,7 +52,7 @@ static enum status infer_dequantize(struct node *node, struct error *err)
     TRY(operand_dtype(node, 0, "x", stored, err));
     TRY(operand_dtype(node, 2, "x_zero_point", stored, err));
     if (x->dtype == DTYPE_F32)
-        TRY(operand_same_dtype(node, 2, "x_zero_point", err));
+        TRY(operand_same_dtype(node, 2, "x_zero_point", 0, err));
     TRY(check_scale(node, err));
     if (wanted)
         TRY(check_output_dtype(wanted, DTYPES_FLOAT, err));
@@ -65,13 +62,10 @@ static enum status infer_dequantize(struct node *node, struct error *err)
 
 static enum status infer_dynamic_quantize(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "x", DTYPE_BIT(F32), err));
     TRY(infer_output(node, 0, DTYPE_U8, &node->inputs[0]->shape, err));
     TRY(infer_output(node, 1, DTYPE_F32, &SHAPE_SCALAR, err));
     return infer_output(node, 2, DTYPE_U8, &SHAPE_SCALAR, err);
 }
-
-INFER_LIKE(infer_f32, DTYPE_BIT(F32))
 
 static int quantize_beside(const struct node *node, size_t i, int axis)
 {
@@ -318,18 +312,15 @@ KERNEL(kernel_dynamic_quantize)
     return STATUS_OK;
 }
 
-/* ---- table ---- */
-
-/* min_inputs includes the first optional zero point; inference checks later ones. */
-
 const struct op_info ops_quantize[] = {
-    OP_ROW(QUANTIZE_LINEAR, 10, 2, 3, OP_PLAIN,
-           "axis:int saturate:int block_size:int output_dtype:int precision:int", quantize,
-           &quantize_rule),
-    OP_ROW(DEQUANTIZE_LINEAR, 10, 2, 3, OP_PLAIN, "axis:int block_size:int output_dtype:int",
-           dequantize, &quantize_rule),
-    {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, OP_PLAIN, NULL, infer_dynamic_quantize,
-     &batch_mixes, work_elements, kernel_dynamic_quantize},
-    OP_ROW_OF(DYNAMIC_ROUND, 1, 1, 1, OP_UNARY, NULL, f32, &batch_mixes, dynamic_round),
+    OP_ROW(QUANTIZE_LINEAR, 10, 2, 3, "x:float|int32 y_scale:float y_zero_point:quantized",
+           OP_PLAIN, "axis:int saturate:int block_size:int output_dtype:int precision:int",
+           quantize, &quantize_rule),
+    OP_ROW(DEQUANTIZE_LINEAR, 10, 2, 3, "x x_scale:float", OP_PLAIN,
+           "axis:int block_size:int output_dtype:int", dequantize, &quantize_rule),
+    {OP_DYNAMIC_QUANTIZE_LINEAR, 11, 0, 1, 1, 1, 3, "x:float32", OP_PLAIN, NULL,
+     infer_dynamic_quantize, &batch_mixes, work_elements, kernel_dynamic_quantize},
+    OP_ROW_OF(DYNAMIC_ROUND, 1, 1, 1, "x:float32", OP_UNARY, NULL, like, &batch_mixes,
+              dynamic_round),
     {0},
 };

@@ -11,9 +11,6 @@
 static enum status infer_qlinear_binary(struct node *node, struct error *err)
 {
     struct shape out;
-    TRY(check_triple(node, 0, "A", err));
-    TRY(check_triple(node, 3, "B", err));
-    TRY(check_output_params(node, 6, err));
     TRY(infer_broadcast(&node->inputs[0]->shape, &node->inputs[3]->shape, &out, err));
     return infer_output(node, 0, quantized_dtype(node, 7, node->inputs[0]->dtype), &out, err);
 }
@@ -21,16 +18,13 @@ static enum status infer_qlinear_binary(struct node *node, struct error *err)
 static enum status infer_qlinear_concat(struct node *node, struct error *err)
 {
     int64_t axis = node_int(node, "axis", INT64_MIN);
-    TRY(check_output_params(node, 0, err));
     if (node->input_count % 3 != 2)
         return error_set(err, STATUS_MODEL,
                          "%zu inputs, expected the output's scale and zero point, then triples",
                          node->input_count);
-    TRY(check_triple(node, 2, "an operand", err));
     struct shape out = node->inputs[2]->shape;
     TRY(infer_axis(&axis, out.rank, err));
     for (size_t i = 5; i < node->input_count; i += 3) {
-        TRY(check_triple(node, i, "an operand", err));
         struct shape shape = node->inputs[i]->shape;
         int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
         if (shape.rank == out.rank)
@@ -50,8 +44,6 @@ static enum status infer_qlinear_average_pool(struct node *node, struct error *e
 {
     bool last = node_int(node, "channels_last", 0) != 0;
     struct window window;
-    TRY(check_triple(node, 0, "X", err));
-    TRY(check_output_params(node, 3, err));
     TRY(pool_window_init(node, &node->inputs[0]->shape, last, &window, err));
     struct shape out = node->inputs[0]->shape;
     for (int i = 0; i < window.spatial; i++)
@@ -62,9 +54,6 @@ static enum status infer_qlinear_average_pool(struct node *node, struct error *e
 static enum status infer_qlinear_global_average_pool(struct node *node, struct error *err)
 {
     bool last = node_int(node, "channels_last", 0) != 0;
-    TRY(check_triple(node, 0, "X", err));
-    TRY(check_output_params(node, 3, err));
-    TRY(operand_rank(node, 0, "X", 3, TENSOR_MAX_RANK, err));
     struct shape out = node->inputs[0]->shape;
     for (int i = 2; i < out.rank; i++) {
         int64_t *extent = &out.dims[last ? i - 1 : i];
@@ -77,9 +66,7 @@ static enum status infer_qlinear_global_average_pool(struct node *node, struct e
 
 static enum status infer_lookup(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "table", DTYPES_8BIT, err));
-    TRY(operand_vector(node, 1, "table", 256, err));
+    TRY(operand_has_shape(node, 1, "table", &SHAPE(256), err));
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
@@ -310,16 +297,21 @@ KERNEL(kernel_qlinear_global_average_pool)
     return STATUS_OK;
 }
 
+#define QUANTIZED_PAIR QUANTIZED_OPERAND(A, ) QUANTIZED_OPERAND(B, ) QUANTIZED_RESULT("!")
+
 const struct op_info ops_quantize_ms[] = {
-    OP_ROW(QLINEAR_ADD, 1, 2, 8, OP_PLAIN, NULL, qlinear_binary, &batch_elementwise),
-    OP_ROW(QLINEAR_MUL, 1, 2, 8, OP_PLAIN, NULL, qlinear_binary, &batch_elementwise),
-    OP_ROW(QLINEAR_CONCAT, 1, 5, OP_VARIADIC, OP_PLAIN, "axis:int", qlinear_concat,
-           BATCH(batch_of_concat, qlinear_concat_beside)),
-    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, OP_HEAVY,
-     WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
+    OP_ROW(QLINEAR_ADD, 1, 2, 8, QUANTIZED_PAIR, OP_PLAIN, NULL, qlinear_binary,
+           &batch_elementwise),
+    OP_ROW(QLINEAR_MUL, 1, 2, 8, QUANTIZED_PAIR, OP_PLAIN, NULL, qlinear_binary,
+           &batch_elementwise),
+    OP_ROW(QLINEAR_CONCAT, 1, 5, OP_VARIADIC, QUANTIZED_RESULT("!") "..." QUANTIZED_OPERAND(X, ),
+           OP_PLAIN, "axis:int", qlinear_concat, BATCH(batch_of_concat, qlinear_concat_beside)),
+    {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, QUANTIZED_OPERAND(X, ) QUANTIZED_RESULT("!"),
+     OP_HEAVY, WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
      infer_qlinear_average_pool, &batch_by_sample, work_window, kernel_qlinear_average_pool},
-    OP_ROW(QLINEAR_GLOBAL_AVERAGE_POOL, 1, 2, 5, OP_PLAIN, "channels_last:int",
+    OP_ROW(QLINEAR_GLOBAL_AVERAGE_POOL, 1, 2, 5,
+           QUANTIZED_OPERAND(X, "[NCD*]") QUANTIZED_RESULT("!"), OP_PLAIN, "channels_last:int",
            qlinear_global_average_pool, &batch_by_sample),
-    OP_ROW(LOOKUP, 1, 2, 2, OP_UNARY, NULL, lookup, &batch_unary),
+    OP_ROW(LOOKUP, 1, 2, 2, "x:8bit table:8bit", OP_UNARY, NULL, lookup, &batch_unary),
     {0},
 };

@@ -11,7 +11,6 @@ static enum status infer_product(struct node *node, size_t scale, const struct s
 {
     if (!node_input(node, scale))
         return infer_output(node, 0, DTYPE_F32, shape, err);
-    TRY(check_output_params(node, scale, err));
     return infer_output(node, 0, quantized_dtype(node, scale + 1, node->inputs[0]->dtype), shape,
                         err);
 }
@@ -23,33 +22,23 @@ static enum status check_per_channel(const struct node *node, size_t i, const ch
     const struct value *value = node_input(node, i);
     if (!value || shape_count(&value->shape) == 1)
         return STATUS_OK;
-    return operand_vector(node, i, name, (int64_t)channels, err);
+    return operand_has_shape(node, i, name, &SHAPE((int64_t)channels), err);
 }
 
 static enum status infer_qlinear_conv(struct node *node, struct error *err)
 {
     struct conv_shape conv;
-    TRY(check_triple(node, 0, "x", err));
-    TRY(operand_dtype(node, 3, "w", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "w_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "w_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 8, "B", DTYPE_BIT(I32), err));
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &conv, err));
     TRY(check_per_channel(node, 4, "w_scale", conv.out_channels, err));
     TRY(check_per_channel(node, 5, "w_zero_point", conv.out_channels, err));
-    TRY(operand_vector(node, 8, "B", (int64_t)conv.out_channels, err));
+    TRY(operand_has_shape(node, 8, "B", &SHAPE((int64_t)conv.out_channels), err));
     return infer_product(node, 6, &conv.out, err);
 }
 
 static enum status infer_conv_integer(struct node *node, struct error *err)
 {
     struct conv_shape conv;
-    TRY(operand_dtype(node, 0, "x", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "w", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 2, "x_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "w_zero_point", DTYPES_8BIT, err));
     TRY(conv_shape_init(node, &node->inputs[0]->shape, &node->inputs[1]->shape, &conv, err));
-    TRY(operand_single(node, 2, "x_zero_point", err));
     TRY(check_per_channel(node, 3, "w_zero_point", conv.out_channels, err));
     return infer_output(node, 0, DTYPE_I32, &conv.out, err);
 }
@@ -68,12 +57,6 @@ static enum status check_matmul_param(const struct node *node, size_t operand, s
 static enum status infer_qlinear_matmul(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "a", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "a_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "b", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[3]->shape, &matmul, err));
     TRY(check_matmul_param(node, 0, 1, "a_scale", true, err));
     TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
@@ -85,10 +68,6 @@ static enum status infer_qlinear_matmul(struct node *node, struct error *err)
 static enum status infer_matmul_integer(struct node *node, struct error *err)
 {
     struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "A", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 1, "B", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 2, "a_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 3, "b_zero_point", DTYPES_8BIT, err));
     TRY(matmul_shape_init(&node->inputs[0]->shape, &node->inputs[1]->shape, &matmul, err));
     TRY(check_matmul_param(node, 0, 2, "a_zero_point", true, err));
     TRY(check_matmul_param(node, 1, 3, "b_zero_point", false, err));
@@ -99,11 +78,6 @@ static enum status infer_matmul_nbits(struct node *node, struct error *err)
 {
     struct nbits_shape shape;
     struct matmul_shape matmul;
-    TRY(operand_dtype(node, 0, "A", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 1, "B", DTYPE_BIT(U8), err));
-    TRY(operand_dtype(node, 2, "scales", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 3, "zero_points", DTYPE_BIT(U8) | DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "bias", DTYPES_FLOAT, err));
     TRY(nbits_shape_init(node, &shape, err));
     TRY(matmul_shape_init(&node->inputs[0]->shape, &SHAPE((int64_t)shape.k, (int64_t)shape.n),
                           &matmul, err));
@@ -113,11 +87,6 @@ static enum status infer_matmul_nbits(struct node *node, struct error *err)
 static enum status infer_qgemm(struct node *node, struct error *err)
 {
     struct gemm_shape gemm;
-    TRY(check_triple(node, 0, "A", err));
-    TRY(operand_dtype(node, 3, "B", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 4, "b_scale", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 5, "b_zero_point", DTYPES_8BIT, err));
-    TRY(operand_dtype(node, 6, "C", DTYPE_BIT(I32), err));
     TRY(gemm_shape_init(node, &node->inputs[0]->shape, &node->inputs[3]->shape, &gemm, err));
     TRY(check_per_channel(node, 4, "b_scale", gemm.n, err));
     TRY(check_per_channel(node, 5, "b_zero_point", gemm.n, err));
@@ -394,17 +363,26 @@ KERNEL(kernel_qgemm)
 }
 
 const struct op_info ops_quantize_product[] = {
-    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv,
-     &batch_by_sample, work_qlinear_conv, kernel_qlinear_conv},
-    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer,
-     &batch_by_sample, work_conv, kernel_conv_integer},
-    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1, OP_HEAVY, NULL, infer_qlinear_matmul,
-     BATCH(qlinear_matmul_axis, batch_beside_matmul), work_qlinear_product, kernel_qlinear_matmul},
-    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul,
-     work_product, kernel_matmul_integer},
-    {OP_QGEMM, 1, 0, 6, 9, 1, 1, OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm,
-     BATCH(qgemm_axis, qgemm_beside), work_qlinear_product, kernel_qgemm},
-    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1, OP_HEAVY,
+    {OP_QLINEAR_CONV, 10, 0, 6, 9, 1, 1,
+     QUANTIZED_OPERAND(x, ) "w:8bit w_scale:float w_zero_point:8bit " QUANTIZED_RESULT() "B:int32",
+     OP_HEAVY, WINDOW_ATTRS " group:int", infer_qlinear_conv, &batch_by_sample, work_qlinear_conv,
+     kernel_qlinear_conv},
+    {OP_CONV_INTEGER, 10, 0, 2, 4, 1, 1, "x:8bit w:8bit x_zero_point:8bit[1] w_zero_point:8bit",
+     OP_HEAVY, WINDOW_ATTRS " group:int", infer_conv_integer, &batch_by_sample, work_conv,
+     kernel_conv_integer},
+    {OP_QLINEAR_MATMUL, 10, 0, 6, 8, 1, 1,
+     "a:8bit a_scale:float a_zero_point:8bit b:8bit b_scale:float "
+     "b_zero_point:8bit " QUANTIZED_RESULT(),
+     OP_HEAVY, NULL, infer_qlinear_matmul, BATCH(qlinear_matmul_axis, batch_beside_matmul),
+     work_qlinear_product, kernel_qlinear_matmul},
+    {OP_MATMUL_INTEGER, 10, 0, 2, 4, 1, 1, "A:8bit B:8bit a_zero_point:8bit b_zero_point:8bit",
+     OP_HEAVY, NULL, infer_matmul_integer, &batch_matmul, work_product, kernel_matmul_integer},
+    {OP_QGEMM, 1, 0, 6, 9, 1, 1,
+     QUANTIZED_OPERAND(A, ) "B:8bit b_scale:float b_zero_point:8bit C:int32 " QUANTIZED_RESULT(),
+     OP_HEAVY, "alpha:float transA:int transB:int", infer_qgemm, BATCH(qgemm_axis, qgemm_beside),
+     work_qlinear_product, kernel_qgemm},
+    {OP_MATMUL_NBITS, 1, 0, 3, 6, 1, 1,
+     "A:float B:uint8 scales:float zero_points:uint8|float g_idx bias:float", OP_HEAVY,
      "K:int N:int bits:int block_size:int accuracy_level:int weight_prepacked:int",
      infer_matmul_nbits, &batch_beside_last, work_matmul_nbits, kernel_matmul_nbits},
     {0},

@@ -153,17 +153,9 @@ enum status recurrent_check_lengths(const struct recurrent *r, const int32_t *le
 
 static enum status infer_recurrent(struct node *node, struct error *err)
 {
-    static const char *const names[] = {"X",         "W",         "R", "B", "sequence_lens",
-                                        "initial_h", "initial_c", "P"};
     const struct value *w = node_input(node, RECURRENT_W);
     const enum dtype dtype = node->inputs[0]->dtype;
     struct recurrent r;
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    for (size_t i = 1; i < RECURRENT_OPERANDS; i++)
-        if (i != RECURRENT_LENGTHS)
-            TRY(operand_same_dtype(node, i, names[i], err));
-    TRY(operand_dtype(node, RECURRENT_LENGTHS, names[RECURRENT_LENGTHS], DTYPE_BIT(I32), err));
-    TRY(operand_present(node, RECURRENT_R, names[RECURRENT_R], err));
     TRY(recurrent_init(node, &node->inputs[0]->shape, w ? &w->shape : NULL,
                        &node->inputs[RECURRENT_R]->shape, &r, err));
     const int64_t d = (int64_t)r.directions, n = (int64_t)r.batch, t = (int64_t)r.steps;
@@ -171,11 +163,11 @@ static enum status infer_recurrent(struct node *node, struct error *err)
     const struct shape state = r.batch_first ? SHAPE(n, d, h) : SHAPE(d, n, h);
     const struct shape all = r.batch_first ? SHAPE(n, t, d, h) : SHAPE(t, d, n, h);
     const struct shape bias = SHAPE(d, 2 * (int64_t)r.width), peepholes = SHAPE(d, 3 * h);
-    TRY(operand_has_shape(node, RECURRENT_B, names[RECURRENT_B], &bias, err));
-    TRY(operand_vector(node, RECURRENT_LENGTHS, names[RECURRENT_LENGTHS], n, err));
-    TRY(operand_has_shape(node, RECURRENT_H, names[RECURRENT_H], &state, err));
-    TRY(operand_has_shape(node, RECURRENT_C, names[RECURRENT_C], &state, err));
-    TRY(operand_has_shape(node, RECURRENT_P, names[RECURRENT_P], &peepholes, err));
+    TRY(operand_has_shape(node, RECURRENT_B, "B", &bias, err));
+    TRY(operand_has_shape(node, RECURRENT_LENGTHS, "sequence_lens", &SHAPE(n), err));
+    TRY(operand_has_shape(node, RECURRENT_H, "initial_h", &state, err));
+    TRY(operand_has_shape(node, RECURRENT_C, "initial_c", &state, err));
+    TRY(operand_has_shape(node, RECURRENT_P, "P", &peepholes, err));
     for (size_t i = 1; i < node->output_count; i++)
         TRY(infer_output(node, i, dtype, &state, err));
     return infer_output(node, 0, dtype, &all, err);
@@ -447,18 +439,20 @@ KERNEL(kernel_recurrent)
 #define RECURRENT_ATTRS                                                                            \
     "activation_alpha:floats activation_beta:floats activations:strings clip:float "               \
     "direction:string hidden_size:int layout:int"
+#define RECURRENT_INPUTS "X:float W:= R:=! B:= sequence_lens:int32 initial_h:= initial_c:= P:="
 /* output_sequence exists in opset 1; an output that the file names is always computed */
 #define ENTRY(op, inputs, outputs, attrs)                                                          \
     {                                                                                              \
-        op, 1, 0, 3, inputs, 0, outputs, OP_HEAVY, RECURRENT_ATTRS " output_sequence:int" attrs,   \
-            infer_recurrent, &batch_recurrent, work_recurrent, kernel_recurrent                    \
+        op, 1, 0, 3, inputs, 0, outputs, RECURRENT_INPUTS, OP_HEAVY,                               \
+            RECURRENT_ATTRS " output_sequence:int" attrs, infer_recurrent, &batch_recurrent,       \
+            work_recurrent, kernel_recurrent                                                       \
     }
 
 const struct op_info ops_recurrent[] = {
     ENTRY(OP_LSTM, 8, 3, " input_forget:int"),
     ENTRY(OP_GRU, 6, 2, " linear_before_reset:int"),
     ENTRY(OP_RNN, 6, 2, ""),
-    {OP_RECURRENCE, 1, 0, 1, 8, 0, 3, OP_HEAVY,
+    {OP_RECURRENCE, 1, 0, 1, 8, 0, 3, RECURRENT_INPUTS, OP_HEAVY,
      RECURRENT_ATTRS " cell:int input_forget:int linear_before_reset:int", infer_recurrent,
      &batch_recurrent, work_recurrent, kernel_recurrent},
     {0},

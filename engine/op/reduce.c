@@ -8,8 +8,6 @@
 static enum status infer_reduce(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    bool order = node->op == OP_REDUCE_MAX || node->op == OP_REDUCE_MIN;
-    TRY(operand_dtype(node, 0, "data", order ? DTYPES_ANY : DTYPES_NUMBER, err));
     const struct tensor *known[2];
     if (!resolve_known(node, 1, known, 2))
         return infer_unknown(node, 0, x->dtype);
@@ -339,20 +337,20 @@ KERNEL(kernel_extreme)
 }
 
 /* From opset 18 on, ReduceSum from 13; the importer makes operands of older attributes. */
-#define REDUCE(id, kernel)                                                                         \
-    OP_ROW_OF(id, 13, 1, 2, OP_PLAIN, "keepdims:int noop_with_empty_axes:int", reduce,             \
-              BATCH(reduce_axis, NULL), kernel)
+#define REDUCE(id, types, kernel)                                                                  \
+    OP_ROW_OF(id, 13, 1, 2, "data:" #types, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",     \
+              reduce, BATCH(reduce_axis, NULL), kernel)
 
 const struct op_info ops_reduce[] = {
-    REDUCE(REDUCE_SUM, reduce),
-    REDUCE(REDUCE_MEAN, reduce),
-    REDUCE(REDUCE_MAX, extreme),
-    REDUCE(REDUCE_MIN, extreme),
-    REDUCE(REDUCE_PROD, reduce),
-    REDUCE(REDUCE_L1, reduce),
-    REDUCE(REDUCE_L2, reduce),
-    REDUCE(REDUCE_LOG_SUM, reduce),
-    REDUCE(REDUCE_LOG_SUM_EXP, reduce),
-    REDUCE(REDUCE_SUM_SQUARE, reduce),
+    REDUCE(REDUCE_SUM, number, reduce),
+    REDUCE(REDUCE_MEAN, number, reduce),
+    REDUCE(REDUCE_MAX, any, extreme),
+    REDUCE(REDUCE_MIN, any, extreme),
+    REDUCE(REDUCE_PROD, number, reduce),
+    REDUCE(REDUCE_L1, number, reduce),
+    REDUCE(REDUCE_L2, number, reduce),
+    REDUCE(REDUCE_LOG_SUM, number, reduce),
+    REDUCE(REDUCE_LOG_SUM_EXP, number, reduce),
+    REDUCE(REDUCE_SUM_SQUARE, number, reduce),
     {0},
 };

@@ -240,13 +240,10 @@ bool resize_is_spatial(const struct node *node, struct resize_plan *ret)
 static enum status infer_resize(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    bool nearest = node_word(node, "mode", MODES) == RESIZE_NEAREST;
     struct resize_plan plan;
     bool known;
-    TRY(operand_dtype(node, 0, "X", nearest ? DTYPES_ANY : DTYPES_NUMBER, err));
-    TRY(operand_dtype(node, 2, "scales", DTYPE_BIT(F32), err));
-    TRY(operand_dtype(node, 1, "roi", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, 3, "sizes", DTYPE_BIT(I64) | DTYPE_BIT(I32), err));
+    if (node_word(node, "mode", MODES) != RESIZE_NEAREST)
+        TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
     TRY(resize_plan_init(node, &node->inputs[0]->shape, &plan, &known, err));
     if (!known)
         return infer_unknown(node, 0, x->dtype);
@@ -611,7 +608,7 @@ KERNEL(kernel_resize)
 
 const struct op_info ops_resize[] = {
     OP_ROW(
-        RESIZE, 11, 1, 4, OP_KEEPS_NUMBERS | OP_HEAVY,
+        RESIZE, 11, 1, 4, "X:any roi:float scales:float32 sizes:index", OP_KEEPS_NUMBERS | OP_HEAVY,
         "mode:string coordinate_transformation_mode:string cubic_coeff_a:float exclude_outside:int "
         "extrapolation_value:float nearest_mode:string antialias:int axes:ints "
         "keep_aspect_ratio_policy:string",

@@ -10,11 +10,6 @@
 #include "engine/op/families.h"
 #include "engine/op/operands.h"
 
-/* Sets of dtypes in addition to those of operands.h. */
-#define DTYPES_SIGNED (DTYPE_BIT(I8) | DTYPE_BIT(I16) | DTYPE_BIT(I32) | DTYPE_BIT(I64))
-#define DTYPES_BOOL   DTYPE_BIT(BOOL)
-#define DTYPES_INDEX  (DTYPE_BIT(I32) | DTYPE_BIT(I64))
-
 /* Checks that the node has the attribute. STATUS_MODEL. */
 enum status resolve_required(const struct node *node, const char *attribute,
                              struct error *err) MUST_USE;

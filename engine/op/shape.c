@@ -92,11 +92,6 @@ static enum status resolve_range(const struct tensor *const *operands, int64_t *
 
 static enum status infer_range(struct node *node, struct error *err)
 {
-    TRY(operand_dtype(node, 0, "start", DTYPES_NUMBER, err));
-    for (size_t i = 0; i < 3; i++) {
-        TRY(operand_same_dtype(node, i, i == 1 ? "limit" : "delta", err));
-        TRY(operand_single(node, i, i == 0 ? "start" : i == 1 ? "limit" : "delta", err));
-    }
     const struct tensor *known[3];
     enum dtype dtype = node->inputs[0]->dtype;
     if (!resolve_known(node, 0, known, 3))
@@ -109,7 +104,6 @@ static enum status infer_range(struct node *node, struct error *err)
 static enum status infer_eye_like(struct node *node, struct error *err)
 {
     int64_t dtype = node_int(node, "dtype", node->inputs[0]->dtype);
-    TRY(operand_rank(node, 0, "input", 2, 2, err));
     if (dtype <= 0 || dtype > DTYPE_BF16 || !dtype_size((enum dtype)dtype))
         return error_set(err, STATUS_UNSUPPORTED, "a matrix of ONNX data type %lld",
                          (long long)dtype);
@@ -237,8 +231,6 @@ static enum status infer_concat(struct node *node, struct error *err)
     TRY(resolve_required(node, "axis", err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     for (size_t i = 1; i < node->input_count; i++) {
-        TRY(operand_present(node, i, "input", err));
-        TRY(operand_same_dtype(node, i, "input", err));
         struct shape shape = node->inputs[i]->shape;
         int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0;
         if (shape.rank == out.rank)
@@ -297,8 +289,6 @@ static enum status infer_split(struct node *node, struct error *err)
         if (parts != -1)
             return error_set(err, STATUS_MODEL,
                              "both the input split and the attribute num_outputs are given");
-        TRY(operand_dtype(node, 1, "split", DTYPES_INDEX, err));
-        TRY(operand_rank(node, 1, "split", 1, 1, err));
         TRY(split_count_check(node, shape_count(&split->shape), err));
         if (split->known)
             return split_outputs(node, axis, split->known, true, err);
@@ -365,22 +355,12 @@ static enum status infer_tile(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-static enum status infer_trilu(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    TRY(operand_rank(node, 0, "input", 2, TENSOR_MAX_RANK, err));
-    TRY(operand_dtype(node, 1, "k", DTYPES_INDEX, err));
-    TRY(operand_single(node, 1, "k", err));
-    return infer_output(node, 0, x->dtype, &x->shape, err);
-}
-
 /* ---- blocks ---- */
 
 static enum status block_check(const struct node *node, int64_t *ret_block, struct error *err)
 {
     int ignored;
     TRY(resolve_required(node, "blocksize", err));
-    TRY(operand_rank(node, 0, "input", 4, 4, err));
     *ret_block = node_int(node, "blocksize", 0);
     if (*ret_block < 1 || *ret_block > INT32_MAX)
         return error_set(err, STATUS_SHAPE, "blocksize is %lld, expected 1 to %d",
@@ -769,38 +749,41 @@ KERNEL(kernel_blocks)
 }
 
 const struct op_info ops_shape[] = {
-    OP_ROW(CONSTANT, 1, 0, 0, OP_PLAIN,
+    OP_ROW(CONSTANT, 1, 0, 0, NULL, OP_PLAIN,
            "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
            "value_string:string value_strings:strings",
            constant, &batch_mixes),
-    OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, OP_PLAIN, "value:tensor", constant_of_shape, &batch_mixes),
-    OP_ROW(SHAPE, 1, 1, 1, OP_SHAPE_ONLY, "start:int end:int", shape, &batch_mixes),
-    OP_ROW(SIZE, 1, 1, 1, OP_SHAPE_ONLY, NULL, size, &batch_mixes),
-    OP_ROW_OF(RESHAPE, 5, 2, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int", reshape,
+    OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, NULL, OP_PLAIN, "value:tensor", constant_of_shape,
+           &batch_mixes),
+    OP_ROW(SHAPE, 1, 1, 1, NULL, OP_SHAPE_ONLY, "start:int end:int", shape, &batch_mixes),
+    OP_ROW(SIZE, 1, 1, 1, NULL, OP_SHAPE_ONLY, NULL, size, &batch_mixes),
+    OP_ROW_OF(RESHAPE, 5, 2, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
+              reshape, &batch_reshape, view),
+    OP_ROW_OF(FLATTEN, 1, 1, 1, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", flatten,
               &batch_reshape, view),
-    OP_ROW_OF(FLATTEN, 1, 1, 1, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", flatten,
+    OP_ROW_OF(SQUEEZE, 13, 1, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, squeeze,
               &batch_reshape, view),
-    OP_ROW_OF(SQUEEZE, 13, 1, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, squeeze,
+    OP_ROW_OF(UNSQUEEZE, 13, 2, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, unsqueeze,
               &batch_reshape, view),
-    OP_ROW_OF(UNSQUEEZE, 13, 2, 2, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, unsqueeze,
-              &batch_reshape, view),
-    OP_ROW(TRANSPOSE, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", transpose,
+    OP_ROW(TRANSPOSE, 1, 1, 1, NULL, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", transpose,
            BATCH(transpose_axis, NULL)),
-    OP_ROW(CONCAT, 1, 1, OP_VARIADIC, OP_PLAIN, "axis:int", concat,
+    OP_ROW(CONCAT, 1, 1, OP_VARIADIC, "input ...input:=!", OP_PLAIN, "axis:int", concat,
            BATCH(batch_of_concat, batch_same)),
-    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, OP_MOVES | OP_KEEPS_NUMBERS, "axis:int num_outputs:int",
-     infer_split, &batch_beside_first, work_elements, kernel_split},
-    OP_ROW(SLICE, 10, 3, 5, OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice,
+    {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, "input split:index[N]", OP_MOVES | OP_KEEPS_NUMBERS,
+     "axis:int num_outputs:int", infer_split, &batch_beside_first, work_elements, kernel_split},
+    OP_ROW(SLICE, 10, 3, 5, NULL, OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice,
            BATCH(slice_axis, slice_beside)),
-    OP_ROW(EXPAND, 8, 2, 2, OP_MOVES | OP_KEEPS_NUMBERS, NULL, expand,
+    OP_ROW(EXPAND, 8, 2, 2, NULL, OP_MOVES | OP_KEEPS_NUMBERS, NULL, expand,
            BATCH(expand_axis, batch_beside_shape)),
-    OP_ROW(TILE, 6, 2, 2, OP_PLAIN, NULL, tile, BATCH(tile_batch_axis, NULL)),
-    OP_ROW(RANGE, 11, 3, 3, OP_PLAIN, "stash_type:int", range, &batch_mixes),
-    OP_ROW(EYE_LIKE, 9, 1, 1, OP_PLAIN, "dtype:int k:int", eye_like, &batch_mixes),
-    OP_ROW(TRILU, 14, 1, 2, OP_PLAIN, "upper:int", trilu, BATCH(trilu_axis, NULL)),
-    OP_ROW_OF(DEPTH_TO_SPACE, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
-              depth_to_space, &batch_by_sample, blocks),
-    OP_ROW_OF(SPACE_TO_DEPTH, 1, 1, 1, OP_MOVES | OP_KEEPS_NUMBERS, "blocksize:int mode:string",
-              space_to_depth, &batch_by_sample, blocks),
+    OP_ROW(TILE, 6, 2, 2, NULL, OP_PLAIN, NULL, tile, BATCH(tile_batch_axis, NULL)),
+    OP_ROW(RANGE, 11, 3, 3, "start:number[1] limit:=[1] delta:=[1]", OP_PLAIN, "stash_type:int",
+           range, &batch_mixes),
+    OP_ROW(EYE_LIKE, 9, 1, 1, "input[MN]", OP_PLAIN, "dtype:int k:int", eye_like, &batch_mixes),
+    OP_ROW_OF(TRILU, 14, 1, 2, "input[*MN] k:index[1]", OP_PLAIN, "upper:int", like,
+              BATCH(trilu_axis, NULL), trilu),
+    OP_ROW_OF(DEPTH_TO_SPACE, 1, 1, 1, "input[NCHW]", OP_MOVES | OP_KEEPS_NUMBERS,
+              "blocksize:int mode:string", depth_to_space, &batch_by_sample, blocks),
+    OP_ROW_OF(SPACE_TO_DEPTH, 1, 1, 1, "input[NCHW]", OP_MOVES | OP_KEEPS_NUMBERS,
+              "blocksize:int mode:string", space_to_depth, &batch_by_sample, blocks),
     {0},
 };

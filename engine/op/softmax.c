@@ -8,7 +8,7 @@ static enum status infer_softmax(struct node *node, struct error *err)
 {
     int64_t axis;
     TRY(infer_attribute_axis(node, -1, &axis, err));
-    return infer_like(node, DTYPES_FLOAT, err);
+    return infer_like(node, err);
 }
 
 static enum status infer_lp_normalization(struct node *node, struct error *err)
@@ -125,10 +125,13 @@ KERNEL(kernel_columns)
 }
 
 const struct op_info ops_softmax[] = {
-    OP_ROW_OF(SOFTMAX, 1, 1, 1, OP_PROBABILITIES, "axis:int", softmax, &batch_beside_last, columns),
-    OP_ROW_OF(LOG_SOFTMAX, 1, 1, 1, OP_PLAIN, "axis:int", softmax, &batch_beside_last, columns),
-    OP_ROW_OF(HARDMAX, 1, 1, 1, OP_PLAIN, "axis:int", softmax, &batch_beside_last, columns),
-    OP_ROW_OF(LP_NORMALIZATION, 1, 1, 1, OP_PLAIN, "axis:int p:int", lp_normalization,
+    OP_ROW_OF(SOFTMAX, 1, 1, 1, "input:float", OP_PROBABILITIES, "axis:int", softmax,
               &batch_beside_last, columns),
+    OP_ROW_OF(LOG_SOFTMAX, 1, 1, 1, "input:float", OP_PLAIN, "axis:int", softmax,
+              &batch_beside_last, columns),
+    OP_ROW_OF(HARDMAX, 1, 1, 1, "input:float", OP_PLAIN, "axis:int", softmax, &batch_beside_last,
+              columns),
+    OP_ROW_OF(LP_NORMALIZATION, 1, 1, 1, "input:float", OP_PLAIN, "axis:int p:int",
+              lp_normalization, &batch_beside_last, columns),
     {0},
 };

@@ -9,10 +9,7 @@ static enum status infer_top_k(struct node *node, struct error *err)
     const struct value *x = node->inputs[0], *count = node_input(node, 1);
     struct shape out = x->shape;
     int64_t axis, k;
-    TRY(operand_dtype(node, 0, "X", DTYPES_NUMBER, err));
     TRY(infer_attribute_axis(node, -1, &axis, err));
-    TRY(operand_dtype(node, 1, "K", DTYPES_INDEX, err));
-    TRY(operand_single(node, 1, "K", err));
     if (!count->known) {
         infer_unknown(node, 0, x->dtype);
         return infer_unknown(node, 1, DTYPE_I64);
@@ -41,7 +38,6 @@ static enum status infer_arg(struct node *node, struct error *err)
 {
     const struct shape *shape = &node->inputs[0]->shape;
     int64_t axis;
-    TRY(operand_dtype(node, 0, "data", DTYPES_NUMBER, err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     struct shape out = {0};
     for (int i = 0; i < shape->rank; i++)
@@ -434,13 +430,14 @@ KERNEL(kernel_arg)
 }
 
 const struct op_info ops_sort[] = {
-    {OP_TOP_K, 10, 0, 2, 2, 2, 2, OP_PLAIN, "axis:int largest:int sorted:int", infer_top_k,
-     &batch_beside_last, work_elements, kernel_top_k},
-    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique, &batch_mixes,
-     work_elements, kernel_unique},
-    OP_ROW(ARG_MAX, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int", arg,
-           &arg_rule),
-    OP_ROW(ARG_MIN, 1, 1, 1, OP_PLAIN, "axis:int keepdims:int select_last_index:int", arg,
-           &arg_rule),
+    {OP_TOP_K, 10, 0, 2, 2, 2, 2, "X:number K:index[1]", OP_PLAIN,
+     "axis:int largest:int sorted:int", infer_top_k, &batch_beside_last, work_elements,
+     kernel_top_k},
+    {OP_UNIQUE, 11, 0, 1, 1, 1, 4, NULL, OP_DATA_SHAPE, "axis:int sorted:int", infer_unique,
+     &batch_mixes, work_elements, kernel_unique},
+    OP_ROW(ARG_MAX, 1, 1, 1, "data:number", OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+           arg, &arg_rule),
+    OP_ROW(ARG_MIN, 1, 1, 1, "data:number", OP_PLAIN, "axis:int keepdims:int select_last_index:int",
+           arg, &arg_rule),
     {0},
 };

@@ -8,22 +8,6 @@
 
 /* ---- Attention ---- */
 
-static enum status check_dtypes(const struct node *node, struct error *err)
-{
-    const struct value *v = node_input(node, ATTENTION_V);
-    const struct value *past = node_input(node, ATTENTION_PAST_VALUE);
-    TRY(operand_dtype(node, ATTENTION_Q, "Q", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, ATTENTION_K, "K", err));
-    TRY(operand_dtype(node, ATTENTION_V, "V", DTYPES_FLOAT, err));
-    TRY(operand_dtype(node, ATTENTION_MASK, "attn_mask", DTYPES_ANY, err));
-    TRY(operand_same_dtype(node, ATTENTION_PAST_KEY, "past_key", err));
-    TRY(operand_dtype(node, ATTENTION_VALID, "nonpad_kv_seqlen", DTYPE_BIT(I64), err));
-    if (past && past->dtype != v->dtype)
-        return error_set(err, STATUS_MODEL, "past_value is %s, but V is %s; they must agree",
-                         dtype_name(past->dtype), dtype_name(v->dtype));
-    return STATUS_OK;
-}
-
 static enum status load_flags(const struct node *node, struct attention_call *call,
                               struct error *err)
 {
@@ -127,7 +111,6 @@ static enum status load_past(const struct node *node, struct attention_call *cal
                          "past_key and nonpad_kv_seqlen are two forms of a cache; a node has one "
                          "of them");
     if (key) {
-        TRY(operand_rank(node, ATTENTION_PAST_KEY, "past_key", 4, 4, err));
         call->past = key->shape.dims[2];
         const struct shape keys = SHAPE(call->batch, call->kv_heads, call->past, call->depth);
         const struct shape values = SHAPE(call->batch, call->kv_heads, call->past, call->width);
@@ -165,7 +148,6 @@ enum status attention_call_load(const struct node *node, struct attention_call *
 {
     const struct shape *q = &node->inputs[ATTENTION_Q]->shape;
     struct attention_call call = {.merged = q->rank == 3};
-    TRY(check_dtypes(node, err));
     TRY(load_flags(node, &call, err));
     TRY(operand_rank(node, ATTENTION_Q, "Q", 3, 4, err));
     TRY(operand_rank(node, ATTENTION_K, "K", q->rank, q->rank, err));
@@ -228,7 +210,6 @@ static enum status load_tables(const struct node *node, struct rotary_call *call
     call->table_images = 1;
     if (ids) {
         TRY(operand_rank(node, 1, "cos_cache", 2, 2, err));
-        TRY(operand_rank(node, 3, "position_ids", 2, 2, err));
         const int64_t images = ids->shape.dims[0];
         const struct shape positions = SHAPE(images == 1 ? 1 : call->batch, call->tokens);
         TRY(operand_has_shape(node, 3, "position_ids", &positions, err));
@@ -248,10 +229,6 @@ enum status rotary_call_load(const struct node *node, struct rotary_call *ret, s
     const struct shape *x = &node->inputs[0]->shape;
     struct rotary_call call = {.merged = x->rank == 3,
                                .interleaved = node_int(node, "interleaved", 0) != 0};
-    TRY(operand_dtype(node, 0, "X", DTYPES_FLOAT, err));
-    TRY(operand_same_dtype(node, 1, "cos_cache", err));
-    TRY(operand_same_dtype(node, 2, "sin_cache", err));
-    TRY(operand_dtype(node, 3, "position_ids", DTYPE_BIT(I64), err));
     TRY(operand_rank(node, 0, "X", 3, 4, err));
     call.batch = x->dims[0];
     call.tokens = x->dims[call.merged ? 1 : 2];
@@ -282,8 +259,6 @@ static enum status infer_rotary(struct node *node, struct error *err)
     TRY(rotary_call_load(node, &call, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[0]->shape, err);
 }
-
-INFER_LIKE(infer_keys, DTYPE_BIT(I64))
 
 static int attention_axis(const struct node *node, const int *axes)
 {
@@ -577,21 +552,25 @@ KERNEL(kernel_rotary_embedding)
     return STATUS_OK;
 }
 
-#define ATTENTION_ATTRS                                                                            \
-    "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int scale:float "        \
-    "softcap:float softmax_precision:int"
+#define ATTENTION_ROW(since, until, most, attrs)                                                   \
+    {                                                                                              \
+        OP_ONNX_ATTENTION, since, until, 3, most, 1, 4,                                            \
+            "Q:float K:= V:float attn_mask:any past_key:=[BHPD] past_value:=2 "                    \
+            "nonpad_kv_seqlen:int64",                                                              \
+            OP_HEAVY,                                                                              \
+            "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output_mode:int "            \
+            "scale:float softcap:float softmax_precision:int" attrs,                               \
+            infer_attention, &attention_rule, work_attention, kernel_onnx_attention                \
+    }
 
 const struct op_info ops_transformer[] = {
-    {OP_ONNX_ATTENTION, 23, 23, 3, 6, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
-     &attention_rule, work_attention, kernel_onnx_attention},
-    {OP_ONNX_ATTENTION, 24, 24, 3, 7, 1, 4, OP_HEAVY, ATTENTION_ATTRS, infer_attention,
-     &attention_rule, work_attention, kernel_onnx_attention},
-    {OP_ONNX_ATTENTION, 25, 0, 3, 7, 1, 4, OP_HEAVY,
-     ATTENTION_ATTRS " left_window_size:int right_window_size:int", infer_attention,
-     &attention_rule, work_attention, kernel_onnx_attention},
-    OP_ROW_OF(ROTARY_EMBEDDING, 23, 3, 4, OP_PLAIN,
-              "interleaved:int num_heads:int rotary_embedding_dim:int", rotary,
+    ATTENTION_ROW(23, 23, 6, ""),
+    ATTENTION_ROW(24, 24, 7, ""),
+    ATTENTION_ROW(25, 0, 7, " left_window_size:int right_window_size:int"),
+    OP_ROW_OF(ROTARY_EMBEDDING, 23, 3, 4, "X:float cos_cache:= sin_cache:= position_ids:int64[NT]",
+              OP_PLAIN, "interleaved:int num_heads:int rotary_embedding_dim:int", rotary,
               BATCH(batch_of_sample, rotary_beside), rotary_embedding),
-    OP_ROW_OF(VALID_KEYS, 1, 1, 1, OP_PLAIN, "keys:int", keys, &batch_unary, valid_keys),
+    OP_ROW_OF(VALID_KEYS, 1, 1, 1, "keys:int64", OP_PLAIN, "keys:int", like, &batch_unary,
+              valid_keys),
     {0},
 };

@@ -766,8 +766,8 @@ static void skip_norm(struct onnx_rewrite *r)
 
 #define FORM(domain, name, op, first, last, min_in, max_in, min_out, max_out, attrs, rewrite)      \
     {                                                                                              \
-        domain, name, {OP_##op, first,    last,  min_in, max_in, min_out,                          \
-                       max_out, OP_PLAIN, attrs, NULL,   NULL,   NULL},                            \
+        domain, name,                                                                              \
+            {OP_##op, first, last, min_in, max_in, min_out, max_out, NULL, OP_PLAIN, attrs},       \
             rewrite                                                                                \
     }
 #define OLD(name, op, last, inputs, attrs, rewrite)                                                \
