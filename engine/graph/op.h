@@ -37,9 +37,9 @@
     X(CENTER_CROP_PAD, "CenterCropPad", "") X(COL2IM, "Col2Im", "")            \
     /* indexing */                                                                                 \
     X(GATHER, "Gather", "") X(GATHER_ELEMENTS, "GatherElements", "")                               \
-    X(GATHER_ND, "GatherND", "")                                          \
+    X(GATHER_ND, "GatherND", "")                                                                   \
     X(SCATTER_ELEMENTS, "ScatterElements", "") X(SCATTER_ND, "ScatterND", "")                      \
-    X(ONE_HOT, "OneHot", "") X(NON_ZERO, "NonZero", "") X(COMPRESS, "Compress", "")                \
+    X(ONE_HOT, "OneHot", "") X(NON_ZERO, "NonZero", "")                                            \
     X(UNIQUE, "Unique", "") X(TOP_K, "TopK", "") X(CUM_SUM, "CumSum", "")                          \
     /* reductions */                                                                               \
     X(REDUCE_SUM, "ReduceSum", "") X(REDUCE_MEAN, "ReduceMean", "")                                \
@@ -61,10 +61,9 @@
     X(INSTANCE_NORMALIZATION, "InstanceNormalization", "")                                         \
     X(LAYER_NORMALIZATION, "LayerNormalization", "")                                               \
     X(GROUP_NORMALIZATION, "GroupNormalization", "")                                               \
-    X(MEAN_VARIANCE_NORMALIZATION, "MeanVarianceNormalization", "")                                \
     X(LP_NORMALIZATION, "LpNormalization", "") X(LRN, "LRN", "") X(SOFTMAX, "Softmax", "")         \
     X(LOG_SOFTMAX, "LogSoftmax", "") X(HARDMAX, "Hardmax", "")                                     \
-    X(RMS_NORMALIZATION, "RMSNormalization", "")                \
+    X(RMS_NORMALIZATION, "RMSNormalization", "")                                                   \
     /* of transformers, opset 23 (engine/op/transformer.h) */                                     \
     X(ONNX_ATTENTION, "Attention", "") X(ROTARY_EMBEDDING, "RotaryEmbedding", "")                  \
     /* recurrent (engine/op/recurrent.h) */                                                        \

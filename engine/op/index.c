@@ -175,14 +175,6 @@ static enum status infer_one_hot(struct node *node, struct error *err)
     return infer_output(node, 0, values->dtype, &out, err);
 }
 
-static enum status infer_compress(struct node *node, struct error *err)
-{
-    int64_t axis;
-    if (node_attr(node, "axis"))
-        TRY(infer_attribute_axis(node, 0, &axis, err));
-    return infer_unknown(node, 0, node->inputs[0]->dtype);
-}
-
 static enum status infer_cum_sum(struct node *node, struct error *err)
 {
     const struct value *axis = node->inputs[1];
@@ -536,42 +528,6 @@ KERNEL(kernel_non_zero)
     return STATUS_OK;
 }
 
-KERNEL(kernel_compress)
-{
-    const struct tensor *x = args->in[0], *condition = args->in[1];
-    const uint8_t *flags = condition->data;
-    bool flat = !node_attr(args->node, "axis");
-    const int64_t axis = node_axis(args->node, 0, x->shape.rank);
-    const struct axis_layout layout =
-        flat ? (struct axis_layout){1, shape_count(&x->shape), 1} : axis_layout_of(&x->shape, axis);
-    const size_t extent = layout.extent;
-    size_t length = shape_count(&condition->shape), chosen = 0;
-    for (size_t i = 0; i < length; i++) {
-        if (flags[i] && i >= extent)
-            return error_set(err, STATUS_INVALID,
-                             "the condition chooses element %zu, but there are only %zu", i,
-                             extent);
-        chosen += flags[i] != 0;
-    }
-    struct shape shape = flat ? SHAPE((int64_t)chosen) : x->shape;
-    if (!flat)
-        shape.dims[axis] = (int64_t)chosen;
-    TRY(kernel_output(args, 0, x->dtype, &shape, err));
-    const size_t bytes = dtype_size(x->dtype) * layout.inner;
-    char *to = (*args->out[0])->data;
-    const char *from = x->data;
-    for (size_t o = 0; o < layout.outer && x->bytes; o++) {
-        for (size_t i = 0; i < length; i++) {
-            if (!flags[i])
-                continue;
-            memcpy(to, from + i * bytes, bytes);
-            to += bytes;
-        }
-        from += extent * bytes;
-    }
-    return STATUS_OK;
-}
-
 /* ---- CumSum ---- */
 
 /* Cumulative sums of `inner` neighbouring columns, in double or (wrapping) 64-bit integers. */
@@ -647,8 +603,6 @@ const struct op_info ops_index[] = {
     OP_ROW(ONE_HOT, 9, 3, 3, "indices:number depth:number[1] values[2]", OP_PLAIN, "axis:int",
            one_hot, BATCH(one_hot_axis, NULL)),
     OP_ROW_OF(NON_ZERO, 9, 1, 1, NULL, OP_DATA_SHAPE, NULL, unknown_i64, &batch_mixes, non_zero),
-    OP_ROW(COMPRESS, 9, 2, 2, "input condition:bool[N]", OP_DATA_SHAPE, "axis:int", compress,
-           &batch_mixes),
     OP_ROW(CUM_SUM, 11, 2, 2, "x:number axis:index[1]", OP_PLAIN, "exclusive:int reverse:int",
            cum_sum, BATCH(cum_sum_axis, NULL)),
     {0},

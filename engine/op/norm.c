@@ -1,5 +1,5 @@
 /* Normalisation: BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization,
- * GroupNormalization, MeanVarianceNormalization, LRN; and ScaleShift, made from these by passes. */
+ * GroupNormalization, LRN; and ScaleShift, made from these by passes. */
 #include <math.h>
 
 #include "engine/op/family.h"
@@ -62,12 +62,13 @@ static enum status check_stash(int64_t stash, struct error *err)
     return STATUS_OK;
 }
 
+/* The result of RMSNormalization has the type of the scale. */
 static enum status infer_layer_normalization(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
     TRY(infer_attribute_axis(node, -1, &axis, err));
-    TRY(operand_broadcasts(node, 1, "Scale", &x->shape, err));
+    TRY(operand_broadcasts(node, 1, "the scale", &x->shape, err));
     TRY(operand_broadcasts(node, 2, "B", &x->shape, err));
     TRY(check_stash(stash, err));
     struct shape statistics = x->shape;
@@ -75,18 +76,8 @@ static enum status infer_layer_normalization(struct node *node, struct error *er
         statistics.dims[i] = 1;
     TRY(infer_output(node, 1, (enum dtype)stash, &statistics, err));
     TRY(infer_output(node, 2, (enum dtype)stash, &statistics, err));
-    return infer_like(node, err);
-}
-
-/* The result has the type of the scale. */
-static enum status infer_rms_normalization(struct node *node, struct error *err)
-{
-    const struct value *x = node->inputs[0];
-    int64_t axis, stash = node_int(node, "stash_type", DTYPE_F32);
-    TRY(infer_attribute_axis(node, -1, &axis, err));
-    TRY(operand_broadcasts(node, 1, "scale", &x->shape, err));
-    TRY(check_stash(stash, err));
-    return infer_output(node, 0, node->inputs[1]->dtype, &x->shape, err);
+    return infer_output(node, 0, node->inputs[node->op == OP_RMS_NORMALIZATION]->dtype, &x->shape,
+                        err);
 }
 
 static enum status infer_group_normalization(struct node *node, struct error *err)
@@ -101,34 +92,6 @@ static enum status infer_group_normalization(struct node *node, struct error *er
     return infer_like(node, err);
 }
 
-/* A bit for each axis of the mean ([0, 2, 3] if axes is omitted). */
-static enum status mean_variance_axes(const struct node *node, const struct shape *x, unsigned *ret,
-                                      struct error *err)
-{
-    static const int64_t otherwise[] = {0, 2, 3};
-    size_t count;
-    const int64_t *axes = node_ints(node, "axes", &count);
-    unsigned reduced = 0;
-    if (!axes) {
-        axes = otherwise;
-        count = COUNT_OF(otherwise);
-    }
-    for (size_t i = 0; i < count; i++) {
-        int64_t axis = axes[i];
-        TRY(infer_axis(&axis, x->rank, err));
-        reduced |= 1u << axis;
-    }
-    *ret = reduced;
-    return STATUS_OK;
-}
-
-static enum status infer_mean_variance_normalization(struct node *node, struct error *err)
-{
-    unsigned ignored;
-    TRY(mean_variance_axes(node, &node->inputs[0]->shape, &ignored, err));
-    return infer_like(node, err);
-}
-
 static enum status infer_lrn(struct node *node, struct error *err)
 {
     int64_t size = node_int(node, "size", 0);
@@ -137,125 +100,68 @@ static enum status infer_lrn(struct node *node, struct error *err)
     return infer_like(node, err);
 }
 
-static int mean_variance_axis(const struct node *node, const int *axes)
+/* Mean and population variance of `runs` runs of n numbers, each `step` after the one before. */
+static void moments(const double *x, size_t runs, size_t n, size_t step, double *ret_mean,
+                    double *ret_variance)
 {
-    unsigned reduced;
-    struct error ignored;
-    return mean_variance_axes(node, &node->inputs[0]->shape, &reduced, &ignored) == STATUS_OK &&
-                   !(reduced >> axes[0] & 1)
-               ? axes[0]
-               : BATCH_MIXES;
-}
-
-/* dst = src * scale + shift for elements at … at+n-1 of tensors. */
-static void affine_row(const struct tensor *x, struct tensor *y, size_t at, size_t n, double scale,
-                       double shift)
-{
-    double values[BLOCK];
-    FOR_BLOCKS(i, count, n) {
-        load_doubles(element(x->data, x->dtype, at + i), x->dtype, values, count);
-        for (size_t k = 0; k < count; k++)
-            values[k] = values[k] * scale + shift;
-        store_doubles(values, y->dtype, element_at(y->data, y->dtype, at + i), count);
-    }
-}
-
-/* Mean and population variance of every channel over images and positions. */
-static void channel_statistics(const double *x, size_t images, size_t channels, size_t inner,
-                               double *mean, double *variance)
-{
-    double count = (double)images * (double)inner;
-    for (size_t c = 0; c < channels; c++) {
-        double sum = 0, squares = 0;
-        for (size_t n = 0; n < images; n++)
-            for (size_t i = 0; i < inner; i++)
-                sum += x[(n * channels + c) * inner + i];
-        mean[c] = count > 0 ? sum / count : 0;
-        for (size_t n = 0; n < images; n++)
-            for (size_t i = 0; i < inner; i++) {
-                double d = x[(n * channels + c) * inner + i] - mean[c];
-                squares += d * d;
-            }
-        variance[c] = count > 0 ? squares / count : 0;
-    }
-}
-
-/* Output i: the old statistic, updated with this batch's. */
-static enum status store_running(const struct kernel_args *args, size_t i, const double *old,
-                                 const double *now, size_t channels, struct error *err)
-{
-    double *running, momentum = node_float(args->node, "momentum", 0.9f);
-    TRY(result_open_doubles(args, i, &running, err));
-    for (size_t c = 0; running && c < channels; c++)
-        running[c] = old[c] * momentum + now[c] * (1 - momentum);
-    return STATUS_OK;
-}
-
-/* y = (x - mean) / sqrt(variance + epsilon) * scale + shift, each with one number per channel. */
-static void normalise_channels(const struct kernel_args *args, size_t channels, size_t inner,
-                               const double *scale, const double *shift, const double *mean,
-                               const double *variance)
-{
-    const struct tensor *x = args->in[0];
-    double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    size_t rows = (size_t)x->shape.dims[0] * channels;
-    for (size_t i = 0; i < rows; i++) {
-        size_t c = i % channels;
-        double factor = scale[c] / sqrt(variance[c] + epsilon);
-        affine_row(x, *args->out[0], i * inner, inner, factor, shift[c] - mean[c] * factor);
-    }
+    const double count = (double)runs * (double)n;
+    double sum = 0, squares = 0;
+    for (size_t r = 0; r < runs; r++)
+        for (size_t i = 0; i < n; i++)
+            sum += x[r * step + i];
+    const double mean = count > 0 ? sum / count : 0;
+    for (size_t r = 0; r < runs; r++)
+        for (size_t i = 0; i < n; i++)
+            squares += (x[r * step + i] - mean) * (x[r * step + i] - mean);
+    *ret_mean = mean;
+    *ret_variance = count > 0 ? squares / count : 0;
 }
 
 KERNEL(kernel_batch_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
-    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
-    const double *params[4], *src;
-    TRY(operands_open(args, 1, COUNT_OF(params), params, err));
-    const double *scale = params[0], *shift = params[1], *mean = params[2], *variance = params[3];
-    if (!node_int(args->node, "training_mode", 0)) {
-        normalise_channels(args, channels, inner, scale, shift, mean, variance);
-        return STATUS_OK;
+    const size_t images = (size_t)x->dims[0], channels = (size_t)x->dims[1];
+    const size_t inner = resolve_extent(x, 2, x->rank), image = channels * inner;
+    const double momentum = node_float(args->node, "momentum", 0.9f);
+    const double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    const double *in[5]; /* X, scale, B, mean, var */
+    double *out[3];      /* Y and the updated statistics */
+    TRY(operands_open(args, 0, COUNT_OF(in), in, err));
+    for (size_t i = 0; i < COUNT_OF(out); i++)
+        TRY(result_open_doubles(args, i, &out[i], err));
+    for (size_t c = 0; c < channels; c++) {
+        double mean = in[3][c], variance = in[4][c];
+        /* training_mode of opset 14 normalises by the statistics of X itself. */
+        if (node_int(args->node, "training_mode", 0))
+            moments(in[0] + c * inner, images, inner, image, &mean, &variance);
+        if (out[1])
+            out[1][c] = in[3][c] * momentum + mean * (1 - momentum);
+        if (out[2])
+            out[2][c] = in[4][c] * momentum + variance * (1 - momentum);
+        const double factor = in[1][c] / sqrt(variance + epsilon);
+        for (size_t n = 0; n < images && out[0]; n++)
+            for (size_t i = n * image + c * inner, end = i + inner; i < end; i++)
+                out[0][i] = in[0][i] * factor + (in[2][c] - mean * factor);
     }
-    /* training_mode of opset 14: normalises by the statistics of X itself. */
-    double *now = kernel_scratch(args, channels, 2 * sizeof *now, err);
-    TRY(allocated(now));
-    TRY(operands_open(args, 0, 1, &src, err));
-    channel_statistics(src, (size_t)x->dims[0], channels, inner, now, now + channels);
-    normalise_channels(args, channels, inner, scale, shift, now, now + channels);
-    TRY(store_running(args, 1, mean, now, channels, err));
-    return store_running(args, 2, variance, now + channels, channels, err);
+    return STATUS_OK;
 }
 
-/* Mean and 1 / sqrt(variance + epsilon) of n numbers. */
-static void statistics(const double *values, size_t n, double epsilon, double *ret_mean,
-                       double *ret_factor)
-{
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += values[i];
-    double mean = n ? sum / (double)n : 0;
-    for (size_t i = 0; i < n; i++)
-        squares += (values[i] - mean) * (values[i] - mean);
-    *ret_mean = mean;
-    *ret_factor = 1 / sqrt((n ? squares / (double)n : 0) + epsilon);
-}
-
-/* InstanceNormalization (as many groups as channels) and GroupNormalization. */
-static enum status normalise_groups(const struct kernel_args *args, size_t groups,
-                                    struct error *err)
+/* InstanceNormalization has as many groups as channels. */
+KERNEL(kernel_group_normalization)
 {
     const struct shape *x = &args->in[0]->shape;
     const double *in[3];
     double *dst, epsilon = node_float(args->node, "epsilon", 1e-5f);
-    size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
-    size_t per = channels / groups, block = per * inner;
+    const size_t channels = (size_t)x->dims[1], inner = resolve_extent(x, 2, x->rank);
+    const size_t groups = (size_t)node_int(args->node, "num_groups", (int64_t)channels);
+    const size_t per = channels / groups, block = per * inner;
     TRY(operands_open(args, 0, COUNT_OF(in), in, err));
     TRY(result_open_doubles(args, 0, &dst, err));
     const double *src = in[0], *scale = in[1], *shift = in[2];
-    for (size_t i = 0; i < (size_t)x->dims[0] * groups && block; i++) {
-        double mean, factor;
-        statistics(src + i * block, block, epsilon, &mean, &factor);
+    for (size_t i = 0; i < (size_t)x->dims[0] * groups; i++) {
+        double mean, variance;
+        moments(src + i * block, 1, block, 0, &mean, &variance);
+        const double factor = 1 / sqrt(variance + epsilon);
         for (size_t k = 0; k < block; k++) {
             size_t c = i % groups * per + k / inner;
             dst[i * block + k] = (src[i * block + k] - mean) * factor * scale[c] + shift[c];
@@ -264,18 +170,7 @@ static enum status normalise_groups(const struct kernel_args *args, size_t group
     return STATUS_OK;
 }
 
-KERNEL(kernel_instance_normalization)
-{
-    size_t channels = (size_t)args->in[0]->shape.dims[1];
-    return channels ? normalise_groups(args, channels, err) : STATUS_OK;
-}
-
-KERNEL(kernel_group_normalization)
-{
-    return normalise_groups(args, (size_t)node_int(args->node, "num_groups", 1), err);
-}
-
-/* ---- LayerNormalization ---- */
+/* ---- LayerNormalization, RMSNormalization ---- */
 
 /* Numbers that broadcast to X: in place if they have exactly X's normalised dimensions (row_step
  * 0), otherwise expanded to all of X (row_step = columns). */
@@ -320,126 +215,38 @@ static void store_statistic(const struct kernel_args *args, size_t i, size_t row
         store_doubles(&value, tensor->dtype, element_at(tensor->data, tensor->dtype, row), 1);
 }
 
-static void layer_rows(const struct kernel_args *args, size_t rows, size_t columns,
-                       const double *src, const struct spread *scale, const struct spread *shift,
-                       double *dst)
-{
-    double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    for (size_t r = 0; r < rows; r++) {
-        double mean, factor;
-        const double *x = src + r * columns;
-        statistics(x, columns, epsilon, &mean, &factor);
-        store_statistic(args, 1, r, mean);
-        store_statistic(args, 2, r, factor);
-        if (!dst)
-            continue;
-        const double *s = scale->data + r * scale->row_step;
-        const double *b = shift->data ? shift->data + r * shift->row_step : NULL;
-        for (size_t i = 0; i < columns; i++)
-            dst[r * columns + i] = (x[i] - mean) * factor * s[i] + (b ? b[i] : 0);
-    }
-}
-
+/* RMSNormalization divides by the mean of squares, and has no shift. */
 KERNEL(kernel_layer_normalization)
 {
-    const struct shape *x = &args->in[0]->shape;
+    const struct shape *shape = &args->in[0]->shape;
+    const double epsilon = node_float(args->node, "epsilon", 1e-5f);
+    const bool is_centered = args->node->op == OP_LAYER_NORMALIZATION;
     int64_t axis;
     const double *src;
     double *dst;
     struct spread scale, shift;
     TRY(infer_attribute_axis(args->node, -1, &axis, err));
-    TRY(operands_open(args, 0, 1, &src, err));
-    TRY(spread_operand(args, 1, x, (int)axis, &scale, err));
-    TRY(spread_operand(args, 2, x, (int)axis, &shift, err));
-    TRY(result_open_doubles(args, 0, &dst, err));
-    layer_rows(args, resolve_extent(x, 0, (int)axis), resolve_extent(x, (int)axis, x->rank), src,
-               &scale, &shift, dst);
-    return STATUS_OK;
-}
-
-/* ---- RMSNormalization ---- */
-
-KERNEL(kernel_rms_normalization)
-{
-    const struct shape *shape = &args->in[0]->shape;
-    const double epsilon = node_float(args->node, "epsilon", 1e-5f);
-    int64_t axis;
-    const double *src;
-    double *dst;
-    struct spread scale;
-    TRY(infer_attribute_axis(args->node, -1, &axis, err));
     const size_t rows = resolve_extent(shape, 0, (int)axis);
     const size_t columns = resolve_extent(shape, (int)axis, shape->rank);
     TRY(operands_open(args, 0, 1, &src, err));
     TRY(spread_operand(args, 1, shape, (int)axis, &scale, err));
+    TRY(spread_operand(args, 2, shape, (int)axis, &shift, err));
     TRY(result_open_doubles(args, 0, &dst, err));
     for (size_t r = 0; r < rows; r++) {
+        double mean, variance;
         const double *x = src + r * columns, *s = scale.data + r * scale.row_step;
-        double squares = 0, *y = dst + r * columns;
-        for (size_t i = 0; i < columns; i++)
-            squares += x[i] * x[i];
-        const double factor = 1 / sqrt(squares / (double)columns + epsilon);
-        for (size_t i = 0; i < columns; i++)
-            y[i] = x[i] * factor * s[i];
+        const double *b = shift.data ? shift.data + r * shift.row_step : NULL;
+        moments(x, 1, columns, 0, &mean, &variance);
+        if (!is_centered) {
+            variance += mean * mean;
+            mean = 0;
+        }
+        const double factor = 1 / sqrt(variance + epsilon);
+        store_statistic(args, 1, r, mean);
+        store_statistic(args, 2, r, factor);
+        for (size_t i = 0; i < columns && dst; i++)
+            dst[r * columns + i] = (x[i] - mean) * factor * s[i] + (b ? b[i] : 0);
     }
-    return STATUS_OK;
-}
-
-/* ---- MeanVarianceNormalization ---- */
-
-/* Dimensions of x; those that are not reduced come first. src: steps of x; dst: steps of the
- * transposed array. */
-static size_t transposed_dims(const struct shape *x, unsigned reduced, struct copy_dim *ret)
-{
-    ptrdiff_t steps[TENSOR_MAX_RANK], step = sizeof(double);
-    size_t columns = 1;
-    int rank = 0;
-    contiguous_steps(x, sizeof(double), steps);
-    for (unsigned pass = 0; pass < 2; pass++)
-        for (int i = 0; i < x->rank; i++)
-            if ((reduced >> i & 1) == pass)
-                ret[rank++] = (struct copy_dim){.extent = (size_t)x->dims[i], .src = steps[i]};
-    for (int i = rank - 1; i >= 0; i--) {
-        ret[i].dst = step;
-        step *= (ptrdiff_t)ret[i].extent;
-    }
-    for (int i = 0; i < x->rank; i++)
-        if (reduced >> i & 1)
-            columns *= (size_t)x->dims[i];
-    return columns;
-}
-
-static void normalise_rows(double *values, size_t rows, size_t columns)
-{
-    for (size_t r = 0; r < rows; r++) {
-        double mean, factor, *x = values + r * columns;
-        statistics(x, columns, 0, &mean, &factor);
-        double deviation = 1 / factor;
-        for (size_t i = 0; i < columns; i++)
-            x[i] = (x[i] - mean) / (deviation + 1e-9);
-    }
-}
-
-KERNEL(kernel_mean_variance_normalization)
-{
-    const struct shape *x = &args->in[0]->shape;
-    size_t total = shape_count(x);
-    unsigned reduced;
-    TRY(mean_variance_axes(args->node, x, &reduced, err));
-    struct copy_dim dims[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
-    size_t columns = transposed_dims(x, reduced, dims);
-    for (int i = 0; i < x->rank; i++)
-        back[i] = (struct copy_dim){dims[i].extent, dims[i].src, dims[i].dst};
-    const double *src;
-    double *dst, *transposed = kernel_scratch(args, total, sizeof *transposed, err);
-    TRY(allocated(transposed));
-    TRY(operands_open(args, 0, 1, &src, err));
-    TRY(result_open_doubles(args, 0, &dst, err));
-    if (!total)
-        return STATUS_OK;
-    copy_strided(transposed, src, sizeof(double), dims, x->rank);
-    normalise_rows(transposed, total / columns, columns);
-    copy_strided(dst, transposed, sizeof(double), back, x->rank);
     return STATUS_OK;
 }
 
@@ -503,16 +310,15 @@ const struct op_info ops_norm[] = {
      "epsilon:float momentum:float training_mode:int", infer_batch_normalization, &batch_by_sample,
      work_elements, kernel_batch_normalization},
     OP_ROW_OF(INSTANCE_NORMALIZATION, 1, 3, 3, "input:float[NCD*] scale:=[C] B:=[C]",
-              OP_NORMALIZATION, "epsilon:float", like, &batch_by_sample, instance_normalization),
+              OP_NORMALIZATION, "epsilon:float", like, &batch_by_sample, group_normalization),
     {OP_LAYER_NORMALIZATION, 17, 0, 2, 3, 1, 3, "X:float Scale:float B:float", OP_NORMALIZATION,
      "axis:int epsilon:float stash_type:int", infer_layer_normalization, &batch_before_last,
      work_elements, kernel_layer_normalization},
-    OP_ROW(RMS_NORMALIZATION, 23, 2, 2, "X:float scale:float", OP_NORMALIZATION,
-           "axis:int epsilon:float stash_type:int", rms_normalization, &batch_before_last),
+    OP_ROW_OF(RMS_NORMALIZATION, 23, 2, 2, "X:float scale:float", OP_NORMALIZATION,
+              "axis:int epsilon:float stash_type:int", layer_normalization, &batch_before_last,
+              layer_normalization),
     OP_ROW(GROUP_NORMALIZATION, 21, 3, 3, "X:float[NC*] scale:float bias:float", OP_NORMALIZATION,
            "epsilon:float num_groups:int stash_type:int", group_normalization, &batch_by_sample),
-    OP_ROW(MEAN_VARIANCE_NORMALIZATION, 9, 1, 1, "X:float", OP_PLAIN, "axes:ints",
-           mean_variance_normalization, BATCH(mean_variance_axis, NULL)),
     OP_ROW(LRN, 1, 1, 1, "X:float[NC*]", OP_HEAVY, "alpha:float beta:float bias:float size:int",
            lrn, &batch_by_sample),
     OP_ROW_OF(SCALE_SHIFT, 1, 3, 3, "x:float[*C] scale:float[C] shift:float[C]", OP_PLAIN, NULL,

@@ -520,6 +520,33 @@ static void crop(struct onnx_rewrite *r)
     r->node->attr_count = 0;
 }
 
+/* ---- today's operators that others replace exactly ---- */
+
+/* ONNX's own definition: the axes' mean is subtracted, and their deviation + 1e-9 divides. */
+static void mean_variance(struct onnx_rewrite *r)
+{
+    static const int64_t otherwise[] = {0, 2, 3};
+    size_t count;
+    const int64_t *list = node_ints(r->node, "axes", &count);
+    struct value *x = r->node->inputs[0];
+    struct value *axes = form_ints(r, list ? count : COUNT_OF(otherwise), list ? list : otherwise);
+    struct value *centered = apply(r, OP_SUB, x, apply(r, OP_REDUCE_MEAN, x, axes));
+    struct value *variance = apply(r, OP_REDUCE_MEAN, apply(r, OP_MUL, centered, centered), axes);
+    struct value *deviation = apply(r, OP_SQRT, variance, NULL);
+    r->node->inputs[0] = centered;
+    set_input(r, 1, apply(r, OP_ADD, deviation, form_number_like(r, 1e-9f, x)));
+    r->node->attr_count = 0;
+}
+
+/* Gathers at the positions where the condition, a list, is true. */
+static void compress(struct onnx_rewrite *r)
+{
+    struct value *places = apply(r, OP_NON_ZERO, r->node->inputs[1], NULL);
+    if (!node_attr(r->node, "axis"))
+        set_input(r, 0, apply(r, OP_RESHAPE, r->node->inputs[0], form_int(r, -1)));
+    set_input(r, 1, apply(r, OP_SQUEEZE, places, form_int(r, 0)));
+}
+
 /* ---- com.microsoft ---- */
 
 /* They have a scale per channel, as ONNX's since opset 13. */
@@ -842,6 +869,8 @@ static const struct onnx_form forms[] = {
          "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
          "sampling_ratio:int spatial_scale:float",
          roi_without_half_pixel),
+    FORM("", "MeanVarianceNormalization", DIV, 9, 0, 1, 1, 1, 1, "axes:ints", mean_variance),
+    FORM("", "Compress", GATHER, 9, 0, 2, 2, 1, 1, "axis:int", compress),
     MS("QuantizeLinear", QUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
     MS("DequantizeLinear", DEQUANTIZE_LINEAR, 2, 3, QUANTIZE_ATTRS, quantize_as_13),
     MS("QLinearSigmoid", SIGMOID, 2, 5, NULL, quantized_unary),

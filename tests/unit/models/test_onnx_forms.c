@@ -608,6 +608,48 @@ Test(onnx_forms, group_norm_scales_groups_before_opset_21)
     }
 }
 
+Test(onnx_forms, mean_variance_normalization_is_over_all_but_the_channels)
+{
+    const int64_t axes[] = {1, -1};
+    const float x[] = {0, 2, 4, 4};
+    for (size_t given = 0; given < 2; given++) {
+        struct one_node one;
+        start(&one, "MeanVarianceNormalization", 13, 1, 1);
+        one_input(&one, 0, DTYPE_F32, SHAPE(1, 2, 1, 2), x);
+        if (given)
+            one_ints(&one, "axes", axes, 2);
+        run_ok(&one);
+        const double all = 2.5, d = sqrt(2.75); /* of all four numbers */
+        expect_near(&one,
+                    given ? (const double[]){-all / d, -0.5 / d, 1.5 / d, 1.5 / d}
+                          : (const double[]){-1, 1, 0, 0},
+                    4);
+        one_end(&one);
+    }
+}
+
+Test(onnx_forms, compress_looks_at_the_whole_condition)
+{
+    const uint8_t late[] = {0, 0, 0, 1}, unset[] = {1, 0, 0, 0};
+    struct one_node one;
+    start(&one, "Compress", 11, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_input(&one, 1, DTYPE_BOOL, SHAPE(4), late);
+    fails(&one, STATUS_INVALID, "index 3");
+    one_end(&one);
+    start(&one, "Compress", 11, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_input(&one, 1, DTYPE_BOOL, SHAPE(2, 2), late);
+    fails(&one, STATUS_SHAPE, "squeezed");
+    one_end(&one);
+    start(&one, "Compress", 11, 2, 1);
+    one_input(&one, 0, DTYPE_F32, SHAPE(3), ramp);
+    one_input(&one, 1, DTYPE_BOOL, SHAPE(4), unset);
+    run_ok(&one);
+    expect_near(&one, (const double[]){ramp[0]}, 1);
+    one_end(&one);
+}
+
 Test(onnx_forms, qlinear_softmax_of_an_old_opset_is_over_all_following_dimensions)
 {
     const uint8_t x[8] = {0}, zero = 0;

@@ -219,23 +219,6 @@ Test(ops_index, non_zero_of_nothing_and_of_a_scalar)
     one_end(&one);
 }
 
-Test(ops_index, compress_looks_at_the_whole_condition)
-{
-    const uint8_t late[] = {0, 0, 0, 1}, unset[] = {1, 0, 0, 0};
-    struct one_node one;
-    one_start(&one, OP_COMPRESS, 11, 2, 1);
-    one_input(&one, 0, DTYPE_F32, SHAPE(3), numbers);
-    one_input(&one, 1, DTYPE_BOOL, SHAPE(4), late);
-    one_fails(&one, STATUS_INVALID, "element 3");
-    one_end(&one);
-    one_start(&one, OP_COMPRESS, 11, 2, 1);
-    one_input(&one, 0, DTYPE_F32, SHAPE(3), numbers);
-    one_input(&one, 1, DTYPE_BOOL, SHAPE(4), unset);
-    cr_assert_eq(one_run(&one), STATUS_OK, "%s", one.err.message);
-    one_equals(&one, 0, DTYPE_F32, SHAPE(1), numbers);
-    one_end(&one);
-}
-
 Test(ops_index, unique_of_empty_and_of_nan)
 {
     const float x[] = {NAN, 1, -0.0f, NAN, 0};
