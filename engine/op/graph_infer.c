@@ -35,14 +35,17 @@ enum status graph_infer_node(struct node *node, struct error *err)
     bool known = true;
     for (size_t i = 0; i < node->input_count; i++)
         known = known && (!node->inputs[i] || shape_is_known(&node->inputs[i]->shape));
+    bool ready = known;
     if (status == STATUS_OK && known)
-        status = operands_check(node, info->operands, err);
-    if (status == STATUS_OK && known)
+        status = operands_check(node, info->operands, &ready, err);
+    if (status == STATUS_OK && ready)
         status = info->infer(node, err);
-    else
-        for (size_t i = 0; i < node->output_count; i++)
-            if (node->outputs[i])
-                node->outputs[i]->shape = SHAPE_NONE;
+    for (size_t i = 0; i < node->output_count && !ready; i++)
+        if (node->outputs[i]) {
+            node->outputs[i]->shape = SHAPE_NONE;
+            if (known)
+                node->outputs[i]->dtype = node->inputs[0]->dtype;
+        }
     if (status != STATUS_OK)
         return error_prefix(err, "%s", node_text(node, text));
     return STATUS_OK;

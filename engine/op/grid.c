@@ -42,11 +42,8 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     const struct value *theta = node->inputs[0];
     int64_t size[TENSOR_MAX_RANK];
     size_t count;
-    bool known;
     char text[SHAPE_TEXT];
-    TRY(infer_ints(node, 1, size, COUNT_OF(size), &count, &known, err));
-    if (!known)
-        return infer_unknown(node, 0, theta->dtype);
+    TRY(resolve_list(resolve_contents(node, 1), "size", size, COUNT_OF(size), &count, err));
     int spatial = (int)count - 2;
     if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
         theta->shape.dims[2] != spatial + 1 || theta->shape.dims[0] != size[0])
@@ -302,7 +299,7 @@ const struct op_info ops_grid[] = {
     OP_ROW(GRID_SAMPLE, 16, 2, 2, "X:number grid:float", OP_HEAVY,
            "align_corners:int mode:string padding_mode:string", grid_sample,
            &batch_by_sample_of_two),
-    OP_ROW(AFFINE_GRID, 20, 2, 2, "theta:float[NRC] size", OP_PLAIN, "align_corners:int",
+    OP_ROW(AFFINE_GRID, 20, 2, 2, "theta:float[NRC] size:integer#", OP_PLAIN, "align_corners:int",
            affine_grid, BATCH(batch_of_sample, batch_beside_shape)),
     {0},
 };

@@ -195,7 +195,7 @@ struct declaration {
     int rank;
     unsigned dtypes;
     int like; /* the input that has the same dtype; -1: none */
-    bool is_required;
+    bool gives_shape, is_required;
 };
 
 /* The extents of letters; 0: none yet, otherwise 1 more than the extent. */
@@ -215,6 +215,7 @@ static unsigned dtypes_by_word(const char *word, size_t length)
         {"quantized", DTYPES_QUANTIZED},
         {"signed", DTYPES_SIGNED},
         {"index", DTYPES_INDEX},
+        {"integer", DTYPES_INTEGER},
         {"number", DTYPES_NUMBER},
         {"any", DTYPES_ANY}};
     for (size_t i = 0; i < COUNT_OF(sets); i++)
@@ -227,12 +228,12 @@ static unsigned dtypes_by_word(const char *word, size_t length)
 /* Reads a declaration, and returns the text after it. */
 static const char *read_declaration(const char *text, struct declaration *ret)
 {
-    const int length = (int)strcspn(text, ":[! ");
+    const int length = (int)strcspn(text, ":[#! ");
     *ret = (struct declaration){.like = -1};
     snprintf(ret->name, sizeof ret->name, "%.*s", length, text);
     text += length;
     while (*text == ':' || *text == '|') {
-        const size_t word = strcspn(++text, "|[! ");
+        const size_t word = strcspn(++text, "|[#! ");
         if (*text == '=')
             ret->like = word > 1 ? text[1] - '0' : 0;
         else
@@ -244,8 +245,10 @@ static const char *read_declaration(const char *text, struct declaration *ret)
         ret->rank = (int)strcspn(ret->dims, "]");
         text = ret->dims + ret->rank + 1;
     }
+    ret->gives_shape = *text == '#';
+    text += ret->gives_shape;
     ret->is_required = *text == '!';
-    text += *text == '!';
+    text += ret->is_required;
     return text + (*text == ' ');
 }
 
@@ -311,8 +314,10 @@ static enum status check_declared(const struct node *node, size_t i,
                      declared->name, i, shape_text(&value->shape, text), wanted);
 }
 
-enum status operands_check(const struct node *node, const char *declarations, struct error *err)
+enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,
+                           struct error *err)
 {
+    *ret_ready = true;
     const char *at = declarations ? declarations : "", *again = "";
     letters known = {0};
     for (size_t i = 0; i < node->input_count || (*at && *at != '.' && !*again); i++) {
@@ -321,6 +326,8 @@ enum status operands_check(const struct node *node, const char *declarations, st
             at = again = at + strlen("...");
         at = read_declaration(*at ? at : again, &declared);
         TRY(check_declared(node, i, &declared, known, err));
+        const struct value *value = node_input(node, i);
+        *ret_ready = *ret_ready && (!declared.gives_shape || !value || value->known);
     }
     return STATUS_OK;
 }

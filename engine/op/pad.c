@@ -11,12 +11,8 @@ static enum status infer_pad(struct node *node, struct error *err)
         TRY(operand_same_dtype(node, 2, "constant_value", 0, err));
         TRY(operand_single(node, 2, "constant_value", err));
     }
-    resolve_known(node, 1, known, 4);
-    for (size_t i = 1; i < 4; i += 2) {
-        if (node_input(node, i) && !known[i])
-            return infer_unknown(node, 0, x->dtype);
-    }
     struct padding padding;
+    resolve_known(node, 1, known, 4);
     TRY(resolve_padding(node, &x->shape, known, &padding, err));
     return infer_output(node, 0, x->dtype, &padding.out, err);
 }
@@ -99,9 +95,8 @@ static enum status infer_col2im(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[3];
-    if (!resolve_known(node, 1, known, 3))
-        return infer_unknown(node, 0, x->dtype);
     struct col2im col2im;
+    resolve_known(node, 1, known, 3);
     TRY(resolve_col2im(node, &x->shape, known, &col2im, err));
     return infer_output(node, 0, x->dtype, &col2im.out, err);
 }
@@ -327,10 +322,11 @@ KERNEL(kernel_col2im)
 }
 
 const struct op_info ops_pad[] = {
-    OP_ROW(PAD, 11, 2, 4, NULL, OP_PLAIN, "mode:string", pad, BATCH(pad_axis, NULL)),
-    OP_ROW(CENTER_CROP_PAD, 18, 2, 2, NULL, OP_PLAIN, "axes:ints", pad,
+    OP_ROW(PAD, 11, 2, 4, "data pads:integer# constant_value axes:integer#", OP_PLAIN,
+           "mode:string", pad, BATCH(pad_axis, NULL)),
+    OP_ROW(CENTER_CROP_PAD, 18, 2, 2, "input_data shape:integer#", OP_PLAIN, "axes:ints", pad,
            BATCH(pad_axis, batch_beside_shape)),
-    OP_ROW(COL2IM, 18, 3, 3, NULL, OP_HEAVY, "dilations:ints pads:ints strides:ints", col2im,
-           &batch_by_sample),
+    OP_ROW(COL2IM, 18, 3, 3, "input image_shape:integer# block_shape:integer#", OP_HEAVY,
+           "dilations:ints pads:ints strides:ints", col2im, &batch_by_sample),
     {0},
 };

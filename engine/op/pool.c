@@ -64,10 +64,8 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     if (node_input(node, 2)) {
         int64_t wanted[TENSOR_MAX_RANK];
         size_t count;
-        bool known;
-        TRY(infer_ints(node, 2, wanted, COUNT_OF(wanted), &count, &known, err));
-        if (!known)
-            return infer_unknown(node, 0, x->dtype);
+        TRY(resolve_list(node->inputs[2]->known, "output_shape", wanted, COUNT_OF(wanted), &count,
+                         err));
         if (count != (size_t)out.rank)
             return error_set(err, STATUS_SHAPE, "output_shape has %zu numbers, expected %d", count,
                              out.rank);
@@ -426,7 +424,7 @@ const struct op_info ops_pool[] = {
            &batch_by_sample),
     OP_ROW(GLOBAL_LP_POOL, 2, 1, 1, "X:float[NCD*]", OP_PLAIN, "p:int", global_pool,
            &batch_by_sample),
-    OP_ROW(MAX_UNPOOL, 9, 2, 3, "X:float|8bit I:int64", OP_PLAIN,
+    OP_ROW(MAX_UNPOOL, 9, 2, 3, "X:float|8bit I:int64 output_shape:integer#", OP_PLAIN,
            "kernel_shape:ints pads:ints strides:ints", max_unpool, &batch_by_sample_of_two),
     {0},
 };

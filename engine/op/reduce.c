@@ -9,9 +9,8 @@ static enum status infer_reduce(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2))
-        return infer_unknown(node, 0, x->dtype);
     struct reduction reduction;
+    resolve_known(node, 1, known, 2);
     TRY(resolve_reduction(node, &x->shape, known, &reduction, err));
     return infer_output(node, 0, x->dtype, &reduction.out, err);
 }
@@ -338,8 +337,8 @@ KERNEL(kernel_extreme)
 
 /* From opset 18 on, ReduceSum from 13; the importer makes operands of older attributes. */
 #define REDUCE(id, types, kernel)                                                                  \
-    OP_ROW_OF(id, 13, 1, 2, "data:" #types, OP_PLAIN, "keepdims:int noop_with_empty_axes:int",     \
-              reduce, BATCH(reduce_axis, NULL), kernel)
+    OP_ROW_OF(id, 13, 1, 2, "data:" #types " axes:integer#", OP_PLAIN,                             \
+              "keepdims:int noop_with_empty_axes:int", reduce, BATCH(reduce_axis, NULL), kernel)
 
 const struct op_info ops_reduce[] = {
     REDUCE(REDUCE_SUM, number, reduce),

@@ -22,9 +22,8 @@ bool resolve_known(const struct node *node, size_t first, const struct tensor **
 {
     bool known = true;
     for (size_t i = 0; i < max; i++) {
-        const struct value *value = node_input(node, i);
-        ret[i] = value ? value->known : NULL;
-        if (i >= first && value && !value->known)
+        ret[i] = resolve_contents(node, i);
+        if (i >= first && node_input(node, i) && !ret[i])
             known = false;
     }
     return known;
@@ -54,22 +53,6 @@ enum status resolve_list(const struct tensor *list, const char *what, int64_t *r
         ret[i] = tensor_int(list, i);
     *ret_count = count;
     return STATUS_OK;
-}
-
-enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
-                       size_t *ret_count, bool *ret_known, struct error *err)
-{
-    const struct value *value = node_input(node, i);
-    const struct tensor *list = value ? value->known : NULL;
-    struct tensor unread; /* has what is known of the operand before its contents */
-    char what[32];
-    snprintf(what, sizeof what, "input %zu", i);
-    *ret_known = !value || list;
-    if (!*ret_known) {
-        unread = (struct tensor){.dtype = value->dtype, .shape = value->shape};
-        list = &unread;
-    }
-    return resolve_list(list, what, ret, max, ret_count, err);
 }
 
 enum status resolve_axes(const int64_t *axes, size_t count, int rank, bool unique,

@@ -14,6 +14,13 @@
 enum status resolve_required(const struct node *node, const char *attribute,
                              struct error *err) MUST_USE;
 
+/* The known contents of input i; NULL: it is omitted, or they are not known yet. */
+static inline const struct tensor *resolve_contents(const struct node *node, size_t i)
+{
+    const struct value *value = node_input(node, i);
+    return value ? value->known : NULL;
+}
+
 /* Sets ret[i] to the known contents of input i for i < max. Returns false if an input from `first`
  * on is present but its contents are not known yet. */
 bool resolve_known(const struct node *node, size_t first, const struct tensor **ret, size_t max);
@@ -22,12 +29,6 @@ bool resolve_known(const struct node *node, size_t first, const struct tensor **
  * NULL reads as an empty list. Errors call the operand `what`. */
 enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
                          size_t *ret_count, struct error *err) MUST_USE;
-
-/* Reads the contents of integer input i (axes, shape, pads, …) into ret[max]. *ret_known is false
- * if the contents are not known yet. If it is true, *ret_count is 0 for an omitted or empty input.
- * STATUS_SHAPE for anything but an integer tensor of rank <= 1 with at most `max` elements. */
-enum status infer_ints(const struct node *node, size_t i, int64_t *ret, size_t max,
-                       size_t *ret_count, bool *ret_known, struct error *err) MUST_USE;
 
 /* Converts axes to a bit mask over 0 … rank-1. STATUS_SHAPE for an axis out of range, or a repeated
  * axis when `unique`. */

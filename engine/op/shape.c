@@ -45,10 +45,9 @@ static enum status infer_constant_of_shape(struct node *node, struct error *err)
     }
     struct shape out = {0};
     size_t count;
-    bool known;
-    TRY(infer_ints(node, 0, out.dims, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known)
+    if (!node->inputs[0]->known)
         return infer_unknown(node, 0, dtype);
+    TRY(resolve_list(node->inputs[0]->known, "input", out.dims, TENSOR_MAX_RANK, &count, err));
     out.rank = (int)count;
     return infer_output(node, 0, dtype, &out, err);
 }
@@ -93,12 +92,10 @@ static enum status resolve_range(const struct tensor *const *operands, int64_t *
 static enum status infer_range(struct node *node, struct error *err)
 {
     const struct tensor *known[3];
-    enum dtype dtype = node->inputs[0]->dtype;
-    if (!resolve_known(node, 0, known, 3))
-        return infer_unknown(node, 0, dtype);
     int64_t count = 0;
+    resolve_known(node, 0, known, 3);
     TRY(resolve_range(known, &count, err));
-    return infer_output(node, 0, dtype, &SHAPE(count), err);
+    return infer_output(node, 0, known[0]->dtype, &SHAPE(count), err);
 }
 
 static enum status infer_eye_like(struct node *node, struct error *err)
@@ -132,9 +129,8 @@ static enum status infer_reshape(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[2];
-    if (!resolve_known(node, 1, known, 2))
-        return infer_unknown(node, 0, x->dtype);
     struct shape out;
+    resolve_known(node, 1, known, 2);
     TRY(resolve_reshape(node, &x->shape, known, &out, err));
     return infer_output(node, 0, x->dtype, &out, err);
 }
@@ -159,10 +155,7 @@ static enum status infer_squeeze(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    bool known;
-    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known)
-        return infer_unknown(node, 0, x->dtype);
+    TRY(resolve_list(resolve_contents(node, 1), "axes", axes, TENSOR_MAX_RANK, &count, err));
     bool all = !node_input(node, 1);
     unsigned mask;
     TRY(resolve_axes(axes, count, x->shape.rank, false, &mask, err));
@@ -183,10 +176,7 @@ static enum status infer_unsqueeze(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     int64_t axes[TENSOR_MAX_RANK];
     size_t count;
-    bool known;
-    TRY(infer_ints(node, 1, axes, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known)
-        return infer_unknown(node, 0, x->dtype);
+    TRY(resolve_list(resolve_contents(node, 1), "axes", axes, TENSOR_MAX_RANK, &count, err));
     struct shape out = {.rank = x->shape.rank + (int)count};
     if (out.rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
@@ -306,9 +296,8 @@ static enum status infer_slice(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
     const struct tensor *known[5];
-    if (!resolve_known(node, 1, known, 5))
-        return infer_unknown(node, 0, x->dtype);
     struct slice slice;
+    resolve_known(node, 1, known, 5);
     TRY(resolve_slice(node, &x->shape, known, &slice, err));
     return infer_output(node, 0, x->dtype, &slice.out, err);
 }
@@ -318,10 +307,8 @@ static enum status infer_expand(struct node *node, struct error *err)
     const struct value *x = node->inputs[0];
     struct shape wanted = {0}, out;
     size_t count;
-    bool known;
-    TRY(infer_ints(node, 1, wanted.dims, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known)
-        return infer_unknown(node, 0, x->dtype);
+    TRY(resolve_list(resolve_contents(node, 1), "shape", wanted.dims, TENSOR_MAX_RANK, &count,
+                     err));
     wanted.rank = (int)count;
     for (int i = 0; i < wanted.rank; i++)
         if (wanted.dims[i] < 0)
@@ -339,10 +326,7 @@ static enum status infer_tile(struct node *node, struct error *err)
     int64_t repeats[TENSOR_MAX_RANK];
     struct shape out = x->shape;
     size_t count;
-    bool known;
-    TRY(infer_ints(node, 1, repeats, TENSOR_MAX_RANK, &count, &known, err));
-    if (!known)
-        return infer_unknown(node, 0, x->dtype);
+    TRY(resolve_list(resolve_contents(node, 1), "repeats", repeats, TENSOR_MAX_RANK, &count, err));
     if (count != (size_t)out.rank)
         return error_set(err, STATUS_SHAPE, "%zu repeats for %d axes", count, out.rank);
     for (int i = 0; i < out.rank; i++)
@@ -753,30 +737,31 @@ const struct op_info ops_shape[] = {
            "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
            "value_string:string value_strings:strings",
            constant, &batch_mixes),
-    OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, NULL, OP_PLAIN, "value:tensor", constant_of_shape,
+    OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, "input:integer", OP_PLAIN, "value:tensor", constant_of_shape,
            &batch_mixes),
     OP_ROW(SHAPE, 1, 1, 1, NULL, OP_SHAPE_ONLY, "start:int end:int", shape, &batch_mixes),
     OP_ROW(SIZE, 1, 1, 1, NULL, OP_SHAPE_ONLY, NULL, size, &batch_mixes),
-    OP_ROW_OF(RESHAPE, 5, 2, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "allowzero:int",
-              reshape, &batch_reshape, view),
+    OP_ROW_OF(RESHAPE, 5, 2, 2, "data shape:integer#", OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
+              "allowzero:int", reshape, &batch_reshape, view),
     OP_ROW_OF(FLATTEN, 1, 1, 1, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, "axis:int", flatten,
               &batch_reshape, view),
-    OP_ROW_OF(SQUEEZE, 13, 1, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, squeeze,
-              &batch_reshape, view),
-    OP_ROW_OF(UNSQUEEZE, 13, 2, 2, NULL, OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL, unsqueeze,
-              &batch_reshape, view),
+    OP_ROW_OF(SQUEEZE, 13, 1, 2, "data axes:integer#", OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS, NULL,
+              squeeze, &batch_reshape, view),
+    OP_ROW_OF(UNSQUEEZE, 13, 2, 2, "data axes:integer#", OP_VIEW | OP_MOVES | OP_KEEPS_NUMBERS,
+              NULL, unsqueeze, &batch_reshape, view),
     OP_ROW(TRANSPOSE, 1, 1, 1, NULL, OP_MOVES | OP_KEEPS_NUMBERS, "perm:ints", transpose,
            BATCH(transpose_axis, NULL)),
     OP_ROW(CONCAT, 1, 1, OP_VARIADIC, "input ...input:=!", OP_PLAIN, "axis:int", concat,
            BATCH(batch_of_concat, batch_same)),
     {OP_SPLIT, 13, 0, 1, 2, 1, OP_VARIADIC, "input split:index[N]", OP_MOVES | OP_KEEPS_NUMBERS,
      "axis:int num_outputs:int", infer_split, &batch_beside_first, work_elements, kernel_split},
-    OP_ROW(SLICE, 10, 3, 5, NULL, OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice,
-           BATCH(slice_axis, slice_beside)),
-    OP_ROW(EXPAND, 8, 2, 2, NULL, OP_MOVES | OP_KEEPS_NUMBERS, NULL, expand,
+    OP_ROW(SLICE, 10, 3, 5, "data starts:integer# ends:integer# axes:integer# steps:integer#",
+           OP_MOVES | OP_KEEPS_NUMBERS, NULL, slice, BATCH(slice_axis, slice_beside)),
+    OP_ROW(EXPAND, 8, 2, 2, "input shape:integer#", OP_MOVES | OP_KEEPS_NUMBERS, NULL, expand,
            BATCH(expand_axis, batch_beside_shape)),
-    OP_ROW(TILE, 6, 2, 2, NULL, OP_PLAIN, NULL, tile, BATCH(tile_batch_axis, NULL)),
-    OP_ROW(RANGE, 11, 3, 3, "start:number[1] limit:=[1] delta:=[1]", OP_PLAIN, "stash_type:int",
+    OP_ROW(TILE, 6, 2, 2, "input repeats:integer#", OP_PLAIN, NULL, tile,
+           BATCH(tile_batch_axis, NULL)),
+    OP_ROW(RANGE, 11, 3, 3, "start:number[1]# limit:=[1]# delta:=[1]#", OP_PLAIN, "stash_type:int",
            range, &batch_mixes),
     OP_ROW(EYE_LIKE, 9, 1, 1, "input[MN]", OP_PLAIN, "dtype:int k:int", eye_like, &batch_mixes),
     OP_ROW_OF(TRILU, 14, 1, 2, "input[*MN] k:index[1]", OP_PLAIN, "upper:int", like,
