@@ -27,7 +27,7 @@
     X(GREATER_OR_EQUAL, "GreaterOrEqual", "") X(LESS_OR_EQUAL, "LessOrEqual", "")                  \
     X(WHERE, "Where", "")                                                                          \
     /* shape and layout */                                                                         \
-    X(CONSTANT, "Constant", "") X(CONSTANT_OF_SHAPE, "ConstantOfShape", "")                        \
+    X(CONSTANT_OF_SHAPE, "ConstantOfShape", "")                                                    \
     X(SHAPE, "Shape", "") X(SIZE, "Size", "") X(RESHAPE, "Reshape", "")                            \
     X(FLATTEN, "Flatten", "") X(SQUEEZE, "Squeeze", "") X(UNSQUEEZE, "Unsqueeze", "")              \
     X(TRANSPOSE, "Transpose", "") X(CONCAT, "Concat", "") X(SPLIT, "Split", "")                    \

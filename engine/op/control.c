@@ -78,22 +78,6 @@ static enum status infer_loop(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* Checks an attribute with one number per scan input or output, each in min … max. */
-static enum status check_list(const struct node *node, const char *name, size_t expected,
-                              int64_t min, int64_t max, struct error *err)
-{
-    size_t count;
-    const int64_t *list = node_ints(node, name, &count);
-    if (count && count != expected)
-        return error_set(err, STATUS_MODEL, "%s has %zu entries, expected %zu", name, count,
-                         expected);
-    for (size_t i = 0; i < count; i++)
-        if (list[i] < min || list[i] > max)
-            return error_set(err, STATUS_MODEL, "%s holds %lld, which is out of range", name,
-                             (long long)list[i]);
-    return STATUS_OK;
-}
-
 /* first: position of the first state (Scan-8 has the sequence lengths before it). */
 static enum status infer_scan_from(struct node *node, size_t first, struct error *err)
 {
@@ -107,13 +91,14 @@ static enum status infer_scan_from(struct node *node, size_t first, struct error
     size_t items = (size_t)wanted, states = operands - items;
     TRY(check_body(node, body, 0, states, items, 0, err));
     size_t collected = body->output_count - states;
-    TRY(check_list(node, first ? "directions" : "scan_input_directions", items, 0, 1, err));
-    TRY(check_list(node, "scan_output_directions", collected, 0, 1, err));
-    TRY(check_list(node, "scan_output_axes", collected, -TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1,
+    const int64_t rank = TENSOR_MAX_RANK;
+    TRY(infer_list(node, first ? "directions" : "scan_input_directions", items, 0, 1, 0, NULL,
                    err));
+    TRY(infer_list(node, "scan_output_directions", collected, 0, 1, 0, NULL, err));
+    TRY(infer_list(node, "scan_output_axes", collected, -rank, rank - 1, 0, NULL, err));
+    TRY(infer_list(node, "scan_input_axes", items, -rank, rank - 1, 0, NULL, err));
     size_t listed;
     const int64_t *axes = node_ints(node, "scan_input_axes", &listed);
-    TRY(check_list(node, "scan_input_axes", items, -TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1, err));
     int64_t length = -1;
     for (size_t i = 0; i < items; i++) {
         const struct shape *shape = &node->inputs[first + states + i]->shape;

@@ -51,8 +51,13 @@ static enum status read_group(const struct node *node, int64_t *ret, struct erro
     return STATUS_OK;
 }
 
-static void set_out(struct conv_shape *conv)
+static void set_shape(struct conv_shape *conv, const struct shape *x, int64_t group,
+                      int64_t out_channels)
 {
+    conv->batch = (size_t)x->dims[0];
+    conv->group = (size_t)group;
+    conv->in_channels = (size_t)x->dims[1];
+    conv->out_channels = (size_t)out_channels;
     conv->out.rank = 2 + conv->window.spatial;
     conv->out.dims[0] = (int64_t)conv->batch;
     conv->out.dims[1] = (int64_t)conv->out_channels;
@@ -75,42 +80,12 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
                          "weights.dims[1] * group, and group dividing weights.dims[0])",
                          shape_text(x, left), shape_text(w, right), (long long)group);
     TRY(window_init(node, x->rank - 2, x->dims + 2, w->dims + 2, &conv.window, err));
-    conv.batch = (size_t)x->dims[0];
-    conv.group = (size_t)group;
-    conv.in_channels = (size_t)x->dims[1];
-    conv.out_channels = (size_t)w->dims[0];
-    set_out(&conv);
+    set_shape(&conv, x, group, w->dims[0]);
     *ret = conv;
     return STATUS_OK;
 }
 
 /* ---- transposed convolution ---- */
-
-/* Reads one number per spatial axis, not negative. If the attribute is absent they are zeros, and
- * *ret_given is false. */
-static enum status read_extents(const struct node *node, const char *name, int spatial,
-                                int64_t *ret, bool *ret_given, struct error *err)
-{
-    size_t count;
-    const int64_t *list = node_ints(node, name, &count);
-    /* Some exporters write N and C before output_shape: use the last entries. */
-    if (count == (size_t)spatial + 2 && !strcmp(name, "output_shape")) {
-        list += 2;
-        count -= 2;
-    }
-    if (count && count != (size_t)spatial)
-        return error_set(err, STATUS_SHAPE,
-                         "%s has %zu numbers, expected %d, one per spatial dimension", name, count,
-                         spatial);
-    *ret_given = count != 0;
-    for (int i = 0; i < spatial; i++) {
-        ret[i] = count ? list[i] : 0;
-        if (ret[i] < 0)
-            return error_set(err, STATUS_SHAPE, "%s holds %lld, expected no negative number", name,
-                             (long long)ret[i]);
-    }
-    return STATUS_OK;
-}
 
 /* The result's extent before pads: stride * (in - 1) + extent of the kernel + output_padding. */
 static bool full_extent(const struct window *w, int i, int64_t output_padding, int64_t *ret)
@@ -134,14 +109,22 @@ static void place_wanted(struct window *w, int i, int64_t full, int64_t wanted, 
 
 static enum status transpose_window(const struct node *node, struct window *w, struct error *err)
 {
-    int64_t output_padding[3], wanted[3];
-    bool padded, shaped;
-    TRY(read_extents(node, "output_padding", w->spatial, output_padding, &padded, err));
-    TRY(read_extents(node, "output_shape", w->spatial, wanted, &shaped, err));
+    int64_t output_padding[3], output_shape[5], *wanted = output_shape;
+    size_t shaped;
+    const size_t count = (size_t)w->spatial;
+    node_ints(node, "output_shape", &shaped);
+    TRY(infer_list(node, "output_padding", count, 0, INT64_MAX, 0, output_padding, err));
+    /* Some exporters write N and C, perhaps -1, before output_shape: use the last entries. */
+    wanted += shaped == count + 2 ? 2 : 0;
+    TRY(infer_list(node, "output_shape", shaped == count + 2 ? shaped : count, INT64_MIN, INT64_MAX,
+                   0, output_shape, err));
     const int mode = window_auto_pad(node);
     bool upper = mode == AUTO_PAD_SAME_UPPER, same = upper || mode == AUTO_PAD_SAME_LOWER;
     for (int i = 0; i < w->spatial; i++) {
         int64_t full, out;
+        if (wanted[i] < 0)
+            return error_set(err, STATUS_SHAPE, "output_shape holds %lld, expected 0 or more",
+                             (long long)wanted[i]);
         if (w->in[i] < 1)
             return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty", i);
         if (!full_extent(w, i, output_padding[i], &full))
@@ -202,51 +185,40 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
                          shape_text(x, left), shape_text(w, right), (long long)group);
     TRY(read_window(node, x, w, &conv.window, err));
     TRY(transpose_window(node, &conv.window, err));
-    conv.batch = (size_t)x->dims[0];
-    conv.group = (size_t)group;
-    conv.in_channels = (size_t)x->dims[1];
-    conv.out_channels = (size_t)channels;
-    set_out(&conv);
+    set_shape(&conv, x, group, channels);
     *ret = conv;
     return STATUS_OK;
 }
 
 /* ---- pools ---- */
 
-static enum status read_kernel(const struct node *node, int spatial, const int64_t **ret,
+static enum status read_kernel(const struct node *node, int spatial, int64_t *ret,
                                struct error *err)
 {
-    size_t count;
-    *ret = node_ints(node, "kernel_shape", &count);
-    if (!count)
+    size_t given;
+    if (!node_ints(node, "kernel_shape", &given) || !given)
         return error_set(err, STATUS_MODEL, "the attribute kernel_shape is missing");
-    if (count != (size_t)spatial)
-        return error_set(err, STATUS_SHAPE,
-                         "kernel_shape has %zu numbers, expected %d, one per spatial dimension",
-                         count, spatial);
-    return STATUS_OK;
+    return infer_list(node, "kernel_shape", (size_t)spatial, 1, INT64_MAX, 1, ret, err);
 }
 
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err)
 {
-    const int64_t *kernel;
+    int64_t kernel[3];
     TRY(check_spatial_rank(x, err));
-    TRY(read_kernel(node, x->rank - 2, &kernel, err));
+    TRY(read_kernel(node, x->rank - 2, kernel, err));
     return window_init(node, x->rank - 2, x->dims + (channels_last ? 1 : 2), kernel, ret, err);
 }
 
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err)
 {
-    const int64_t *kernel;
+    int64_t kernel[3];
     struct window w;
     struct shape out = *x;
     char text[SHAPE_TEXT];
-    if (x->rank < 3 || x->rank > 5)
-        return error_set(err, STATUS_SHAPE, "X has shape %s, expected rank 3 to 5",
-                         shape_text(x, text));
-    TRY(read_kernel(node, x->rank - 2, &kernel, err));
+    TRY(check_spatial_rank(x, err));
+    TRY(read_kernel(node, x->rank - 2, kernel, err));
     struct shape kernel_extents = {.rank = x->rank};
     for (int i = 2; i < x->rank; i++)
         kernel_extents.dims[i] = kernel[i - 2];

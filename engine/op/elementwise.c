@@ -36,17 +36,20 @@ static enum status infer_cast_like(struct node *node, struct error *err)
 }
 
 /* Identity at inference. From opset 12 on, training mode changes nothing if the ratio is 0. */
+static enum status check_dropout(const struct tensor *ratio, const struct tensor *training,
+                                 struct error *err)
+{
+    const bool drops = !ratio || shape_count(&ratio->shape) != 1 || tensor_number(ratio, 0) != 0;
+    if (!drops || !training || shape_count(&training->shape) != 1 || !tensor_int(training, 0))
+        return STATUS_OK;
+    (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
+    return error_advise(err, "export the model in evaluation mode");
+}
+
 static enum status infer_dropout(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    const struct value *ratio = node_input(node, 1), *training = node_input(node, 2);
-    bool drops = !ratio || !ratio->known || shape_count(&ratio->known->shape) != 1 ||
-                 tensor_number(ratio->known, 0) != 0;
-    if (drops && training && training->known && shape_count(&training->known->shape) == 1 &&
-        tensor_int(training->known, 0)) {
-        (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
-        return error_advise(err, "export the model in evaluation mode");
-    }
+    TRY(check_dropout(resolve_contents(node, 1), resolve_contents(node, 2), err));
     TRY(infer_output(node, 0, x->dtype, &x->shape, err));
     return infer_output(node, 1, DTYPE_BOOL, &x->shape, err);
 }
@@ -77,13 +80,7 @@ enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) 
 
 KERNEL(kernel_dropout)
 {
-    const struct tensor *ratio = kernel_input(args, 1);
-    const struct tensor *training = kernel_input(args, 2);
-    const bool drops = !ratio || shape_count(&ratio->shape) != 1 || tensor_number(ratio, 0) != 0;
-    if (drops && training && shape_count(&training->shape) == 1 && tensor_int(training, 0)) {
-        (void)error_set(err, STATUS_UNSUPPORTED, "training_mode is true");
-        return error_advise(err, "export the model in evaluation mode");
-    }
+    TRY(check_dropout(kernel_input(args, 1), kernel_input(args, 2), err));
     if (args->node->output_count > 1 && args->out[1]) {
         struct tensor *mask = *args->out[1];
         double one = 1;

@@ -16,6 +16,11 @@
 OP_FAMILIES(OP_FAMILY_EXTERN)
 #undef OP_FAMILY_EXTERN
 
+/* Reads an attribute of `count` numbers, each low … high, into ret (NULL: only checks it). Without
+ * the attribute, all are `otherwise`. STATUS_SHAPE. */
+enum status infer_list(const struct node *node, const char *name, size_t count, int64_t low,
+                       int64_t high, int64_t otherwise, int64_t *ret, struct error *err) MUST_USE;
+
 /* Attributes of a sliding window. */
 #define WINDOW_ATTRS "auto_pad:string dilations:ints kernel_shape:ints pads:ints strides:ints"
 

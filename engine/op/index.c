@@ -14,6 +14,21 @@ static enum status indices_check(const struct node *node, int64_t axis, struct e
     return resolve_indices(indices, node->inputs[0]->shape.dims[axis], (int)axis, err);
 }
 
+/* Appends dimensions first … last - 1 of `from`. */
+static enum status append_dims(struct shape *out, const struct shape *from, int first, int last,
+                               struct error *err)
+{
+    for (int i = first; i < last; i++) {
+        if (out->rank == TENSOR_MAX_RANK)
+            return error_set(err, STATUS_SHAPE,
+                             "the output has a rank above %d, which is the most "
+                             "that lensd handles",
+                             TENSOR_MAX_RANK);
+        out->dims[out->rank++] = from->dims[i];
+    }
+    return STATUS_OK;
+}
+
 /* ---- gather ---- */
 
 static enum status infer_gather(struct node *node, struct error *err)
@@ -22,16 +37,10 @@ static enum status infer_gather(struct node *node, struct error *err)
     int64_t axis;
     TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(indices_check(node, axis, err));
-    if (data->rank - 1 + indices->rank > TENSOR_MAX_RANK)
-        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
-                         data->rank - 1 + indices->rank, TENSOR_MAX_RANK);
     struct shape out = {0};
-    for (int i = 0; i < axis; i++)
-        out.dims[out.rank++] = data->dims[i];
-    for (int i = 0; i < indices->rank; i++)
-        out.dims[out.rank++] = indices->dims[i];
-    for (int i = (int)axis + 1; i < data->rank; i++)
-        out.dims[out.rank++] = data->dims[i];
+    TRY(append_dims(&out, data, 0, (int)axis, err));
+    TRY(append_dims(&out, indices, 0, indices->rank, err));
+    TRY(append_dims(&out, data, (int)axis + 1, data->rank, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
@@ -59,26 +68,65 @@ static enum status infer_gather_elements(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &node->inputs[1]->shape, err);
 }
 
+/* ---- index tuples ---- */
+
+static int64_t index_at(const struct tensor *indices, size_t i)
+{
+    return indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
+                                       : ((const int32_t *)indices->data)[i];
+}
+
+/* Tuples of `depth` indices into dimensions from `first` on; each addresses `slice` elements. */
+struct tuples {
+    const struct tensor *indices;
+    const struct shape *shape;
+    int first, depth;
+    size_t slice;
+};
+
+static void tuples_init(struct tuples *tuples, const struct shape *data,
+                        const struct tensor *indices, int first)
+{
+    tuples->indices = indices;
+    tuples->shape = data;
+    tuples->first = first;
+    tuples->depth = (int)indices->shape.dims[indices->shape.rank - 1];
+    tuples->slice = resolve_extent(data, first + tuples->depth, data->rank);
+}
+
+/* The offset in elements that tuple t addresses, within its batch. */
+static enum status tuple_offset(const struct tuples *tuples, size_t t, size_t *ret,
+                                struct error *err)
+{
+    size_t position = 0;
+    for (int k = 0; k < tuples->depth; k++) {
+        int axis = tuples->first + k;
+        int64_t extent = tuples->shape->dims[axis];
+        int64_t index = index_at(tuples->indices, t * (size_t)tuples->depth + (size_t)k);
+        if (index < -extent || index >= extent)
+            return error_set(err, STATUS_INVALID,
+                             "index %lld (part %d of tuple %zu) is out of range for axis %d of "
+                             "extent %lld, expected %lld to %lld",
+                             (long long)index, k, t, axis, (long long)extent, (long long)-extent,
+                             (long long)extent - 1);
+        position = position * (size_t)extent + (size_t)(index < 0 ? index + extent : index);
+    }
+    *ret = position * tuples->slice;
+    return STATUS_OK;
+}
+
 /* Checks constant index tuples of GatherND and ScatterND; `first` is the first dimension of the
  * data that a tuple addresses. */
 static enum status tuples_check(const struct node *node, int first, struct error *err)
 {
-    const struct shape *data = &node->inputs[0]->shape;
-    const struct tensor *tuples = node->inputs[1]->known;
-    if (!tuples)
+    const struct tensor *indices = node->inputs[1]->known;
+    struct tuples tuples;
+    size_t ignored;
+    if (!indices)
         return STATUS_OK;
-    size_t depth = (size_t)tuples->shape.dims[tuples->shape.rank - 1];
-    size_t count = shape_count(&tuples->shape);
-    for (size_t i = 0; i < count; i++) {
-        int axis = first + (int)(i % depth);
-        int64_t index = tensor_int(tuples, i), extent = data->dims[axis];
-        if (index < -extent || index >= extent)
-            return error_set(err, STATUS_INVALID,
-                             "index %lld is out of range for axis %d of extent %lld, expected %lld "
-                             "to %lld",
-                             (long long)index, axis, (long long)extent, (long long)-extent,
-                             (long long)extent - 1);
-    }
+    tuples_init(&tuples, &node->inputs[0]->shape, indices, first);
+    for (size_t t = 0; t < shape_count(&indices->shape) / (size_t)tuples.depth; t++)
+        TRY(tuple_offset(&tuples, t, &ignored, err));
     return STATUS_OK;
 }
 
@@ -99,15 +147,9 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
                          "the data's rank)",
                          shape_text(indices, text), shape_text(data, other), (long long)batch);
     TRY(tuples_check(node, (int)batch, err));
-    int rank = indices->rank - 1 + data->rank - (int)(batch + depth);
-    if (rank > TENSOR_MAX_RANK)
-        return error_set(err, STATUS_SHAPE, "the output has rank %d; lensd handles ranks up to %d",
-                         rank, TENSOR_MAX_RANK);
     struct shape out = {0};
-    for (int i = 0; i < indices->rank - 1; i++)
-        out.dims[out.rank++] = indices->dims[i];
-    for (int i = (int)(batch + depth); i < data->rank; i++)
-        out.dims[out.rank++] = data->dims[i];
+    TRY(append_dims(&out, indices, 0, indices->rank - 1, err));
+    TRY(append_dims(&out, data, (int)(batch + depth), data->rank, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
@@ -129,7 +171,7 @@ static enum status infer_scatter_elements(struct node *node, struct error *err)
 
 static enum status infer_scatter_nd(struct node *node, struct error *err)
 {
-    char text[SHAPE_TEXT], other[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    char text[SHAPE_TEXT], other[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     int ignored;
     TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
@@ -138,16 +180,9 @@ static enum status infer_scatter_nd(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",
                          shape_text(indices, text), shape_text(data, other));
     struct shape updates = {0};
-    int rank = indices->rank - 1 + data->rank - (int)depth;
-    for (int i = 0; rank <= TENSOR_MAX_RANK && i < indices->rank - 1; i++)
-        updates.dims[updates.rank++] = indices->dims[i];
-    for (int i = (int)depth; rank <= TENSOR_MAX_RANK && i < data->rank; i++)
-        updates.dims[updates.rank++] = data->dims[i];
-    if (rank > TENSOR_MAX_RANK || !shape_equal(&updates, &node->inputs[2]->shape))
-        return error_set(err, STATUS_SHAPE,
-                         "updates have shape %s, which does not match indices %s into data %s",
-                         shape_text(&node->inputs[2]->shape, wanted), shape_text(indices, text),
-                         shape_text(data, other));
+    TRY(append_dims(&updates, indices, 0, indices->rank - 1, err));
+    TRY(append_dims(&updates, data, (int)depth, data->rank, err));
+    TRY(operand_has_shape(node, 2, "updates", &updates, err));
     TRY(tuples_check(node, 0, err));
     return infer_like(node, err);
 }
@@ -252,12 +287,6 @@ static int cum_sum_axis(const struct node *node, const int *axes)
         return BATCH_MIXES;
     const int64_t at = tensor_int(axis, 0);
     return (at < 0 ? at + node->inputs[0]->shape.rank : at) != from ? from : BATCH_MIXES;
-}
-
-static int64_t index_at(const struct tensor *indices, size_t i)
-{
-    return indices->dtype == DTYPE_I64 ? ((const int64_t *)indices->data)[i]
-                                       : ((const int32_t *)indices->data)[i];
 }
 
 /* dst = src for one element of `item` bytes. */
@@ -383,54 +412,13 @@ KERNEL(kernel_scatter_elements)
     return STATUS_OK;
 }
 
-/* ---- index tuples ---- */
-
-/* Tuples of `depth` indices into dimensions from `first` on; each addresses `slice` elements. */
-struct tuples {
-    const struct tensor *indices;
-    const struct shape *shape;
-    int first, depth;
-    size_t slice;
-};
-
-static void tuples_init(struct tuples *tuples, const struct tensor *data,
-                        const struct tensor *indices, int first)
-{
-    tuples->indices = indices;
-    tuples->shape = &data->shape;
-    tuples->first = first;
-    tuples->depth = (int)indices->shape.dims[indices->shape.rank - 1];
-    tuples->slice = resolve_extent(&data->shape, first + tuples->depth, data->shape.rank);
-}
-
-/* The offset in elements that tuple t addresses, within its batch. */
-static enum status tuple_offset(const struct tuples *tuples, size_t t, size_t *ret,
-                                struct error *err)
-{
-    size_t position = 0;
-    for (int k = 0; k < tuples->depth; k++) {
-        int axis = tuples->first + k;
-        int64_t extent = tuples->shape->dims[axis];
-        int64_t index = index_at(tuples->indices, t * (size_t)tuples->depth + (size_t)k);
-        if (index < -extent || index >= extent)
-            return error_set(err, STATUS_INVALID,
-                             "index %lld (part %d of tuple %zu) is out of range for axis %d of "
-                             "extent %lld, expected %lld to %lld",
-                             (long long)index, k, t, axis, (long long)extent, (long long)-extent,
-                             (long long)extent - 1);
-        position = position * (size_t)extent + (size_t)(index < 0 ? index + extent : index);
-    }
-    *ret = position * tuples->slice;
-    return STATUS_OK;
-}
-
 KERNEL(kernel_gather_nd)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
     struct tensor *out = *args->out[0];
     int batch_dims = (int)node_int(args->node, "batch_dims", 0);
     struct tuples tuples;
-    tuples_init(&tuples, data, indices, batch_dims);
+    tuples_init(&tuples, &data->shape, indices, batch_dims);
     size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
     size_t batches = resolve_extent(&indices->shape, 0, batch_dims);
     size_t batch = resolve_extent(&data->shape, batch_dims, data->shape.rank);
@@ -452,7 +440,7 @@ KERNEL(kernel_scatter_nd)
     size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
     struct tuples tuples;
     const binary_row combine = scatter_row(args->node, data->dtype);
-    tuples_init(&tuples, data, indices, 0);
+    tuples_init(&tuples, &data->shape, indices, 0);
     copy_bytes(out->data, data->data, data->bytes);
     size_t bytes = tuples.slice * dtype_size(data->dtype);
     for (size_t t = 0; t < count; t++) {

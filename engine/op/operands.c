@@ -97,6 +97,25 @@ enum status infer_binary(struct node *node, struct error *err)
     return infer_broadcasts(node, node->inputs[0]->dtype, err);
 }
 
+enum status infer_list(const struct node *node, const char *name, size_t count, int64_t low,
+                       int64_t high, int64_t otherwise, int64_t *ret, struct error *err)
+{
+    size_t given;
+    const int64_t *list = node_ints(node, name, &given);
+    if (given && given != count)
+        return error_set(err, STATUS_SHAPE, "%s has %zu numbers, expected %zu", name, given, count);
+    for (size_t i = 0; i < count; i++) {
+        const int64_t number = given ? list[i] : otherwise;
+        if (given && (number < low || number > high))
+            return error_set(err, STATUS_SHAPE, "%s holds %lld, expected at %s %lld", name,
+                             (long long)number, number < low ? "least" : "most",
+                             (long long)(number < low ? low : high));
+        if (ret)
+            ret[i] = number;
+    }
+    return STATUS_OK;
+}
+
 /* ---- operands ---- */
 
 /* Writes a set of dtypes: "float32, float16". */

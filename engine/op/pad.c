@@ -25,24 +25,6 @@ struct col2im {
     struct shape out;
 };
 
-/* A list attribute of `expected` numbers in low … 2^31-1; the default is `otherwise`. */
-static enum status window_attribute(const struct node *node, const char *name, size_t expected,
-                                    int64_t low, int64_t otherwise, int64_t *ret, struct error *err)
-{
-    size_t count;
-    const int64_t *list = node_ints(node, name, &count);
-    if (list && count != expected)
-        return error_set(err, STATUS_SHAPE, "attribute '%s' holds %zu numbers, expected %zu", name,
-                         count, expected);
-    for (size_t i = 0; i < expected; i++) {
-        ret[i] = list ? list[i] : otherwise;
-        if (ret[i] < low || ret[i] > INT32_MAX)
-            return error_set(err, STATUS_SHAPE, "attribute '%s' holds %lld, expected at least %lld",
-                             name, (long long)ret[i], (long long)low);
-    }
-    return STATUS_OK;
-}
-
 static enum status resolve_col2im(const struct node *node, const struct shape *data,
                                   const struct tensor *const *operands, struct col2im *ret,
                                   struct error *err)
@@ -58,9 +40,9 @@ static enum status resolve_col2im(const struct node *node, const struct shape *d
             "the input has shape %s, image_shape %zu dimensions and block_shape %zu: expected "
             "[N, C * block, L] and equally many dimensions",
             shape_text(data, text), images, blocks);
-    TRY(window_attribute(node, "strides", images, 1, 1, ret->stride, err));
-    TRY(window_attribute(node, "dilations", images, 1, 1, ret->dilation, err));
-    TRY(window_attribute(node, "pads", 2 * images, 0, 0, pads, err));
+    TRY(infer_list(node, "strides", images, 1, INT32_MAX, 1, ret->stride, err));
+    TRY(infer_list(node, "dilations", images, 1, INT32_MAX, 1, ret->dilation, err));
+    TRY(infer_list(node, "pads", 2 * images, 0, INT32_MAX, 0, pads, err));
     ret->spatial = (int)images;
     ret->out = (struct shape){.rank = 2 + ret->spatial, .dims = {data->dims[0]}};
     int64_t block = 1, steps = 1;

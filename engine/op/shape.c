@@ -8,31 +8,6 @@
 
 /* ---- generators ---- */
 
-static enum status infer_constant(struct node *node, struct error *err)
-{
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-        bool list;
-    } forms[] = {{"value_float", DTYPE_F32, false},
-                 {"value_floats", DTYPE_F32, true},
-                 {"value_int", DTYPE_I64, false},
-                 {"value_ints", DTYPE_I64, true}};
-    const struct attr *value = node_attr(node, "value");
-    if (value && value->kind == ATTR_TENSOR)
-        return infer_output(node, 0, value->t->dtype, &value->t->shape, err);
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        const struct attr *attr = node_attr(node, forms[i].name);
-        if (!attr)
-            continue;
-        struct shape shape = forms[i].list ? SHAPE((int64_t)attr->count) : SHAPE_SCALAR;
-        return infer_output(node, 0, forms[i].dtype, &shape, err);
-    }
-    return error_set(err, STATUS_UNSUPPORTED,
-                     "the node has none of the attributes value, value_float, value_floats, "
-                     "value_int, value_ints (lensd supports no string or sparse tensors)");
-}
-
 static enum status infer_constant_of_shape(struct node *node, struct error *err)
 {
     enum dtype dtype = DTYPE_F32;
@@ -438,28 +413,6 @@ static int trilu_axis(const struct node *node, const int *axes)
     return axis < node->inputs[0]->shape.rank - 2 ? axis : BATCH_MIXES;
 }
 
-KERNEL(kernel_constant)
-{
-    struct tensor *out = *args->out[0];
-    const struct attr *value = node_attr(args->node, "value");
-    if (value && value->kind == ATTR_TENSOR) {
-        copy_bytes(out->data, value->t->data, out->bytes);
-        return STATUS_OK;
-    }
-    const struct attr *attr;
-    if ((attr = node_attr(args->node, "value_float")))
-        memcpy(out->data, &attr->f, sizeof attr->f);
-    else if ((attr = node_attr(args->node, "value_int")))
-        memcpy(out->data, &attr->i, sizeof attr->i);
-    else if ((attr = node_attr(args->node, "value_floats")))
-        copy_bytes(out->data, attr->floats, out->bytes);
-    else if ((attr = node_attr(args->node, "value_ints")))
-        copy_bytes(out->data, attr->ints, out->bytes);
-    else
-        return error_set(err, STATUS_UNSUPPORTED, "the constant has no numeric value");
-    return STATUS_OK;
-}
-
 KERNEL(kernel_constant_of_shape)
 {
     struct tensor *out = *args->out[0];
@@ -733,10 +686,6 @@ KERNEL(kernel_blocks)
 }
 
 const struct op_info ops_shape[] = {
-    OP_ROW(CONSTANT, 1, 0, 0, NULL, OP_PLAIN,
-           "value:tensor value_float:float value_floats:floats value_int:int value_ints:ints "
-           "value_string:string value_strings:strings",
-           constant, &batch_mixes),
     OP_ROW(CONSTANT_OF_SHAPE, 9, 1, 1, "input:integer", OP_PLAIN, "value:tensor", constant_of_shape,
            &batch_mixes),
     OP_ROW(SHAPE, 1, 1, 1, NULL, OP_SHAPE_ONLY, "start:int end:int", shape, &batch_mixes),

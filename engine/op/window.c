@@ -8,44 +8,6 @@
 #include "engine/op/nn.h"
 #include "engine/op/operands.h"
 
-/* Reads an attribute with one number per spatial axis, all at least 1; 1s if it is absent. */
-static enum status read_steps(const struct node *node, const char *name, int spatial, int64_t *ret,
-                              struct error *err)
-{
-    size_t count;
-    const int64_t *list = node_ints(node, name, &count);
-    if (count && count != (size_t)spatial)
-        return error_set(err, STATUS_SHAPE,
-                         "%s has %zu numbers, expected %d, one per spatial dimension", name, count,
-                         spatial);
-    for (int i = 0; i < spatial; i++) {
-        ret[i] = count ? list[i] : 1;
-        if (ret[i] < 1)
-            return error_set(err, STATUS_SHAPE, "%s holds %lld, expected at least 1", name,
-                             (long long)ret[i]);
-    }
-    return STATUS_OK;
-}
-
-static enum status read_pads(const struct node *node, struct window *w, struct error *err)
-{
-    size_t count;
-    const int64_t *pads = node_ints(node, "pads", &count);
-    if (count && count != 2 * (size_t)w->spatial)
-        return error_set(err, STATUS_SHAPE,
-                         "pads has %zu numbers, expected %d (begins, then ends) for %d spatial "
-                         "dimensions",
-                         count, 2 * w->spatial, w->spatial);
-    for (int i = 0; i < w->spatial; i++) {
-        w->pad_begin[i] = count ? pads[i] : 0;
-        w->pad_end[i] = count ? pads[w->spatial + i] : 0;
-        if (w->pad_begin[i] < 0 || w->pad_end[i] < 0)
-            return error_set(err, STATUS_SHAPE, "pads holds %lld, expected no negative number",
-                             (long long)(w->pad_begin[i] < 0 ? w->pad_begin[i] : w->pad_end[i]));
-    }
-    return STATUS_OK;
-}
-
 static enum status too_large(struct error *err)
 {
     return error_set(err, STATUS_SHAPE, "kernel, dilations and pads are too large to add up");
@@ -116,13 +78,17 @@ enum status window_init(const struct node *node, int spatial, const int64_t *in,
                          "%d spatial dimensions; lensd supports windows of 1, 2 and 3", spatial);
     if (window_auto_pad(node) != AUTO_PAD_NOTSET)
         TRY(infer_word(node, "auto_pad", AUTO_PADS, &mode, err));
-    TRY(read_steps(node, "strides", spatial, w.stride, err));
-    TRY(read_steps(node, "dilations", spatial, w.dilation, err));
-    TRY(read_pads(node, &w, err));
+    int64_t pads[6]; /* begins, then ends */
+    const size_t count = (size_t)spatial;
+    TRY(infer_list(node, "strides", count, 1, INT64_MAX, 1, w.stride, err));
+    TRY(infer_list(node, "dilations", count, 1, INT64_MAX, 1, w.dilation, err));
+    TRY(infer_list(node, "pads", 2 * count, 0, INT64_MAX, 0, pads, err));
     bool ceil_mode = node_int(node, "ceil_mode", 0) != 0;
     for (int i = 0; i < spatial; i++) {
         w.in[i] = in[i];
         w.kernel[i] = kernel[i];
+        w.pad_begin[i] = pads[i];
+        w.pad_end[i] = pads[spatial + i];
         if (kernel[i] < 1)
             return error_set(err, STATUS_SHAPE, "the kernel's extent %d is %lld, expected >= 1", i,
                              (long long)kernel[i]);

@@ -806,6 +806,7 @@ static void skip_norm(struct onnx_rewrite *r)
 #define QUANTIZE_ATTRS "axis:int saturate:int block_size:int output_dtype:int precision:int"
 
 static const struct onnx_form forms[] = {
+    FORM("", "Constant", NONE, 1, 0, 0, 0, 1, 1, NULL, NULL), /* not a node: onnx_ops.c */
     BINARY("Add", ADD),
     BINARY("Sub", SUB),
     BINARY("Mul", MUL),

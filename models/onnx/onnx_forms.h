@@ -10,7 +10,7 @@
 struct onnx_rewrite;
 struct onnx_form {
     const char *domain, *name;
-    struct op_info spec; /* the new operator; opsets, operands, attributes of the form */
+    struct op_info spec; /* the new operator (OP_NONE: a constant); the form's opsets, operands … */
     void (*rewrite)(struct onnx_rewrite *r); /* NULL: only the name changes */
 };
 

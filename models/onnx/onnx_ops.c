@@ -503,7 +503,7 @@ enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_
     const struct op_info *spec = opset ? onnx_spec(domain, op_type, opset) : NULL;
     struct node *node;
     enum status status;
-    if (spec && spec->op == OP_CONSTANT) {
+    if (spec && spec->op == OP_NONE) {
         status = import_constant(scope, proto);
     } else if (spec) {
         status = build_node(scope, proto, spec, opset, name, &node);

@@ -184,7 +184,7 @@ Test(ops_convolution, conv_refuses_what_does_not_fit)
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "strides", zero_stride, 2, 1, "strides holds 0"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "strides", small, 1, 1, "1 numbers, expected 2"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", short_pads, 2, 1, "expected 4"},
-        {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", negative, 4, 1, "negative"},
+        {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", negative, 4, 1, "pads holds -1"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "pads", ends, 4, 1, "too large"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "dilations", huge, 2, 1, "too large"},
         {{4, {1, 2, 5, 5}}, {4, {2, 2, 3, 3}}, "kernel_shape", kernel, 2, 1, "kernel_shape"},
