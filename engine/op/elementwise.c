@@ -119,32 +119,21 @@ static size_t operand_at(const struct broadcast *operands, int operand, size_t d
     return operands->rows.offset[operand] + (operands->moves[operand] ? done : 0);
 }
 
-static void pow_integers(const struct pow_row *row, size_t done, size_t n)
-{
-    int64_t x[BLOCK], y[BLOCK];
-    const struct broadcast *operands = row->operands;
-    size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);
-    enum dtype from = row->base->dtype, to = row->exponent->dtype;
-    load_integers(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);
-    load_integers(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);
-    int64_t z[BLOCK];
-    for (size_t i = 0; i < n; i++)
-        z[i] = power(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
-    store_integers(z, from, element_at(row->out->data, from, operands->done + done), n);
-}
-
-static void pow_doubles(const struct pow_row *row, size_t done, size_t n)
-{
-    double x[BLOCK], y[BLOCK], z[BLOCK];
-    const struct broadcast *operands = row->operands;
-    size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);
-    enum dtype from = row->base->dtype, to = row->exponent->dtype;
-    load_doubles(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);
-    load_doubles(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);
-    for (size_t i = 0; i < n; i++)
-        z[i] = pow(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);
-    store_doubles(z, from, element_at(row->out->data, from, operands->done + done), n);
-}
+#define POW_BLOCK(NAME, T, POWER)                                                                  \
+    static void pow_##NAME(const struct pow_row *row, size_t done, size_t n)                       \
+    {                                                                                              \
+        T x[BLOCK], y[BLOCK], z[BLOCK];                                                            \
+        const struct broadcast *operands = row->operands;                                          \
+        size_t a = operand_at(operands, 0, done), b = operand_at(operands, 1, done);               \
+        enum dtype from = row->base->dtype, to = row->exponent->dtype;                             \
+        load_##NAME(element(row->base->data, from, a), from, x, operands->moves[0] ? n : 1);       \
+        load_##NAME(element(row->exponent->data, to, b), to, y, operands->moves[1] ? n : 1);       \
+        for (size_t i = 0; i < n; i++)                                                             \
+            z[i] = POWER(x[operands->moves[0] ? i : 0], y[operands->moves[1] ? i : 0]);            \
+        store_##NAME(z, from, element_at(row->out->data, from, operands->done + done), n);         \
+    }
+POW_BLOCK(integers, int64_t, power)
+POW_BLOCK(doubles, double, pow)
 
 /* float32 to a float32 power. Squares are frequent in exported layer normalizations. */
 static void pow_floats(const struct pow_row *row)

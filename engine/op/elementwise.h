@@ -10,26 +10,24 @@
 typedef enum status (*binary_row)(const void *a, bool a_moves, const void *b, bool b_moves,
                                   void *dst, size_t n);
 
-/* Operators with row functions: ONNX's operators with two operands, and the two forms of Mod. */
+/* ONNX's operators with two operands, X(NAME, name). In MAX and MIN NaN wins, as in numpy. */
+/* clang-format off */
+#define BINARY_NUMBERS(X)                                                                          \
+    X(ADD, add) X(SUB, sub) X(MUL, mul) X(DIV, div) X(MOD, mod) X(MAX, max) X(MIN, min)            \
+    X(PRELU, prelu)
+#define BINARY_FLAGS(X) X(AND, and) X(OR, or) X(XOR, xor)
+#define BINARY_COMPARISONS(X)                                                                      \
+    X(EQUAL, equal) X(GREATER, greater) X(LESS, less) X(GREATER_OR_EQUAL, greater_or_equal)        \
+    X(LESS_OR_EQUAL, less_or_equal)
+/* clang-format on */
+
+/* Operators with row functions. The result of MOD has the divisor's sign. */
 enum binary_op {
-    BINARY_ADD,
-    BINARY_SUB,
-    BINARY_MUL,
-    BINARY_DIV,
-    BINARY_MOD,  /* the result has the divisor's sign */
-    BINARY_FMOD, /* the result has the dividend's sign */
-    BINARY_MAX,  /* NaN wins, as in numpy */
-    BINARY_MIN,
-    BINARY_PRELU,
-    BINARY_AND,
-    BINARY_OR,
-    BINARY_XOR,
-    BINARY_EQUAL,
-    BINARY_GREATER,
-    BINARY_LESS,
-    BINARY_GREATER_OR_EQUAL,
-    BINARY_LESS_OR_EQUAL,
-    BINARY_COUNT,
+#define BINARY_ENUM(NAME, name) BINARY_##NAME,
+    BINARY_NUMBERS(BINARY_ENUM) BINARY_FMOD, /* the result has the dividend's sign */
+    BINARY_FLAGS(BINARY_ENUM) BINARY_COMPARISONS(BINARY_ENUM)
+#undef BINARY_ENUM
+        BINARY_COUNT,
 };
 
 /* The row function for operands of `dtype`, or NULL. The result of BINARY_EQUAL and later ones and

@@ -137,53 +137,27 @@ static enum status half_blocks(binary_row row, enum dtype dtype, bool predicate,
     }
 #define HALF_ROWS(NAME, PREDICATE) HALF_ROW(NAME, PREDICATE, F16) HALF_ROW(NAME, PREDICATE, BF16)
 
-HALF_ROWS(add, false)
-HALF_ROWS(sub, false)
-HALF_ROWS(mul, false)
-HALF_ROWS(div, false)
-HALF_ROWS(mod, false)
+#define HALF_NUMBER(NAME, name)     HALF_ROWS(name, false)
+#define HALF_COMPARISON(NAME, name) HALF_ROWS(name, true)
+BINARY_NUMBERS(HALF_NUMBER)
 HALF_ROWS(fmod, false)
-HALF_ROWS(max, false)
-HALF_ROWS(min, false)
-HALF_ROWS(prelu, false)
-HALF_ROWS(equal, true)
-HALF_ROWS(greater, true)
-HALF_ROWS(less, true)
-HALF_ROWS(greater_or_equal, true)
-HALF_ROWS(less_or_equal, true)
+BINARY_COMPARISONS(HALF_COMPARISON)
 
-#define NUMBER_ENTRIES(NAME)                                                                       \
-    {                                                                                              \
-        [DTYPE_F32] = NAME##_F32, [DTYPE_F64] = NAME##_F64, [DTYPE_F16] = NAME##_F16,              \
-        [DTYPE_BF16] = NAME##_BF16, [DTYPE_U8] = NAME##_U8, [DTYPE_I8] = NAME##_I8,                \
-        [DTYPE_U16] = NAME##_U16, [DTYPE_I16] = NAME##_I16, [DTYPE_U32] = NAME##_U32,              \
-        [DTYPE_I32] = NAME##_I32, [DTYPE_U64] = NAME##_U64, [DTYPE_I64] = NAME##_I64,              \
-    }
+#define NUMBER_ENTRIES(NAME, name)                                                                 \
+    [BINARY_##NAME] = {                                                                            \
+        [DTYPE_F32] = name##_F32,   [DTYPE_F64] = name##_F64, [DTYPE_F16] = name##_F16,            \
+        [DTYPE_BF16] = name##_BF16, [DTYPE_U8] = name##_U8,   [DTYPE_I8] = name##_I8,              \
+        [DTYPE_U16] = name##_U16,   [DTYPE_I16] = name##_I16, [DTYPE_U32] = name##_U32,            \
+        [DTYPE_I32] = name##_I32,   [DTYPE_U64] = name##_U64, [DTYPE_I64] = name##_I64,            \
+    },
+#define FLAG_ENTRIES(NAME, name) [BINARY_##NAME][DTYPE_BOOL] = name##_BOOL,
 
 static const binary_row rows[BINARY_COUNT][DTYPE_BF16 + 1] = {
-    [BINARY_ADD] = NUMBER_ENTRIES(add),
-    [BINARY_SUB] = NUMBER_ENTRIES(sub),
-    [BINARY_MUL] = NUMBER_ENTRIES(mul),
-    [BINARY_DIV] = NUMBER_ENTRIES(div),
-    [BINARY_MOD] = NUMBER_ENTRIES(mod),
-    [BINARY_FMOD] = NUMBER_ENTRIES(fmod),
-    [BINARY_MAX] = NUMBER_ENTRIES(max),
-    [BINARY_MIN] = NUMBER_ENTRIES(min),
-    [BINARY_PRELU] = NUMBER_ENTRIES(prelu),
-    [BINARY_AND] = {[DTYPE_BOOL] = and_BOOL},
-    [BINARY_OR] = {[DTYPE_BOOL] = or_BOOL},
-    [BINARY_XOR] = {[DTYPE_BOOL] = xor_BOOL},
-    [BINARY_EQUAL] = NUMBER_ENTRIES(equal),
-    [BINARY_GREATER] = NUMBER_ENTRIES(greater),
-    [BINARY_LESS] = NUMBER_ENTRIES(less),
-    [BINARY_GREATER_OR_EQUAL] = NUMBER_ENTRIES(greater_or_equal),
-    [BINARY_LESS_OR_EQUAL] = NUMBER_ENTRIES(less_or_equal),
-};
+    BINARY_NUMBERS(NUMBER_ENTRIES) NUMBER_ENTRIES(FMOD, fmod) BINARY_FLAGS(FLAG_ENTRIES)
+        BINARY_COMPARISONS(NUMBER_ENTRIES) FLAG_ENTRIES(EQUAL, equal)};
 
 binary_row binary_row_find(enum binary_op op, enum dtype dtype)
 {
-    if (op == BINARY_EQUAL && dtype == DTYPE_BOOL)
-        return equal_BOOL;
     return rows[op][dtype];
 }
 
@@ -216,17 +190,11 @@ static enum status binary_run(enum binary_op op, enum dtype dtype, const struct 
     return STATUS_OK;
 }
 
-static const enum binary_op by_op[OP_COUNT] = {
-    [OP_ADD] = BINARY_ADD,         [OP_SUM] = BINARY_ADD,
-    [OP_MEAN] = BINARY_ADD,        [OP_SUB] = BINARY_SUB,
-    [OP_MUL] = BINARY_MUL,         [OP_DIV] = BINARY_DIV,
-    [OP_MOD] = BINARY_MOD,         [OP_MAX] = BINARY_MAX,
-    [OP_MIN] = BINARY_MIN,         [OP_PRELU] = BINARY_PRELU,
-    [OP_AND] = BINARY_AND,         [OP_OR] = BINARY_OR,
-    [OP_XOR] = BINARY_XOR,         [OP_EQUAL] = BINARY_EQUAL,
-    [OP_GREATER] = BINARY_GREATER, [OP_GREATER_OR_EQUAL] = BINARY_GREATER_OR_EQUAL,
-    [OP_LESS] = BINARY_LESS,       [OP_LESS_OR_EQUAL] = BINARY_LESS_OR_EQUAL,
-};
+#define BY_OP(NAME, name) [OP_##NAME] = BINARY_##NAME,
+static const enum binary_op by_op[OP_COUNT] = {[OP_SUM] = BINARY_ADD,
+                                               [OP_MEAN] = BINARY_ADD,
+                                               BINARY_NUMBERS(BY_OP) BINARY_FLAGS(BY_OP)
+                                                   BINARY_COMPARISONS(BY_OP)};
 
 static enum binary_op binary_of(const struct node *node)
 {
