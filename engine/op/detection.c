@@ -25,10 +25,8 @@ static enum status infer_roi_align(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *rois = node->inputs[1];
     TRY(check_batch_indices(node, x->shape.dims[0], err));
-    int ignored;
-    TRY(infer_word(node, "mode", "avg max", &ignored, err));
-    TRY(infer_word(node, "coordinate_transformation_mode", "half_pixel output_half_pixel", &ignored,
-                   err));
+    TRY(infer_word(node, "mode", "avg max", err));
+    TRY(infer_word(node, "coordinate_transformation_mode", "half_pixel output_half_pixel", err));
     int64_t height = node_int(node, "output_height", 1), width = node_int(node, "output_width", 1);
     int64_t sampling = node_int(node, "sampling_ratio", 0);
     if (height < 1 || width < 1 || sampling < 0 || sampling > 1000)

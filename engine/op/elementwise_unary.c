@@ -276,9 +276,8 @@ static enum status infer_predicate(struct node *node, struct error *err)
 
 static enum status infer_unary(struct node *node, struct error *err)
 {
-    int ignored;
     if (node->op == OP_GELU)
-        TRY(infer_word(node, "approximate", "none tanh", &ignored, err));
+        TRY(infer_word(node, "approximate", "none tanh", err));
     return infer_like(node, err);
 }
 

@@ -24,9 +24,8 @@ static enum status infer_grid_sample(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE,
                          "X %s and grid %s do not agree (need grid [N, out ..., %d])",
                          shape_text(x, left), shape_text(grid, right), x->rank - 2);
-    int ignored;
-    TRY(infer_word(node, "mode", INTERPOLATIONS, &ignored, err));
-    TRY(infer_word(node, "padding_mode", GRID_PADDINGS, &ignored, err));
+    TRY(infer_word(node, "mode", INTERPOLATIONS, err));
+    TRY(infer_word(node, "padding_mode", GRID_PADDINGS, err));
     for (int i = 2; i < x->rank; i++)
         if (x->dims[i] < 1)
             return error_set(err, STATUS_SHAPE, "X has an empty spatial dimension: %s",

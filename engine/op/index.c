@@ -161,8 +161,7 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
 static enum status infer_scatter_elements(struct node *node, struct error *err)
 {
     int64_t axis;
-    int ignored;
-    TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
+    TRY(infer_word(node, "reduction", REDUCTIONS, err));
     TRY(infer_attribute_axis(node, 0, &axis, err));
     TRY(elements_check(node, axis, err));
     TRY(operand_has_shape(node, 2, "updates", &node->inputs[1]->shape, err));
@@ -173,8 +172,7 @@ static enum status infer_scatter_nd(struct node *node, struct error *err)
 {
     char text[SHAPE_TEXT], other[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
-    int ignored;
-    TRY(infer_word(node, "reduction", REDUCTIONS, &ignored, err));
+    TRY(infer_word(node, "reduction", REDUCTIONS, err));
     int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
     if (data->rank < 1 || depth < 1 || depth > data->rank)
         return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",

@@ -365,11 +365,10 @@ int node_word(const struct node *node, const char *name, const char *words)
     return text ? -1 : 0;
 }
 
-enum status infer_word(const struct node *node, const char *name, const char *words, int *ret,
+enum status infer_word(const struct node *node, const char *name, const char *words,
                        struct error *err)
 {
-    *ret = node_word(node, name, words);
-    if (*ret >= 0)
+    if (node_word(node, name, words) >= 0)
         return STATUS_OK;
     return error_set(err, STATUS_MODEL, "%s is '%.60s', expected one of: %s", name,
                      node_string(node, name, ""), words);

@@ -88,8 +88,9 @@ static enum status read_activations(const struct node *node, struct recurrent *r
 static enum status read_attributes(const struct node *node, struct recurrent *r, struct error *err)
 {
     const int64_t layout = node_int(node, "layout", 0);
-    int direction;
-    TRY(infer_word(node, "direction", "forward reverse bidirectional", &direction, err));
+    static const char directions[] = "forward reverse bidirectional";
+    const int direction = node_word(node, "direction", directions);
+    TRY(infer_word(node, "direction", directions, err));
     if (layout != 0 && layout != 1)
         return error_set(err, STATUS_MODEL, "layout is %lld, expected 0 or 1", (long long)layout);
     if (node_int(node, "cell", 0) < 0 || node_int(node, "cell", 0) > CELL_RNN)

@@ -24,13 +24,13 @@ enum policy { POLICY_STRETCH, POLICY_NOT_LARGER, POLICY_NOT_SMALLER };
 
 static enum status read_modes(const struct node *node, struct resize_plan *plan, struct error *err)
 {
-    int mode = 0, coordinate = 0, nearest = 0;
-    TRY(infer_word(node, "mode", MODES, &mode, err));
-    TRY(infer_word(node, "coordinate_transformation_mode", COORDINATES, &coordinate, err));
-    TRY(infer_word(node, "nearest_mode", NEARESTS, &nearest, err));
-    plan->mode = (enum resize_mode)mode;
-    plan->coordinate = (enum resize_coordinate)coordinate;
-    plan->nearest = (enum resize_nearest)nearest;
+    static const char coordinate[] = "coordinate_transformation_mode";
+    TRY(infer_word(node, "mode", MODES, err));
+    TRY(infer_word(node, coordinate, COORDINATES, err));
+    TRY(infer_word(node, "nearest_mode", NEARESTS, err));
+    plan->mode = (enum resize_mode)node_word(node, "mode", MODES);
+    plan->coordinate = (enum resize_coordinate)node_word(node, coordinate, COORDINATES);
+    plan->nearest = (enum resize_nearest)node_word(node, "nearest_mode", NEARESTS);
     plan->antialias = node_int(node, "antialias", 0) != 0;
     plan->exclude_outside = node_int(node, "exclude_outside", 0) != 0;
     plan->cubic_a = node_float(node, "cubic_coeff_a", -0.75f);
@@ -151,12 +151,11 @@ static enum status read_extents(const struct node *node, const struct tensor *sc
         else
             TRY(apply_scale(axis, (float)tensor_number(scales, (size_t)i), err));
     }
-    int policy = POLICY_STRETCH;
-    if (sized)
-        TRY(infer_word(node, "keep_aspect_ratio_policy", POLICIES, &policy, err));
-    if (policy != POLICY_STRETCH)
-        TRY(keep_aspect(plan, (enum policy)policy, axes, count, err));
-    return STATUS_OK;
+    if (!sized)
+        return STATUS_OK;
+    TRY(infer_word(node, "keep_aspect_ratio_policy", POLICIES, err));
+    const int policy = node_word(node, "keep_aspect_ratio_policy", POLICIES);
+    return policy ? keep_aspect(plan, (enum policy)policy, axes, count, err) : STATUS_OK;
 }
 
 static enum status read_roi(const struct tensor *roi, const int *axes, int count,

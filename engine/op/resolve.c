@@ -325,9 +325,9 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                          pads ? "pads" : "extents", axis_count, pads ? "two" : "one");
     unsigned mask;
     TRY(resolve_axes(axes, axis_count, data->rank, true, &mask, err));
-    int mode;
-    TRY(infer_word(node, "mode", "constant reflect edge wrap", &mode, err));
-    *ret = (struct padding){.mode = (enum pad_mode)mode, .out = *data};
+    TRY(infer_word(node, "mode", PAD_MODES, err));
+    *ret =
+        (struct padding){.mode = (enum pad_mode)node_word(node, "mode", PAD_MODES), .out = *data};
     for (size_t i = 0; i < axis_count; i++) {
         const int axis = (int)(axes[i] < 0 ? axes[i] + data->rank : axes[i]);
         if (!pads) {

@@ -79,6 +79,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
                           struct error *err) MUST_USE;
 
 /* Pad, and CenterCropPad as such: elements added before and after each axis (negative: cut). */
+#define PAD_MODES "constant reflect edge wrap"
 enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
 struct padding {
     enum pad_mode mode;

@@ -318,13 +318,12 @@ static enum status infer_tile(struct node *node, struct error *err)
 
 static enum status block_check(const struct node *node, int64_t *ret_block, struct error *err)
 {
-    int ignored;
     TRY(resolve_required(node, "blocksize", err));
     *ret_block = node_int(node, "blocksize", 0);
     if (*ret_block < 1 || *ret_block > INT32_MAX)
         return error_set(err, STATUS_SHAPE, "blocksize is %lld, expected 1 to %d",
                          (long long)*ret_block, INT32_MAX);
-    return infer_word(node, "mode", "DCR CRD", &ignored, err);
+    return infer_word(node, "mode", "DCR CRD", err);
 }
 
 static enum status infer_depth_to_space(struct node *node, struct error *err)

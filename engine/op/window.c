@@ -72,12 +72,12 @@ enum status window_init(const struct node *node, int spatial, const int64_t *in,
                         const int64_t *kernel, struct window *ret, struct error *err)
 {
     struct window w = {.spatial = spatial};
-    int mode = AUTO_PAD_NOTSET;
+    const int mode = window_auto_pad(node);
     if (spatial < 1 || spatial > 3)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%d spatial dimensions; lensd supports windows of 1, 2 and 3", spatial);
-    if (window_auto_pad(node) != AUTO_PAD_NOTSET)
-        TRY(infer_word(node, "auto_pad", AUTO_PADS, &mode, err));
+    if (mode != AUTO_PAD_NOTSET)
+        TRY(infer_word(node, "auto_pad", AUTO_PADS, err));
     int64_t pads[6]; /* begins, then ends */
     const size_t count = (size_t)spatial;
     TRY(infer_list(node, "strides", count, 1, INT64_MAX, 1, w.stride, err));
