@@ -13,11 +13,6 @@
 
 #define MAX_ATTRIBUTES 256
 
-static const char *plain_domain(const char *domain)
-{
-    return domain && strcmp(domain, "ai.onnx") ? domain : "";
-}
-
 static char *make_key(const char *domain, const char *name, const char *overload)
 {
     char *key;
@@ -107,6 +102,23 @@ static enum status bind_attributes(struct scope *caller, const Onnx__NodeProto *
     return STATUS_OK;
 }
 
+/* Binds formal names to the values that the call gives; NULL for those it leaves out. */
+static enum status bind_names(struct scope *caller, char *const *formal, size_t count,
+                              char *const *given, size_t given_count, const char *what,
+                              struct name_map *names)
+{
+    struct error *err = caller->import->err;
+    for (size_t i = 0; i < count; i++) {
+        struct value *value = NULL;
+        if (i < given_count)
+            TRY(scope_resolve(caller, given[i], &value));
+        if (name_map_find(names, formal[i]))
+            return error_set(err, STATUS_MODEL, "the function has two %s '%.60s'", what, formal[i]);
+        TRY(check_memory(name_map_put(names, formal[i], value), "while expanding a function", err));
+    }
+    return STATUS_OK;
+}
+
 static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *call,
                                  const Onnx__FunctionProto *function, struct scope *scope)
 {
@@ -115,27 +127,10 @@ static enum status bind_operands(struct scope *caller, const Onnx__NodeProto *ca
         return error_set(import->err, STATUS_MODEL,
                          "%zu inputs and %zu outputs, but the function has %zu and %zu",
                          call->n_input, call->n_output, function->n_input, function->n_output);
-    for (size_t i = 0; i < function->n_input; i++) {
-        struct value *value = NULL;
-        if (i < call->n_input)
-            TRY(scope_resolve(caller, call->input[i], &value));
-        if (name_map_find(&scope->names, function->input[i]))
-            return error_set(import->err, STATUS_MODEL, "the function has two inputs '%.60s'",
-                             function->input[i]);
-        TRY(check_memory(name_map_put(&scope->names, function->input[i], value),
-                         "while expanding a function", import->err));
-    }
-    for (size_t i = 0; i < function->n_output; i++) {
-        struct value *value = NULL;
-        if (i < call->n_output)
-            TRY(scope_resolve(caller, call->output[i], &value));
-        if (name_map_find(&scope->results, function->output[i]))
-            return error_set(import->err, STATUS_MODEL, "the function has two outputs '%.60s'",
-                             function->output[i]);
-        TRY(check_memory(name_map_put(&scope->results, function->output[i], value),
-                         "while expanding a function", import->err));
-    }
-    return STATUS_OK;
+    TRY(bind_names(caller, function->input, function->n_input, call->input, call->n_input, "inputs",
+                   &scope->names));
+    return bind_names(caller, function->output, function->n_output, call->output, call->n_output,
+                      "outputs", &scope->results);
 }
 
 /* Binds outputs that no node of the function makes: a returned input becomes an Identity. */

@@ -14,6 +14,8 @@
  * be in any order in the file (graph_sort() sorts them afterwards). */
 #pragma once
 
+#include <string.h>
+
 #include "engine/graph/graph.h"
 #include "models/onnx/name_map.h"
 #include "models/onnx/onnx_file.h"
@@ -116,7 +118,16 @@ enum status function_call(struct scope *scope, const Onnx__NodeProto *call,
 enum status import_node(struct scope *scope, const Onnx__NodeProto *proto,
                         size_t position) MUST_USE;
 
+/* The AttributeProto.AttributeType of an enum attr_kind. */
+extern const int32_t onnx_type_of_kind[];
+
 static inline const char *text_or_empty(const char *text)
 {
     return text ? text : "";
+}
+
+/* A domain; "ai.onnx" and none are "". */
+static inline const char *plain_domain(const char *domain)
+{
+    return domain && strcmp(domain, "ai.onnx") ? domain : "";
 }

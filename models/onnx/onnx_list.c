@@ -31,8 +31,7 @@ static struct onnx_op_use *add_use(struct list *list, const char *key)
 static enum status list_node(struct list *list, const Onnx__NodeProto *node,
                              const struct opsets *opsets)
 {
-    const char *domain = text_or_empty(node->domain), *name = text_or_empty(node->op_type);
-    domain = strcmp(domain, "ai.onnx") ? domain : "";
+    const char *domain = plain_domain(node->domain), *name = text_or_empty(node->op_type);
     int opset = opset_of(opsets, domain);
     bool supported = opset && onnx_spec(domain, name, opset);
     if (!supported && function_find(&list->import, domain, name, text_or_empty(node->overload)))

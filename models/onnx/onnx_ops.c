@@ -33,7 +33,7 @@ static const char *const type_names[TYPE_COUNT] = {"no type", "FLOAT",   "INT", 
                                                    "TENSOR",  "GRAPH",   "FLOATS", "INTS",
                                                    "STRINGS", "TENSORS", "GRAPHS", "SPARSE_TENSOR"};
 
-static const int type_of_kind[] = {
+const int32_t onnx_type_of_kind[] = {
     [ATTR_INT] = TYPE_INT,       [ATTR_FLOAT] = TYPE_FLOAT,     [ATTR_STRING] = TYPE_STRING,
     [ATTR_TENSOR] = TYPE_TENSOR, [ATTR_GRAPH] = TYPE_GRAPH,     [ATTR_INTS] = TYPE_INTS,
     [ATTR_FLOATS] = TYPE_FLOATS, [ATTR_STRINGS] = TYPE_STRINGS,
@@ -210,11 +210,10 @@ static void attribute_drop(struct attr *attr)
  * that is NULL; for advice in errors. 0 and 0 if there is none. */
 static void opsets_of(const Onnx__NodeProto *node, const char *name, int *first, int *last)
 {
-    const char *domain = text_or_empty(node->domain);
     *first = *last = 0;
     for (int opset = 1; opset <= OPSET_MAX; opset++) {
         const struct op_info *spec =
-            onnx_spec(strcmp(domain, "ai.onnx") ? domain : "", text_or_empty(node->op_type), opset);
+            onnx_spec(plain_domain(node->domain), text_or_empty(node->op_type), opset);
         if (!spec || (name && op_attr_kind(spec, name) < 0))
             continue;
         *first = *first ? *first : opset;
@@ -249,9 +248,9 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     if (kind < 0)
         return refuse_attribute(import, node, name);
     TRY(attribute_type(import, proto, &type));
-    if (type != type_of_kind[kind])
+    if (type != onnx_type_of_kind[kind])
         return error_set(import->err, STATUS_MODEL, "is of type %s, expected %s", type_names[type],
-                         type_names[type_of_kind[kind]]);
+                         type_names[onnx_type_of_kind[kind]]);
     *attr = (struct attr){.kind = (enum attr_kind)kind};
     attr->name = arena_copy_text(scope->graph->arena, name, strlen(name));
     TRY(check_memory(attr->name, "while building the graph", import->err));
@@ -489,10 +488,8 @@ static enum status refuse_operator(struct import *import, const Onnx__NodeProto 
 enum status import_node(struct scope *scope, const Onnx__NodeProto *proto, size_t position)
 {
     struct import *import = scope->import;
-    const char *op_type = text_or_empty(proto->op_type), *domain = text_or_empty(proto->domain);
+    const char *op_type = text_or_empty(proto->op_type), *domain = plain_domain(proto->domain);
     char name[256];
-    if (!strcmp(domain, "ai.onnx"))
-        domain = "";
     if (proto->name && *proto->name)
         snprintf(name, sizeof name, "%s%.160s", scope->prefix, proto->name);
     else

@@ -135,16 +135,10 @@ enum status attribute_resolve(const struct scope *scope, const Onnx__AttributePr
     return STATUS_OK;
 }
 
-static const char *opset_domain(const Onnx__OperatorSetIdProto *entry)
-{
-    const char *domain = text_or_empty(entry->domain);
-    return strcmp(domain, "ai.onnx") ? domain : "";
-}
-
 int opset_of(const struct opsets *opsets, const char *domain)
 {
     for (size_t i = 0; i < opsets->count; i++)
-        if (!strcmp(opset_domain(opsets->entries[i]), domain))
+        if (!strcmp(plain_domain(opsets->entries[i]->domain), domain))
             return (int)opsets->entries[i]->version;
     return 0;
 }
@@ -167,13 +161,13 @@ enum status opsets_check(const struct opsets *opsets, struct error *err)
         return error_set(err, STATUS_MODEL, "%zu operator sets are imported", opsets->count);
     for (size_t i = 0; i < opsets->count; i++) {
         const Onnx__OperatorSetIdProto *entry = opsets->entries[i];
-        const char *domain = opset_domain(entry);
+        const char *domain = plain_domain(entry->domain);
         /* Other domains have their own numbers; lensd supports ai.onnx up to OPSET_MAX. */
         int64_t newest = *domain ? INT32_MAX : OPSET_MAX;
         if (entry->version < 1 || entry->version > newest)
             return refuse_opset(entry, domain, err);
         for (size_t k = 0; k < i; k++)
-            if (!strcmp(opset_domain(opsets->entries[k]), domain) &&
+            if (!strcmp(plain_domain(opsets->entries[k]->domain), domain) &&
                 opsets->entries[k]->version != entry->version)
                 return error_set(err, STATUS_MODEL, "opsets %lld and %lld of '%.60s' are imported",
                                  (long long)opsets->entries[k]->version, (long long)entry->version,

@@ -12,25 +12,13 @@
 
 #include "engine/base/size.h"
 #include "engine/tensor/tensor_file.h"
-#include "models/onnx/name_map.h"
-#include "proto/onnx.pb-c.h"
+#include "models/onnx/onnx_import.h"
 
 /* Limit for all tensors together. A message may have 2 GiB; the rest is for other data. */
 #define TENSORS_LIMIT ((size_t)1536 << 20)
 
 /* The lowest IR version for QuantizeLinear and for the opsets that lensd writes. */
 #define IR_VERSION_LEAST 8
-
-enum {
-    KIND_FLOAT = 1,
-    KIND_INT,
-    KIND_STRING,
-    KIND_TENSOR,
-    KIND_GRAPH,
-    KIND_FLOATS,
-    KIND_INTS,
-    KIND_STRINGS
-};
 
 struct onnx_writer {
     struct arena *arena;
@@ -213,16 +201,12 @@ static enum status write_strings(struct onnx_writer *w, const struct attr *attr,
 static enum status write_attribute(struct onnx_writer *w, const struct attr *attr,
                                    Onnx__AttributeProto **ret)
 {
-    static const int32_t kinds[] = {
-        [ATTR_INT] = KIND_INT,       [ATTR_FLOAT] = KIND_FLOAT,    [ATTR_STRING] = KIND_STRING,
-        [ATTR_TENSOR] = KIND_TENSOR, [ATTR_GRAPH] = KIND_GRAPH,    [ATTR_INTS] = KIND_INTS,
-        [ATTR_FLOATS] = KIND_FLOATS, [ATTR_STRINGS] = KIND_STRINGS};
     Onnx__AttributeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
     TRY(check_memory(proto, "while writing the model", w->err));
     onnx__attribute_proto__init(proto);
     proto->name = (char *)(uintptr_t)attr->name;
     proto->has_type = true;
-    proto->type = kinds[attr->kind];
+    proto->type = onnx_type_of_kind[attr->kind];
     if (attr->kind == ATTR_STRING && !strcmp(attr->name, "nearest_mode") &&
         !strcmp(attr->s, "simple"))
         return error_set(w->err, STATUS_UNSUPPORTED,
