@@ -225,20 +225,15 @@ static unsigned dtypes_by_word(const char *word, size_t length)
     static const struct {
         const char *word;
         unsigned set;
-    } sets[] = {
+    } sets[] = {{"float", DTYPES_FLOAT}, {"number", DTYPES_NUMBER},       {"any", DTYPES_ANY},
+                {"index", DTYPES_INDEX}, {"integer", DTYPES_INTEGER},     {"signed", DTYPES_SIGNED},
+                {"8bit", DTYPES_8BIT},   {"quantized", DTYPES_QUANTIZED},
 #define DTYPE_WORD(name, number, bytes, word, oip) {word, DTYPE_BIT(name)},
-        DTYPE_LIST(DTYPE_WORD)
+                DTYPE_LIST(DTYPE_WORD)
 #undef DTYPE_WORD
-            {"float", DTYPES_FLOAT},
-        {"8bit", DTYPES_8BIT},
-        {"quantized", DTYPES_QUANTIZED},
-        {"signed", DTYPES_SIGNED},
-        {"index", DTYPES_INDEX},
-        {"integer", DTYPES_INTEGER},
-        {"number", DTYPES_NUMBER},
-        {"any", DTYPES_ANY}};
+    };
     for (size_t i = 0; i < COUNT_OF(sets); i++)
-        if (strlen(sets[i].word) == length && !memcmp(sets[i].word, word, length))
+        if (!strncmp(sets[i].word, word, length) && !sets[i].word[length])
             return sets[i].set;
     assert(false); /* a word is misspelt in the table */
     return 0;
@@ -247,9 +242,9 @@ static unsigned dtypes_by_word(const char *word, size_t length)
 /* Reads a declaration, and returns the text after it. */
 static const char *read_declaration(const char *text, struct declaration *ret)
 {
-    const int length = (int)strcspn(text, ":[#! ");
+    const size_t length = strcspn(text, ":[#! ");
     *ret = (struct declaration){.like = -1};
-    snprintf(ret->name, sizeof ret->name, "%.*s", length, text);
+    memcpy(ret->name, text, length < sizeof ret->name ? length : sizeof ret->name - 1);
     text += length;
     while (*text == ':' || *text == '|') {
         const size_t word = strcspn(++text, "|[#! ");
