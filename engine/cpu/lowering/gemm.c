@@ -21,6 +21,7 @@ struct dense_step {
     struct finish finish;
     const float *weights;   /* packed panels */
     size_t rows, k, n;      /* rows: output pixels of all images */
+    size_t gathered_step;   /* from row to row of gathered taps: not a multiple of 4096 bytes */
     bool gathers, in_place; /* in_place: windows inside the image are not gathered */
     struct window window;   /* of a convolution that gathers */
     size_t channels;
@@ -82,9 +83,9 @@ static void dense_gathered(const struct dense_step *s, struct gemm *g, size_t fi
                            float *gathered)
 {
     for (size_t row = 0; row < rows; row++)
-        gather_pixel(s, first + row, gathered + row * s->k);
+        gather_pixel(s, first + row, gathered + row * s->gathered_step);
     g->a = gathered;
-    g->lda = s->k;
+    g->lda = s->gathered_step;
     g->run = g->run_step = 0;
     s->simd->gemm(g, rows);
     g->c += rows * g->ldc;
@@ -227,6 +228,7 @@ static void dense_divide(struct dense_step *s, size_t threads)
     const size_t panel = s->simd->gemm_columns, panels = (s->n + panel - 1) / panel;
     const size_t unit = s->simd->gemm_rows;
     const bool copies = s->gathers || s->gated;
+    s->gathered_step = s->k * sizeof(float) % 4096 ? s->k : s->k + 16;
     const bool by_columns =
         s->rows < (copies ? unit * threads : s->n) && panels >= threads && threads > 1;
     const size_t pieces = panels / threads < EACH ? panels / threads : EACH;
@@ -245,7 +247,8 @@ static void dense_divide(struct dense_step *s, size_t threads)
     const struct gemm g = {.lda = s->k, .k = s->k, .n = columns};
     const size_t copied = copies ? 0 : s->simd->gemm_copies(&g, rows);
     s->copies = copied > 0;
-    s->thread_bytes = size_align((copies ? rows * s->k : copied) * sizeof(float), TENSOR_ALIGN);
+    s->thread_bytes =
+        size_align((copies ? rows * s->gathered_step : copied) * sizeof(float), TENSOR_ALIGN);
     s->step.scratch = s->thread_bytes * threads;
 }
 

@@ -231,6 +231,8 @@ Test(layers, products)
         {"taps in place, wide padding", 6, 17, 3, 33, 5, 1, 4, 1, OP_SIGMOID, false, false, "gemm"},
         {"taps wider than the image", 3, 20, 3, 16, 7, 1, 3, 1, OP_SILU, false, false, "gemm"},
         {"pointwise, stride two", 29, 33, 24, 40, 1, 2, 0, 1, OP_SILU, false, false, "gemm"},
+        {"rows a page apart", 6, 7, 1024, 40, 1, 1, 0, 1, OP_RELU, false, false, "gemm"},
+        {"rows a page apart, gathered", 9, 9, 1024, 40, 1, 2, 0, 1, OP_RELU, false, false, "gemm"},
     };
     check_all(layers, COUNT_OF(layers));
 }
