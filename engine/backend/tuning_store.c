@@ -244,7 +244,7 @@ static void print_head(char ret[static HEAD_MOST])
 
 #define LAST_LINE (sizeof "end \n" - 1 + HASH_TEXT - 1)
 
-/* Writes "end …\n" for all bytes before it. */
+/* Writes the last line, "end HASH", with the hash of all bytes before it. */
 static void print_end(const char *bytes, size_t size, char ret[static LAST_LINE + 1])
 {
     struct graph_hash hash = {{0, 0}};

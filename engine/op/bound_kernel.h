@@ -6,7 +6,7 @@
 
 struct bound_kernel {
     kernel_fn kernel;
-    struct node node; /* a copy without epilogue, residual, and bias of a MatMul */
+    struct node node; /* a copy that lacks the epilogue, the residual and a MatMul's bias */
     struct epilogue epilogue;
     const struct value *bias;  /* of a MatMul, over the last dimension; NULL if there is none */
     struct tensor **in, **out; /* by operand; NULL: omitted */

@@ -389,7 +389,7 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
            proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
 }
 
-/* Follows indices and constants that the rules do not cover. *ret: the span of the result. */
+/* Proves uses of indices and constants that the rules do not cover. *ret: the result's span. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {

@@ -18,9 +18,9 @@ void depth_done(struct depth *depth);
 enum status depth_decode(const struct task_rows *row, const struct task_geometry *geometry,
                          struct depth *ret, struct error *err) MUST_USE;
 
-/* Makes the map for the photo's pixels. *ret_least is the lowest depth, scaled to 0, *ret_greatest
- * the highest, scaled to 65535. It is interpolated like torch.nn.functional.interpolate with
- * "bicubic" and align_corners=False. This is slow for large photos. The caller frees *ret, [photo
- * height, photo width]. STATUS_NO_MEMORY. */
+/* Interpolates the map to the photo's pixels like torch.nn.functional.interpolate with "bicubic"
+ * and align_corners=False, which is slow for large photos. In *ret, 0 is the lowest depth
+ * (*ret_least) and 65535 the highest (*ret_greatest). *ret is [photo height, photo width]; the
+ * caller frees it. STATUS_NO_MEMORY. */
 enum status depth_render(const struct depth *depth, uint16_t **ret, float *ret_least,
                          float *ret_greatest, struct error *err) MUST_USE;

@@ -146,7 +146,7 @@ struct task {
     size_t output_count;
     size_t outputs[TASK_MAX_OUTPUTS];  /* indexes in the graph's outputs, in the layout's order */
     size_t point_count, point_numbers; /* TASK_POSE: points in a box, numbers in a point */
-    size_t prototypes;                 /* TASK_INSTANCES of YOLO: P */
+    size_t prototypes;                 /* TASK_INSTANCES of YOLO: number of prototypes (P) */
     unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
     /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
      * the map, as PaddleOCR and rapidocr do; 0: 1.5, not on whole points, as Transformers does. */

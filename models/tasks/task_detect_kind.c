@@ -502,8 +502,8 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
         const bool has_masks = task->output_count == 4;
         task->layout = LAYOUT_TORCHVISION;
         decided(task, has_masks ? TASK_INSTANCES : TASK_DETECTION,
-                "outputs of boxes, labels and scores%s, as torchvision's",
-                has_masks ? " with masks" : "");
+                "outputs of boxes, labels%s and scores, as torchvision has them",
+                has_masks ? ", masks" : "");
     } else {
         task->output_count = 0;
     }

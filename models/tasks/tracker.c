@@ -135,7 +135,7 @@ static void assign_row(struct assignment *a, size_t row)
         }
     for (; column != SIZE_MAX; column = from[column])
         a->row_of[column] = from[column] == SIZE_MAX ? row : a->row_of[from[column]];
-    a->row_of[a->columns] = SIZE_MAX; /* each row has "none" */
+    a->row_of[a->columns] = SIZE_MAX; /* any number of rows may take "none" */
 }
 
 /* Lists the boxes with scores of this kind that belong to no object yet. */

@@ -20,7 +20,7 @@ enum binary_kind {
     BINARY_PRELU, /* a if a >= 0, else a * b */
 };
 
-/* c = activation(clamp(a * b + bias [+ c])), a with a row step, b packed by gemm_pack(). */
+/* c = activation(clamp(a * b + bias [+ c])). Rows of a are lda apart; gemm_pack() packed b. */
 struct gemm {
     const float *a, *b, *bias; /* bias: n numbers, or NULL */
     float *c;

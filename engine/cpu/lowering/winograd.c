@@ -43,7 +43,7 @@ struct winograd_step {
     /* of this run */
     float *filters;      /* by tiles: POINTS x panels x panel */
     float *v, *m;        /* by points: POINTS x block x channels */
-    size_t first, count; /* by points: tiles of this round */
+    size_t first, count; /* by points: first tile and number of tiles of this round */
 };
 
 /* Scratch of the calling thread. */

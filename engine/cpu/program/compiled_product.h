@@ -23,7 +23,7 @@ struct product_desc {
     int32_t src_zero, dst_zero;
 };
 
-struct compiled_product; /* must not run concurrently */
+struct compiled_product; /* one product must not run in two threads at once */
 
 /* Keeps no reference to `desc`. threads: as for parallel_for(). STATUS_NO_MEMORY. */
 enum status compiled_product_create(int threads, const struct product_desc *desc,

@@ -87,7 +87,7 @@ enum status predict_admit(struct exchange *x, struct error *err)
     x->answer_form = negotiate_type(exchange_header(x, "Accept"), forms, COUNT_OF(forms));
     if (x->answer_form < 0) {
         respond_refusal(x, 406, "not_acceptable",
-                        "%s answers as %s, %s, %s, %s or %s; name one of them in Accept, or none",
+                        "%s answers as %s, %s, %s, %s or %s; name one in Accept, or omit it",
                         x->path, forms[0], forms[1], forms[2], forms[3], forms[4]);
         return STATUS_OK;
     }

@@ -13,7 +13,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/multipart.h"
 
-/* Size of a typical answer; the table has as many buckets as such answers fit. */
+/* Size of a typical answer; the table has about one bucket for each that fits. */
 #define TYPICAL_BYTES 1024
 
 /* Parts of a form besides images. */

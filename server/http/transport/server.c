@@ -376,7 +376,7 @@ void http_server_free(struct http_server *server)
     offload_stop(server->offload); /* no request may wait for it when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
-        connections_stop(server->connections); /* the thread may be about to resume a connection */
+        connections_stop(server->connections); /* its watcher may be about to resume one */
     }
     if (daemon) {
         grpc_stop(daemon->grpc_server);

@@ -368,7 +368,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     close_if_due(batcher, now);
 }
 
-/* Called when no image in a closed buffer is being written or waits any more. */
+/* Called once a closed buffer has no image left that waits or is being written. */
 static void leave_closed(struct batcher *batcher, struct buffer *buffer)
 {
     batcher->closed_buffers--;
