@@ -24,8 +24,8 @@ struct backend_options {
      * Borrowed by open(). */
     const struct session_pixels *pixels;
     size_t pixels_input; /* index of the graph input */
-    /* Budget for packed weights in compile(), on a device that computes in
-     * host memory; NULL: no limit. */
+    /* Budget for packed weights in compile(), on a device that computes in host memory; NULL: no
+     * limit. */
     struct memory_budget *memory;
     /* compile() and reserve() call it on their thread to report progress: `done` of `count` nodes
      * of one program or of all. If it returns false, they return STATUS_CANCELLED. May be NULL. A

@@ -13,10 +13,11 @@ struct backend;
 
 struct shared_arena {
     pthread_mutex_t lock;
-    unsigned char *base;   /* like `users` guarded by lock; moves when it grows; NULL: empty */
-    struct backend *users; /* linked by next_user */
-    _Atomic size_t bytes;  /* changes under the lock */
-    size_t booked;         /* budget_book_arena()'s; guarded by the budget's lock */
+    unsigned char *base;        /* like `users` guarded by lock; moves when it grows; NULL: empty */
+    struct backend *users;      /* linked by next_user */
+    const struct backend *last; /* whose program ran last; guarded by lock */
+    _Atomic size_t bytes;       /* changes under the lock */
+    size_t booked;              /* budget_book_arena()'s; guarded by the budget's lock */
 };
 
 static inline void shared_arena_init(struct shared_arena *arena)

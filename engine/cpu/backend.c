@@ -86,11 +86,12 @@ static enum status cpu_reserve(struct backend *backend, struct error *err)
     return STATUS_OK;
 }
 
-/* Values in the arena are not needed after a run; outputs are not needed after the next run. */
+/* Values in the arena are not needed after a run; outputs are not needed after the next run. If
+ * another session has run in the arena since, it may need the pages soon. */
 static void cpu_release_pages(struct backend *backend)
 {
     LOCK(&backend->arena->lock);
-    if (backend->arena->base)
+    if (backend->arena->base && backend->arena->last == backend)
         madvise(backend->arena->base, backend->arena->bytes, MADV_DONTNEED);
     if (backend->outputs)
         madvise(backend->outputs, backend->output_bytes, MADV_DONTNEED);

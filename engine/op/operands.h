@@ -13,8 +13,8 @@
  *            input 0, =2 that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
  *            number of dimensions; [1] is one number of any rank, [?] at most one
- *   #        its contents decide the outputs' shapes: as long as they are unknown, so are the
- * shapes !        it must not be left out, although it comes after the row's min_inputs
+ *   #        its contents decide the outputs' shapes, which are unknown while the contents are
+ *   !        it must not be left out, although it comes after the row's min_inputs
  * Declarations after "..." apply again to the inputs that follow. Other inputs are not checked.
  * *ret_ready is false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
 enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,

@@ -218,7 +218,7 @@ static void run_blocks(const struct gemm *g, const float *a, size_t m, size_t fi
             const float *b = g->b + j * g->k + from * COLUMNS;
             struct fetch fetch = {b + AHEAD, COLUMNS};
             if (is_near(g)) {
-                const bool reads = !g->run && depth > g->n;
+                const bool reads = !g->run && !g->copies && depth > g->n;
                 fetch = fetch_rows(
                     g, reads ? a + (end - m * first / blocks) * g->lda : g->c + end * g->ldc,
                     end - begin, reads ? depth : g->n, depth, j);

@@ -26,6 +26,7 @@ struct dense_step {
     struct window window;   /* of a convolution that gathers */
     size_t channels;
     bool gated;
+    bool transposed;                  /* the constant is [n, k] */
     size_t images;                    /* of a convolution */
     size_t row_pieces, column_pieces; /* the work is divided into row_pieces x column_pieces */
     size_t thread_bytes;              /* scratch per thread: gathered, gated or copied rows */
@@ -288,7 +289,8 @@ enum status weights_pack_conv(struct backend *backend, struct tensor *weights, c
 static bool pack_matrix(const void *context, const struct tensor *constant, float *packed)
 {
     const struct dense_step *s = context;
-    s->simd->gemm_pack(constant->data, s->n, 1, s->k, s->n, packed);
+    s->simd->gemm_pack(constant->data, s->transposed ? 1 : s->n, s->transposed ? s->k : 1, s->k,
+                       s->n, packed);
     return true;
 }
 
@@ -299,8 +301,9 @@ static enum status dense_pack(struct dense_step *s, const struct lowering *lower
     if (lowering->node->op == OP_CONV)
         return weights_pack_conv(lowering->backend, weights, &s->weights, ret_bytes, err);
     *ret_bytes = s->simd->gemm_packed(s->k, s->n) * sizeof(float);
-    return weights_pack_own(lowering->backend, weights, "matrix panels", *ret_bytes, pack_matrix, s,
-                            &s->weights, err);
+    return weights_pack_own(lowering->backend, weights,
+                            s->transposed ? "transposed panels" : "matrix panels", *ret_bytes,
+                            pack_matrix, s, &s->weights, err);
 }
 
 /* Creates the step of a node that the kernel fits. */
@@ -363,9 +366,11 @@ KERNEL_CLAIM(dense_claim)
     if (!is_f32_constant(w) || (bias && !is_f32_constant(bias)) || x->dtype != DTYPE_F32 ||
         y->dtype != DTYPE_F32)
         return false;
-    if (node->op == OP_MATMUL)
+    if (node->op != OP_CONV)
         return w->shape.rank == 2 && x->shape.rank >= 2 && !x->known && shape_count(&w->shape) &&
-               shape_count(&y->shape);
+               shape_count(&y->shape) &&
+               (node->op == OP_MATMUL ||
+                (claim_gemm_is_plain(node) && !node_int(node, "transA", 0)));
     if (!node->channels_last || x->shape.rank != 4 || node_int(node, "group", 1) != 1)
         return false;
     if (multiplies_gate(node))
@@ -394,10 +399,11 @@ STEP_CREATE(lower_dense_matmul)
 {
     const struct node *node = lowering->node;
     const struct value *b = node->inputs[1], *y = node->outputs[0];
+    const bool transposed = node->op == OP_GEMM && node_int(node, "transB", 0);
     struct dense_step proto = {.simd = simd(),
-                               .k = (size_t)b->shape.dims[0],
-                               .n = (size_t)b->shape.dims[1],
-                               .channels = (size_t)b->shape.dims[0]};
+                               .k = (size_t)b->shape.dims[transposed],
+                               .n = (size_t)b->shape.dims[!transposed],
+                               .transposed = transposed};
     proto.rows = shape_count(&y->shape) / proto.n;
     return dense_build(lowering, &proto, ret, err);
 }
@@ -408,4 +414,5 @@ STEP_CREATE(lower_gemm)
                                          : lower_dense_matmul(lowering, ret, err);
 }
 
-const struct cpu_kernel cpu_gemm = {{"gemm", {OP_CONV, OP_MATMUL}, dense_claim}, lower_gemm};
+const struct cpu_kernel cpu_gemm = {{"gemm", {OP_CONV, OP_GEMM, OP_MATMUL}, dense_claim},
+                                    lower_gemm};

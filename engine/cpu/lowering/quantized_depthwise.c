@@ -120,7 +120,7 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     struct tensor *weights = node->inputs[3]->known;
-    struct scale_zero from = {0}, to = {0};
+    struct scale_zero from = {0}, to = {node->epilogue.step, node->epilogue.zero};
     TRY(window_init(node, 2, x->shape.dims + 1, weights->shape.dims + 2, &w, err));
     if (!qdepthwise_fits(node, &w))
         return STATUS_OK;
@@ -132,7 +132,8 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
     step->simd = simd();
     step->images = (size_t)x->shape.dims[0];
     (void)scale_zero_of(node, 1, x->dtype, &from);
-    (void)scale_zero_of(node, 6, y->dtype, &to);
+    if (node_input(node, 6))
+        (void)scale_zero_of(node, 6, y->dtype, &to);
     const bool dot = simd_has_dot(step->simd);
     struct depthwise_8bit *d = &step->kernel;
     *d = (struct depthwise_8bit){

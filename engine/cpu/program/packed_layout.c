@@ -42,9 +42,16 @@ static int64_t weights_row(const struct packed_layout *layout, const struct stri
            strided_offset(given, at + 2, given->rank, p / channels);
 }
 
+/* plain: room for k x n numbers, or NULL for a matrix. */
 static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
                         const float *from, float *plain, float *to)
 {
+    if (layout->matrix) {
+        const int at = layout->leading;
+        layout->simd->gemm_pack(from, (size_t)given->strides[at], (size_t)given->strides[at + 1],
+                                layout->k, layout->n, to);
+        return;
+    }
     for (size_t p = 0; p < layout->k; p++) {
         int64_t step;
         const float *row = from + weights_row(layout, given, p, &step);
@@ -95,8 +102,11 @@ enum status pack_weights(const struct strided_layout *given, const void *from,
     const size_t bytes = part_bytes(wanted);
     unsigned char *matrix = to;
     int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
-    float *plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
-    TRY(check_memory(plain, "while packing weights", err));
+    float *plain = NULL;
+    if (!are_narrow(wanted) && !wanted->matrix) {
+        plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
+        TRY(check_memory(plain, "while packing weights", err));
+    }
     for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
         const unsigned char *part = from;
         part += (size_t)strided_offset(given, 0, wanted->leading, i) * dtype_size(given->dtype);

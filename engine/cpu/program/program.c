@@ -194,6 +194,7 @@ enum status program_run(struct program *program, const void *const *inputs, cons
     const uint64_t mode = cpu_flush_subnormals();
     const enum status status = run_steps(program, err);
     cpu_set_float_mode(mode);
+    program->backend->arena->last = program->backend;
     TRY(status);
     for (size_t i = 0; i < program->output_count; i++)
         outputs[i] = program->data[program->output_values[i]];

@@ -25,7 +25,8 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
     enum lane_wake wake = LANE_BATCH;
     while (wake == LANE_BATCH && !scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
         condition_wait(&scheduler->lane_ready, &scheduler->lock, until);
-        wake = clock_now() < until ? LANE_BATCH : LANE_IDLE;
+        if (!batcher_has_ready(scheduler->batcher) && clock_now() >= until)
+            wake = LANE_IDLE;
     }
     scheduler->lanes_asleep--;
     wake = scheduler->stopping ? LANE_END : wake;
