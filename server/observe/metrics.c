@@ -107,11 +107,12 @@ static struct metric *find_series_locked(struct metric_family *family, const cha
             return series;
     size_t counts = family->kind == METRIC_HISTOGRAM ? family->bucket_count + 1 : 0;
     const size_t size = sizeof(struct metric) + counts * sizeof(_Atomic uint64_t);
-    struct metric *series = calloc(1, size + strlen(labels) + 1);
+    const size_t label_bytes = strlen(labels) + 1;
+    struct metric *series = calloc(1, size + label_bytes);
     if (!series)
         return NULL;
     series->family = family;
-    series->labels = strcpy((char *)series + size, labels);
+    series->labels = memcpy((char *)series + size, labels, label_bytes);
     *family->last_series = series;
     family->last_series = &series->next;
     return series;

@@ -63,8 +63,10 @@ static bool read_hash(const char *text, uint8_t hash[static HASH_BYTES])
     if (strlen(text) != (size_t)2 * HASH_BYTES ||
         strspn(text, "0123456789abcdefABCDEF") != (size_t)2 * HASH_BYTES)
         return false;
-    for (size_t i = 0; i < HASH_BYTES; i++)
-        (void)sscanf(text + 2 * i, "%2hhx", &hash[i]);
+    for (size_t i = 0; i < HASH_BYTES; i++) {
+        const char digits[3] = {text[2 * i], text[2 * i + 1], '\0'};
+        hash[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
     return true;
 }
 
