@@ -188,7 +188,7 @@ class Precision(unittest.TestCase):
         for i in range(17):
             with open(os.path.join(folder, "calibration", f"{i:02}.png"), "wb") as file:
                 file.write(harness.png(60 + i, 50, shade=i * 11))
-        with open(os.path.join(folder, "calibration", "broken.png"), "wb") as file:
+        with open(os.path.join(folder, "calibration", "00.broken.png"), "wb") as file:
             file.write(b"\x89PNG\r\n\x1a\n and nothing more")
         os.mkfifo(os.path.join(folder, "calibration", "pipe.png"))  # is not waited for
         model, log = self.start(folder)
