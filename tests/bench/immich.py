@@ -94,7 +94,7 @@ def make(folder):
 
 
 def file_bytes(folder):
-    return sum(os.path.getsize(path) for path in glob.glob(os.path.join(folder, "**", "*.onnx"), recursive=True))
+    return sum(os.path.getsize(path) for path in glob.glob(os.path.join(folder, "**", "*.onnx*"), recursive=True))
 
 
 def pictures():
