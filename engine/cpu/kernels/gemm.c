@@ -1,4 +1,4 @@
-/* The matrix product of lensd's own convolutions, compiled once per instruction set.
+/* The matrix product of float32 convolutions and layers, compiled once per instruction set.
  *
  * A block of ROWS x 2 registers of the result stays in registers for all k: each step loads two
  * registers of packed weights and broadcasts one number of each row. */

@@ -1,5 +1,5 @@
-/* Convolutions and fully connected layers as a matrix product, by lensd's own kernel
- * (kernels/gemm.c): pixels x (taps x channels) times (taps x channels) x output channels.
+/* Convolutions and fully connected layers as a matrix product, by the kernel of
+ * kernels/gemm.c: pixels x (taps x channels) times (taps x channels) x output channels.
  *
  * A pointwise convolution reads its source in place. With few weights, so does a window inside the
  * image: a row of taps is one run of numbers. Otherwise the rows of a piece that fits in the

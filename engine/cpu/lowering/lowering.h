@@ -1,6 +1,6 @@
 /* Private to engine/cpu/: the lowerings, one file per family. A lowering turns a node into a step.
- * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Others use lensd's own
- * kernels, or the reference kernels. compile.c has the table. */
+ * Products (Conv, Gemm, MatMul) use a kernel that product_kernels.c chooses. Other
+ * operators use kernels of this folder, or the reference kernels. compile.c has the table. */
 #pragma once
 
 #include "engine/backend/kernel_table.h"

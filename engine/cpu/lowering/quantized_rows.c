@@ -1,4 +1,4 @@
-/* lensd's own row kernels on 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
+/* Row kernels on 8-bit integers: QuantizeLinear, DequantizeLinear, tables (OP_LOOKUP),
  * QLinearAdd, QLinearMul, and channels-last MaxPool, QLinearAveragePool and
  * QLinearGlobalAveragePool. One scale and zero point per tensor; reference kernels run the rest. */
 #include "engine/base/size.h"

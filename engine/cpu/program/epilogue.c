@@ -1,4 +1,4 @@
-/* The epilogue of lensd's own products: bias, residual, activation. */
+/* The epilogue of float32 products: bias, residual, activation. */
 #include <string.h>
 
 #include "engine/cpu/program/program.h"

@@ -144,7 +144,7 @@ struct residual residual_of(const struct lowering *lowering);
 /* At the start of a run, copies the residual to the result's place if necessary. */
 void residual_begin(const struct residual *residual, const struct program *program, void *dst);
 
-/* Operations after the sum in lensd's own products: bias, residual, activation. */
+/* Operations after the sum in a float32 product: bias, residual, activation. */
 struct finish {
     const float *bias; /* packed or in place, valid as long as the program; NULL: no bias */
     struct residual residual;
