@@ -149,8 +149,7 @@ static void write_lane(struct writer *w, json_node *list, const struct model_sta
                   "threads?=%d parameter_bytes=%zu activation_bytes=%zu batched=%hhd note?=%s "
                   "quarantined?=%s",
                   session->threads, session->parameter_bytes, session->activation_bytes,
-                  session->batched,
-                  model->is_first ? "single images for now; batches follow" : session->note,
+                  session->batched, session->note,
                   model->health[lane].is_quarantined ? model->health[lane].reason : "");
     write_batches(w, entry, session);
 }

@@ -767,8 +767,8 @@ static bool make_size(struct loader *loader)
     return true;
 }
 
-/* Completes one version after its quick start, or compares its precisions, if that is pending.
- * Returns true if the caller must call it again. */
+/* Compares the precisions of one version, if that is pending. Returns true if the caller must call
+ * it again. */
 static bool try_precision(struct loader *loader)
 {
     char name[sizeof((struct model_status *)0)->name];

@@ -4,10 +4,9 @@ process that runs, in turns.
 
     reload.py --peer-python VENV/bin/python [--build build] [--times 7] [--precision fp32] FOLDER NAME ...
 
-lensd's columns are one request that finds the model unloaded, its answer and the unload (?keep_alive=0), of all threads:
-"answered" ends there, "complete" waits until batches are compiled, too (and has one more answer). ONNX Runtime's is
-InferenceSession(), a run of one image, and its end, with as many threads. Both have loaded the model before. A figure is
-the mean of five loads, and the least of all turns.
+lensd's column is one request that finds the model unloaded, its answer and the unload (?keep_alive=0), of all threads.
+ONNX Runtime's is InferenceSession(), a run of one image, and its end, with as many threads. Both have loaded the model
+before. A figure is the mean of five loads, and the least of all turns.
 """
 
 import argparse
@@ -56,14 +55,10 @@ class Lensd(common.Daemon):
                     return
             time.sleep(0.05)
 
-    def loads(self, name, body, count, to_end):
-        """CPU seconds of one of `count` loads with an answer and an unload each; `to_end`: with what follows the first
-        answer (batches are compiled)."""
+    def loads(self, name, body, count):
+        """CPU seconds of one of `count` loads with an answer and an unload each."""
         before = self.cpu_seconds()
         for _ in range(count):
-            if to_end:
-                self.ask(name, body, "-1")
-                self.wait_until("/devices", lambda text: b"single images for now" not in text)
             self.ask(name, body, "0")
             self.wait_until("/health", lambda text: all(model["state"] == "unloaded" for model in json.loads(text)["models"]))
         return (self.cpu_seconds() - before) / count
@@ -82,21 +77,19 @@ def main():
     print(common.machine())
     peer = subprocess.Popen([options.peer_python, "-c", PEER, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             text=True)
-    print(f"{'model':24} answered  complete  ONNX Runtime   ratio   ratio")
+    print(f"{'model':24} answered  ONNX Runtime   ratio")
     with tempfile.TemporaryDirectory(prefix="lensd-reload-") as cache:
         arguments = ("--load", "lazy", "--models", options.folder, "--cache", cache, "--precision", options.precision)
         with Lensd(options.build, None, arguments) as daemon:
             for name in options.names:
-                daemon.loads(name, body, 2, True)
+                daemon.loads(name, body, 2)
                 rows = []
                 for _ in range(options.times):
                     peer.stdin.write(os.path.join(options.folder, name, "model.onnx") + "\n")
                     peer.stdin.flush()
-                    rows.append((daemon.loads(name, body, 5, False), daemon.loads(name, body, 5, True),
-                                 float(peer.stdout.readline())))
-                answered, complete, other = map(min, zip(*rows))
-                print(f"{name:24} {answered:8.3f} {complete:9.3f} {other:13.3f} {answered / other:7.2f} {complete / other:7.2f}",
-                      flush=True)
+                    rows.append((daemon.loads(name, body, 5), float(peer.stdout.readline())))
+                answered, other = map(min, zip(*rows))
+                print(f"{name:24} {answered:8.3f} {other:13.3f} {answered / other:7.2f}", flush=True)
     peer.stdin.close()
     peer.wait()
 

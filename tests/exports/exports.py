@@ -205,7 +205,7 @@ def cpu_ms(process):
 
 def load_lensd(folder):
     """(server, CPU milliseconds until the model is ready, the program's start among them)."""
-    server = Server(folder, "--precision", "fp32", "--max-body", "64M", complete=False)
+    server = Server(folder, "--precision", "fp32", "--max-body", "64M")
     return server, cpu_ms(server.process.pid)
 
 

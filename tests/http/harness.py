@@ -152,8 +152,7 @@ class Server:
     """A running `lensd serve` on a free port, for any Host. `environment`: a value of None unsets a variable. `prepare`:
     is called in the new process before lensd. `stdout`, `stderr`: descriptors; without them `output` and log() have it."""
 
-    def __init__(self, *arguments, wait_ready=True, complete=True, environment=None, prepare=None, stdout=subprocess.PIPE,
-                 stderr=None):
+    def __init__(self, *arguments, wait_ready=True, environment=None, prepare=None, stdout=subprocess.PIPE, stderr=None):
         self.folder = tempfile.mkdtemp(prefix="lensd-http-")
         port_file = os.path.join(self.folder, "port")
         self.log_path = os.path.join(self.folder, "log")
@@ -171,7 +170,7 @@ class Server:
                 return b""
         self.port = int(self.wait_for(find_port, "the port file"))
         if wait_ready:
-            self.wait_ready(complete)
+            self.wait_ready()
 
     def wait_for(self, condition, what, patience=PATIENCE):
         end = time.monotonic() + patience
@@ -185,23 +184,14 @@ class Server:
             time.sleep(0.01)
         raise AssertionError(f"no {what} within {patience} s; the end of lensd's log:\n{self.log_so_far()[-3000:]}")
 
-    def wait_ready(self, complete=True):
-        """Until models are served, and `complete`: until they run batches."""
+    def wait_ready(self):
+        """Until models are served."""
         def is_ready():
             try:
                 return self.get("/readyz").status == 200
             except OSError:  # it ends; wait_for() says how
                 return False
         self.wait_for(is_ready, "readiness")
-
-        def is_complete():
-            try:
-                answer = self.get("/devices")
-            except OSError:
-                return False
-            return answer.status != 200 or b"single images for now" not in answer.body
-        if complete:
-            self.wait_for(is_complete, "batches")
 
     def log(self):
         """The whole log, after the server's end. Before, use wait_log(): the server writes a line later than it does what the line

@@ -27,8 +27,7 @@ class Batches(unittest.TestCase):
         for name in cls.answers:
             os.mkdir(os.path.join(folder, name))
             shutil.copy(os.path.join(BATCHES, f"{name}.onnx"), os.path.join(folder, name, "model.onnx"))
-        cls.server = Server("--models", folder, "--device", "cpu", "--precision", "fp32", "--max-batch", "8",
-                            complete=True)
+        cls.server = Server("--models", folder, "--device", "cpu", "--precision", "fp32", "--max-batch", "8")
         cls.addClassCleanup(cls.server.stop)
 
     def ask(self, name, rows):

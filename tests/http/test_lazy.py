@@ -90,25 +90,6 @@ class Demand(LazyCase):
         self.assertEqual([self.told(server, "loads_total", model=m, version="1") for m in ("a", "b", "digits")], [1] * 3)
         self.assertGreater(self.told(server, "load_seconds", model="b", version="1"), 0)
 
-    def test_what_was_measured_is_remembered(self):
-        """The second load runs batches from its first answer on."""
-        self.put_digits("digits")
-        server = self.serve("--load", "lazy")
-
-        def is_complete():
-            return b"single images for now" not in server.get("/devices").body
-
-        def predict(query):
-            self.assertEqual(server.predict(seven(), f"/predict?model=digits{query}").status, 200)
-        predict("")
-        server.wait_for(is_complete, "batches")
-        predict("&keep_alive=0")
-        server.wait_for(lambda: not self.loaded(server), "the unload")
-        predict("")
-        self.assertTrue(is_complete())
-        server.wait_log("model loaded model=digits", 2)
-        self.assertEqual(server.whole_log().count("model complete model=digits"), 1)
-
     def test_many_clients_wait_for_one_load(self):
         self.put("a", 2)
         self.put("b", 3)

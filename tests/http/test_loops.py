@@ -155,7 +155,7 @@ class Values(ServedCase):
             os.makedirs(os.path.join(folder.name, name, "1"))
             small_onnx.operator(os.path.join(folder.name, name, "1", "model.onnx"), name, opset, inputs,
                                 cls.attributes.get(name, ()), kind=7 if name == "Range" else 1)
-        return Server("--models", folder.name, "--precision", "fp32", complete=False)
+        return Server("--models", folder.name, "--precision", "fp32")
 
     def infer(self, name, integers):
         integers = list(integers)

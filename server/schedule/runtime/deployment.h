@@ -45,12 +45,6 @@ struct deployment_stats {
 /* The most sizes, in addition to its own, for which a model is compiled at a time. */
 #define DEPLOYMENT_SIZES 4
 
-enum deployment_plan {
-    PLAN_WHOLE, /* compile all batch sizes */
-    PLAN_FIRST, /* compile only single images, for a quick start on CPUs. Becomes PLAN_WHOLE if
-                   memory has no room for a second deployment */
-};
-
 struct deployment {
     struct model *model; /* owned; without its graph after compilation */
     /* Changes with each load of a version and change of precision; all its sizes share it. */
@@ -76,8 +70,7 @@ struct deployment {
     struct scheduler *scheduler; /* like `lanes`, exists until deployment_end() */
     struct lane *lanes[DEVICE_MAX];
     size_t lane_count;
-    double load_ms; /* CPU time of the thread that created it */
-    enum deployment_plan plan;
+    double load_ms;   /* CPU time of the thread that created it */
     _Atomic int refs; /* the creator's and one for each request */
 
     /* Members for the model host, guarded by its lock. */

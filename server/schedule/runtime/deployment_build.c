@@ -177,8 +177,6 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
         struct session_options session = options_of_lane(options, i, &pixels);
         if (options->known)
             memcpy(session.known, options->known, sizeof session.known);
-        if (deployment->plan == PLAN_FIRST)
-            session.batches[0] = 1; /* max_batch is part of a choice's key */
         session.on_progress = on_lane_progress;
         session.progress_context = building;
         char device[DEVICE_TEXT];
@@ -187,8 +185,8 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
         TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
                         &deployment->lanes[i], err));
         const struct session_info *info = lane_info(deployment->lanes[deployment->lane_count++]);
-        if (info->batched && session.batches[0] == 0 &&
-            info->batches[info->batch_count - 1].size < session.max_batch && info->note[0])
+        if (info->batched && info->batches[info->batch_count - 1].size < session.max_batch &&
+            info->note[0])
             log_event(LOG_WARN, "smaller batches", LOG_STR("model", model->name),
                       LOG_INT("width", session.image_width),
                       LOG_INT("height", session.image_height), LOG_STR("text", info->note));
@@ -200,36 +198,11 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
     return STATUS_OK;
 }
 
-/* True if sessions with batches fit into memory beside the present ones, which run single images.
- * Weights exist twice while they are being packed. */
-static bool leaves_room(const struct building *building)
-{
-    const struct model_host_options *options = building->options->host;
-    const struct deployment *deployment = building->deployment;
-    const size_t most = (size_t)choose_max_batch(options, deployment->model);
-    size_t needed = 0;
-    for (size_t i = 0; i < deployment->lane_count; i++) {
-        const size_t weights = lane_info(deployment->lanes[i])->parameter_bytes;
-        needed += 2 * weights + most * (lane_bytes(deployment->lanes[i]) - weights);
-    }
-    const size_t left = budget_share(building->options->budget, options->devices[0], 1);
-    return left == 0 || needed <= left;
-}
-
 static enum status create_lanes(struct building *building, struct error *err)
 {
     if (!budget_begin(building->options->budget, building->options->cancel))
         return error_set(err, STATUS_CANCELLED, "loading was cancelled");
-    struct deployment *deployment = building->deployment;
-    enum status status = create_lanes_in_turn(building, err);
-    if (status == STATUS_OK && deployment->plan == PLAN_FIRST && !leaves_room(building)) {
-        while (deployment->lane_count > 0) {
-            lane_free(deployment->lanes[--deployment->lane_count]);
-            deployment->lanes[deployment->lane_count] = NULL;
-        }
-        deployment->plan = PLAN_WHOLE;
-        status = create_lanes_in_turn(building, err);
-    }
+    const enum status status = create_lanes_in_turn(building, err);
     budget_end(building->options->budget);
     return status;
 }
@@ -260,8 +233,6 @@ static enum status create_scheduler(struct building *building, struct error *err
             device = info->device;
     }
     deployment->max_batch = max_batch;
-    if (deployment->plan == PLAN_FIRST && lane_info(deployment->lanes[0])->batched)
-        deployment->max_batch = choose_max_batch(options, deployment->model);
     deployment->max_rows = options->max_queue;
     struct scheduler_options scheduler = {
         .deployment = deployment,
@@ -300,7 +271,6 @@ enum status deployment_create(const struct deployment_options *options, struct d
     }
     deployment->refs = 1;
     deployment->model = options->model;
-    deployment->plan = options->plan;
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
     enum status status = create_lanes(&building, err);

@@ -13,7 +13,6 @@ struct deployment_options {
     struct model *model;
     const struct precision_choice *choices; /* by enum device_kind; NULL: choose now */
     const struct session_batch *known;      /* from an earlier deployment: session_options */
-    enum deployment_plan plan;
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;
     const _Atomic int *cancel; /* may be NULL */

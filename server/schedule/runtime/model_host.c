@@ -562,7 +562,6 @@ static void fill_model_status(const struct model_entry *entry, const struct mode
     const struct deployment *deployment = entry->deployment;
     if (!deployment)
         return;
-    ret->is_first = deployment->plan == PLAN_FIRST;
     ret->lane_count = deployment->lane_count;
     for (size_t i = 0; i < deployment->lane_count; i++) {
         ret->lanes[i] = *lane_info(deployment->lanes[i]);

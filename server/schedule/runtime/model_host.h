@@ -286,17 +286,15 @@ enum status model_host_find_text(struct model_host *host, const char *name, char
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
-/* Finds a model that was compiled for a quick start, or serves in fp32 before its trials, and
- * writes its name and version. Returns false if there is none. */
+/* Finds a model that serves in fp32 until its precisions are compared, and writes its name and
+ * version. Returns false if there is none. */
 bool model_host_next_trial(struct model_host *host, char name[static 128], char version[static 16]);
 
-/* Improves a version while it serves. If it was compiled for a quick start, its kernels are
- * measured, and a deployment that uses them and runs batches replaces it; the next call runs its
- * trials. `model` is the same version, read again from its files. If another precision wins, a
- * session of that precision replaces the fp32 one, as with model_host_add_model(), and this is
- * logged. Takes ownership of `model`, even on failure. Call it from the thread that added the
- * version. STATUS_CANCELLED: call it again later. Other errors are not returned; they are shown as
- * the reason for fp32. */
+/* Compares the precisions of a version while it serves. `model` is the same version, read again
+ * from its files. If another precision wins, a session of that precision replaces the fp32 one, as
+ * with model_host_add_model(), and this is logged. Takes ownership of `model`, even on failure.
+ * Call it from the thread that added the version. STATUS_CANCELLED: call it again later. Other
+ * errors are not returned; they are shown as the reason for fp32. */
 enum status model_host_try_precision(struct model_host *host, struct model *model,
                                      const _Atomic int *cancel, struct error *err) MUST_USE;
 
@@ -517,7 +515,6 @@ struct model_status {
     char stages[PIPELINE_STAGES_MAX][128]; /* of the models; the other members are the first
                                               model's */
     size_t stage_count;                    /* 0: not a pipeline */
-    bool is_first; /* compiled for a quick start; a deployment with batches will replace it */
 };
 
 /* True if a pass of a model is stuck: it takes far longer than predicted or than its clients wait,

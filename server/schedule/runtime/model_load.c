@@ -1,5 +1,5 @@
-/* Adds models to the table: builds a deployment, then switches the table to it. Served models get
- * batches and faster precisions in the same way. */
+/* Adds models to the table: builds a deployment, then switches the table to it. A served model gets
+ * a faster precision in the same way. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool completes; /* replaces a deployment with the same weights */
+    bool is_change; /* of the precision of a served version */
     int64_t begun;
 };
 
@@ -73,9 +73,8 @@ static void note_loaded_locked(const struct loading *loading, struct model_entry
     table_describe_locked(entry, deployment->model, deployment);
     for (size_t i = 0; i < deployment->lane_count; i++)
         entry->took[i] = lane_bytes(deployment->lanes[i]);
-    if (deployment->plan != PLAN_FIRST)
-        memcpy(entry->known, lane_info(deployment->lanes[0])->batches, sizeof entry->known);
-    if (loading->completes)
+    memcpy(entry->known, lane_info(deployment->lanes[0])->batches, sizeof entry->known);
+    if (loading->is_change)
         return;
     entry->loads++;
     entry->load_seconds = clock_ms(clock_now() - loading->begun) * 1e-3;
@@ -100,14 +99,10 @@ static enum status publish(const struct loading *loading, struct deployment *dep
         status = error_no_memory(err, "for the table of models");
     if (status == STATUS_OK) {
         host->generations++;
-        entry->unloads[UNLOAD_REPLACED] += entry->deployment && !loading->completes;
-        if (table_keeps_sizes_locked(entry, loading->completes)) {
-            table_leave_locked(host, &entry->deployment, leaving);
-        } else {
-            table_empty_locked(host, entry, leaving);
-            for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
-                entry->sizes[i] = sizes[i];
-        }
+        entry->unloads[UNLOAD_REPLACED] += entry->deployment && !loading->is_change;
+        table_empty_locked(host, entry, leaving);
+        for (size_t i = 0; sizes && i < DEPLOYMENT_SIZES; i++)
+            entry->sizes[i] = sizes[i];
         entry->deployment = deployment;
         if (deployment)
             table_place_locked(host, deployment, host->generations);
@@ -130,7 +125,7 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     return status;
 }
 
-/* Copies L(b) of the model's last deployment. Returns false if it has not run batches yet. */
+/* Copies L(b) of the model's last deployment. Returns false if there was none. */
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {
@@ -145,26 +140,13 @@ static bool recall_times(struct model_host *host, const struct model *model,
     return is_known;
 }
 
-/* Decides whether to serve single images first and to compile the rest later. */
-static bool starts_quickly(struct model_host *host, const struct model *model)
-{
-    const struct model_host_options *options = &host->options;
-    bool starts = options->trials == TRIALS_LATER && options->max_batch == 0;
-    for (size_t i = 0; i < options->device_count; i++)
-        starts = starts && options->devices[i].kind == DEVICE_CPU;
-    LOCK(&host->lock);
-    const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    starts = starts && !(entry && entry->deployment); /* a served model must not become slower */
-    return starts;
-}
-
 /* Refuses a faster precision that fits beside the served version only with smaller batches. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
     struct deployment *old =
         table_use_version(host, deployment->model->name, deployment->model->version);
-    const int before = old && old->plan != PLAN_FIRST ? old->max_batch : 1;
+    const int before = old ? old->max_batch : 1;
     if (old)
         model_host_release(host, old);
     if (deployment->max_batch >= before)
@@ -242,13 +224,11 @@ static enum status add_model(struct model_host *host, struct model *model,
             *err = failure;
         return status;
     }
-    struct loading loading = {host, name, version, .completes = choices, .begun = clock_now()};
+    struct loading loading = {host, name, version, .is_change = choices, .begun = clock_now()};
     struct deployment_options options = table_deployment_options(host, model, choices, cancel);
     struct session_batch known[SESSION_MAX_BATCHES];
     if (!choices && recall_times(host, model, known))
         options.known = known;
-    options.plan =
-        !choices && !options.known && starts_quickly(host, model) ? PLAN_FIRST : PLAN_WHOLE;
     options.on_progress = on_progress;
     options.progress_context = &loading;
     struct deployment *deployment = NULL, *sizes[DEPLOYMENT_SIZES] = {0};
@@ -261,7 +241,7 @@ static enum status add_model(struct model_host *host, struct model *model,
     if (status == STATUS_OK && choices)
         status = check_batches(host, deployment, &failure);
     if (status == STATUS_OK)
-        status = table_carry_sizes(host, deployment, loading.completes, cancel, sizes, &failure);
+        status = table_carry_sizes(host, deployment, cancel, sizes, &failure);
     if (status == STATUS_OK)
         status = publish(&loading, deployment, sizes, NULL, &leaving, &failure);
     if (status == STATUS_OK) {
@@ -360,8 +340,7 @@ bool model_host_next_trial(struct model_host *host, char name[static 128], char 
     LOCK(&host->lock);
     for (size_t i = 0; !found && i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
-        found = entry->deployment &&
-                (entry->deployment->plan == PLAN_FIRST || is_pending(entry->deployment));
+        found = entry->deployment && is_pending(entry->deployment);
         if (found) {
             snprintf(name, 128, "%s", entry->name);
             snprintf(version, 16, "%s", entry->version);
@@ -376,12 +355,6 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, name, version);
     struct deployment *deployment = entry ? entry->deployment : NULL;
-    if (deployment && deployment->plan == PLAN_FIRST) {
-        deployment->plan = PLAN_WHOLE;
-        log_event(LOG_WARN, "model incomplete", LOG_STR("model", name), LOG_STR("error", why),
-                  LOG_STR("text", "images are run one by one; free memory, or fix what the error "
-                                  "says, and load the model again"));
-    }
     for (size_t k = 0; deployment && k < DEVICE_KINDS; k++) {
         struct precision_choice *choice = &deployment->choices[k];
         if (!choice->why[0] || choice->origin != CHOICE_PENDING)
@@ -414,23 +387,6 @@ static enum status change_over(struct model_host *host, struct model *model,
     return STATUS_OK;
 }
 
-/* Replaces a first deployment by one that runs batches. */
-static enum status complete(struct model_host *host, struct model *model,
-                            const struct precision_choice *choices, const _Atomic int *cancel,
-                            struct error *err)
-{
-    char name[128], version[16];
-    snprintf(name, sizeof name, "%s", model->name);
-    snprintf(version, sizeof version, "%s", model->version);
-    const enum status status = add_model(host, model, choices, cancel, err);
-    if (status == STATUS_OK)
-        log_event(LOG_INFO, "model complete", LOG_STR("model", name),
-                  LOG_STR("text", "batches run from now on"));
-    else if (status != STATUS_CANCELLED)
-        model_host_skip_trial(host, name, version, err->message);
-    return status == STATUS_CANCELLED ? status : STATUS_OK;
-}
-
 enum status model_host_try_precision(struct model_host *host, struct model *model,
                                      const _Atomic int *cancel, struct error *err)
 {
@@ -441,10 +397,6 @@ enum status model_host_try_precision(struct model_host *host, struct model *mode
         return STATUS_OK;
     }
     memcpy(choices, deployment->choices, sizeof choices); /* only this thread changes them */
-    if (deployment->plan == PLAN_FIRST) {
-        model_host_release(host, deployment);
-        return complete(host, model, choices, cancel, err);
-    }
     const struct deployment_options options =
         table_deployment_options(host, model, choices, cancel);
     enum status status = deployment_try_precision(deployment, &options, choices, err);

@@ -349,8 +349,7 @@ void table_plan_memory(struct model_host *host)
     pthread_mutex_lock(&host->lock);
     for (size_t i = 0; i < host->entry_count; i++) {
         const struct model_entry *entry = host->entries[i];
-        count += entry->state == MODEL_LOADING ||
-                 (entry->deployment && entry->deployment->plan == PLAN_FIRST); /* to be completed */
+        count += entry->state == MODEL_LOADING;
         if (entry->stages)
             count += table_sizes_to_come_locked(host, entry->stages);
     }
@@ -518,33 +517,27 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     table_retire(host, &leaving);
 }
 
-bool table_keeps_sizes_locked(const struct model_entry *entry, bool completes)
-{
-    return completes && entry->deployment && entry->deployment->plan == PLAN_FIRST;
-}
-
 /* Finds the served sizes that must be compiled again; returns their number. */
-static size_t find_carried_sizes(struct model_host *host, const struct model *model, bool completes,
+static size_t find_carried_sizes(struct model_host *host, const struct model *model,
                                  struct deployment_size ret[static DEPLOYMENT_SIZES])
 {
     size_t count = 0;
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    const bool has_any = entry && !table_keeps_sizes_locked(entry, completes);
-    for (size_t i = 0; has_any && i < DEPLOYMENT_SIZES; i++)
+    for (size_t i = 0; entry && i < DEPLOYMENT_SIZES; i++)
         if (entry->sizes[i])
             ret[count++] = size_of(entry->sizes[i]);
     return count;
 }
 
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
-                              bool completes, const _Atomic int *cancel,
+                              const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES], struct error *err)
 {
     const struct model_host_source *source = &host->source;
     const struct model *own = deployment->model;
     struct deployment_size sizes[DEPLOYMENT_SIZES];
-    const size_t count = source->read ? find_carried_sizes(host, own, completes, sizes) : 0;
+    const size_t count = source->read ? find_carried_sizes(host, own, sizes) : 0;
     for (size_t i = 0; i < count; i++) {
         const struct deployment_size size = sizes[i];
         struct error left_out;

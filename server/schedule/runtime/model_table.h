@@ -66,7 +66,7 @@ struct model_entry {
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
     bool on_demand;          /* a request caused the load; others wait for it, too */
     uint64_t wanted_at;      /* number of the request for a load, which orders loads; 0: none */
-    /* L(b) of the last deployment that ran batches; size 0 ends the list */
+    /* L(b) of the last deployment; size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t took[DEVICE_MAX]; /* by device: bytes used when it was last loaded */
     uint64_t loads, unloads[UNLOAD_CAUSES];
@@ -234,17 +234,12 @@ void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 
 /* `deployment` is not in the table yet. Compiles for it the sizes of its version that are in use,
- * so that no request for them is refused. Sizes that fail are omitted. Compiles none if
- * `deployment` completes one made for a quick start: that one's sizes stay. ret: zeroed; the caller
- * ends its deployments, even on failure. STATUS_CANCELLED. */
+ * so that no request for them is refused. Sizes that fail are omitted. ret: zeroed; the caller ends
+ * its deployments, even on failure. STATUS_CANCELLED. */
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
-                              bool completes, const _Atomic int *cancel,
+                              const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES],
                               struct error *err) MUST_USE;
 
 /* Sets in the budget how many loads will follow the current one. */
 void table_plan_memory(struct model_host *host);
-
-/* True if the new deployment has the same weights and precision as the entry's (`completes`), so
- * that the entry's sizes stay. */
-bool table_keeps_sizes_locked(const struct model_entry *entry, bool completes);

@@ -460,8 +460,12 @@ enum status session_create(const struct graph *graph, const struct session_optio
                                           .image_dtype = DTYPE_F32,
                                           .depth = read_counter(&session_depth)};
     for (int size = smallest;; size = size * 2 < max ? size * 2 : max) {
-        session->info.batches[session->info.batch_count++] = (struct session_batch){
-            .size = size, .milliseconds = chosen.batch_ms > 0 ? chosen.batch_ms : size + 1};
+        const struct session_batch *known = &options->known[session->info.batch_count];
+        session->info.batches[session->info.batch_count++] =
+            (struct session_batch){.size = size,
+                                   .milliseconds = known->size == size   ? known->milliseconds
+                                                   : chosen.batch_ms > 0 ? chosen.batch_ms
+                                                                         : size + 1};
         if (size >= max)
             break;
     }

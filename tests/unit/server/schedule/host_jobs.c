@@ -107,7 +107,7 @@ struct model_host *start_host(struct model_host_options options)
     }
     if (!options.workers)
         options.workers = 3;
-    if (!options.max_batch && options.trials != TRIALS_LATER) /* which a number would keep whole */
+    if (!options.max_batch)
         options.max_batch = 4;
     CHECK(model_host_create(&options, &host, &err) == STATUS_OK);
     return host;

@@ -365,66 +365,35 @@ static void try_under_load(bool wins)
     fake_plan((struct fake_session_plan){0});
 }
 
-static int largest_batch(struct model_host *host)
+/* Milliseconds of a pass of the only model's largest batch. */
+static double pass_ms(struct model_host *host)
 {
     struct model_status *models = calloc(4, sizeof *models);
     CHECK(models && model_host_models(host, models, 4) == 1);
     const struct session_info *info = &models[0].lanes[0];
-    const int largest = info->batches[info->batch_count - 1].size;
-    CHECK(models[0].is_first == (largest == 1));
+    const double ms = info->batches[info->batch_count - 1].milliseconds;
     free(models);
-    return largest;
+    return ms;
 }
 
-/* A start compiles single images; what runs batches replaces it while requests are answered. */
-static void test_batches_follow_a_quick_start(void)
+/* A model that is loaded again from the same files is not measured again. */
+static void test_times_of_passes_outlive_an_unload(void)
 {
-    char name[128], version[16];
     struct error err = {0};
-    _Atomic int cancel = 1;
-    struct model_host *host =
-        start_host((struct model_host_options){.max_queue = 40, .trials = TRIALS_LATER});
-    fake_plan((struct fake_session_plan){.run_us = 200});
+    struct model_host *host = start_host((struct model_host_options){0});
+    struct model *other = fake_model("a", 1);
+    fake_plan((struct fake_session_plan){.batch_ms = 5});
     add_model(host, "a", 1);
-    CHECK(largest_batch(host) == 1);
-    struct submitter submitters[4] = {0};
-    for (size_t i = 0; i < COUNT_OF(submitters); i++) {
-        submitters[i].host = host;
-        CHECK(!pthread_create(&submitters[i].thread, NULL, submit_until_refused, &submitters[i]));
-    }
-    CHECK(model_host_next_trial(host, name, version) && !strcmp(name, "a"));
-    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_CANCELLED);
-    CHECK(largest_batch(host) == 1);
-    cancel = 0;
-    CHECK(model_host_try_precision(host, fake_model("a", 1), &cancel, &err) == STATUS_OK);
-    CHECK(largest_batch(host) == 8);
-    CHECK(!model_host_next_trial(host, name, version));
-    CHECK(fake_sessions_alive() == 1);
-    finish_job(submit_job(host, "a", "ok 7"));
-    add_model(host, "a", 1); /* what serves batches is not replaced by what does not */
-    CHECK(largest_batch(host) == 8);
-    CHECK(model_host_drain(host, 5000));
-    for (size_t i = 0; i < COUNT_OF(submitters); i++)
-        pthread_join(submitters[i].thread, NULL);
+    CHECK(pass_ms(host) < 6);
+    CHECK(model_host_remove_model(host, "a", NULL, false, &err) == STATUS_OK);
+    fake_plan((struct fake_session_plan){.batch_ms = 50});
+    add_model(host, "a", 1);
+    CHECK(pass_ms(host) < 6);
+    other->file_bytes++;
+    CHECK(model_host_add_model(host, other, NULL, &err) == STATUS_OK);
+    CHECK(pass_ms(host) > 49);
     model_host_free(host);
     fake_plan((struct fake_session_plan){0});
-}
-
-/* Where batches cannot be compiled, single images are served on. */
-static void test_batches_that_do_not_compile_are_given_up(void)
-{
-    char name[128], version[16];
-    struct error err = {0};
-    struct model_host *host =
-        start_host((struct model_host_options){.max_queue = 40, .trials = TRIALS_LATER});
-    add_model(host, "a", 1);
-    fake_plan((struct fake_session_plan){.fails = true});
-    CHECK(model_host_try_precision(host, fake_model("a", 1), NULL, &err) == STATUS_OK);
-    fake_plan((struct fake_session_plan){0});
-    CHECK(!model_host_next_trial(host, name, version));
-    finish_job(submit_job(host, "a", "ok 7"));
-    CHECK(model_host_drain(host, 5000));
-    model_host_free(host);
 }
 
 static void test_a_trial_that_is_won_replaces_fp32(void)
@@ -705,36 +674,6 @@ static void test_sizes_come_and_go_with_their_model(void)
     model_host_free(host);
 }
 
-/* Sizes of a first deployment stay with its weights. */
-static void test_sizes_go_over_to_what_completes_their_model(void)
-{
-    char name[128], version[16];
-    struct error err = {0};
-    struct deployment *base, *sized;
-    struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(host) == 1);
-    use_size(host, 2);
-    CHECK(model_host_next_trial(host, name, version));
-    CHECK(model_host_try_precision(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(host) == 8 && fake_sessions_alive() == 2);
-    CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
-    CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
-          STATUS_OK);
-    CHECK(sized->generation == base->generation);
-    model_host_release(host, base);
-    model_host_release(host, sized);
-    model_host_free(host);
-
-    host = start_host((struct model_host_options){.trials = TRIALS_LATER});
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(largest_batch(host) == 1);
-    use_size(host, 2);
-    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
-    CHECK(fake_sessions_alive() == 1 && ask_size(host, 2, &err) == STATUS_NOT_READY);
-    model_host_free(host);
-}
-
 static enum status read_free_model(void *context, const char *name, const char *version,
                                    struct model **ret, struct error *err)
 {
@@ -797,11 +736,21 @@ static void test_sizes_of_a_pipeline_come_before_it_is_ready(void)
     model_host_free(host);
 }
 
-static void *complete_model(void *host)
+static void *replace_model(void *host)
 {
     struct error err = {0};
-    CHECK(model_host_try_precision(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
+    CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     return NULL;
+}
+
+static bool is_served(struct model_host *host, const struct deployment *deployment)
+{
+    struct error err = {0};
+    struct deployment *now;
+    CHECK(model_host_acquire(host, "a", NULL, &now, NULL, &err) == STATUS_OK);
+    const bool is_same = now == deployment;
+    model_host_release(host, now);
+    return is_same;
 }
 
 /* A request has the model when another deployment takes its place, and its sizes with it. */
@@ -809,13 +758,14 @@ static void test_sizes_are_found_while_their_model_is_replaced(void)
 {
     struct error err = {0};
     struct deployment *base, *sized;
-    struct model_host *host = start_host((struct model_host_options){.trials = TRIALS_LATER});
+    struct model_host *host = start_host((struct model_host_options){0});
+    model_host_set_source(host, &(struct model_host_source){.read = read_free_model});
     CHECK(model_host_add_model(host, fake_free_model("a", 1), NULL, &err) == STATUS_OK);
     use_size(host, 2);
     CHECK(model_host_acquire(host, "a", NULL, &base, NULL, &err) == STATUS_OK);
     pthread_t thread;
-    CHECK(!pthread_create(&thread, NULL, complete_model, host));
-    while (largest_batch(host) == 1)
+    CHECK(!pthread_create(&thread, NULL, replace_model, host));
+    while (is_served(host, base))
         usleep(1000);
     CHECK(model_host_acquire_size(host, base, 2, FAKE_WIDTH, SIZE_EXACT, &sized, NULL, &err) ==
           STATUS_OK);
@@ -959,13 +909,10 @@ int main(void)
         {"versions are replaced under load", test_versions_are_replaced_under_load},
         {"versions live side by side", test_versions_live_side_by_side},
         {"a trial that is won replaces fp32", test_a_trial_that_is_won_replaces_fp32},
-        {"batches follow a quick start", test_batches_follow_a_quick_start},
-        {"batches that do not compile are given up", test_batches_that_do_not_compile_are_given_up},
+        {"times of passes outlive an unload", test_times_of_passes_outlive_an_unload},
         {"a trial that is lost changes nothing", test_a_trial_that_is_lost_changes_nothing},
         {"a trial that is skipped says why", test_a_trial_that_is_skipped_says_why},
         {"sizes come and go with their model", test_sizes_come_and_go_with_their_model},
-        {"sizes go over to what completes their model",
-         test_sizes_go_over_to_what_completes_their_model},
         {"sizes are carried over", test_sizes_are_carried_over},
         {"sizes of a pipeline come before it is ready",
          test_sizes_of_a_pipeline_come_before_it_is_ready},
