@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Memory of an idle connection, and the CPU time of an upload.
+"""Memory and CPU time of idle connections, and the CPU time of an upload.
 
     connections.py [--build build] [--against BUILD] [--connections 1000] [--rounds 5]
 
-Memory is the growth of anonymous memory by kept connections that have had one answer, over HTTP and over TLS. CPU time
-is that of all threads for one body that is no picture; builds take turns, and the least of the rounds is printed.
+Memory is the growth of anonymous memory by kept connections that have had one answer, two seconds later, over HTTP and
+over TLS; CPU time is what all threads then take in five seconds. An upload is one body that is no picture; builds take
+turns, and the least of the rounds is printed.
 """
 
 import argparse
@@ -63,8 +64,17 @@ def anonymous_kib(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
 
 
-def connection_kib(build, count, tls):
-    limits = ("--max-connections", str(count + 100), "--max-connections-per-address", str(count + 100))
+def cpu_us(pid):
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1000
+
+
+def idle_cost(build, count, tls):
+    """KiB for a connection, and microseconds of CPU time for a second of all of them."""
+    limits = ("--idle-timeout", "3600", "--max-connections", str(count + 100), "--max-connections-per-address", str(count + 100))
     with daemon(build, *limits, *tls) as (pid, port), contextlib.ExitStack() as kept:
         def open_one():
             connection = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -77,24 +87,21 @@ def connection_kib(build, count, tls):
         before = anonymous_kib(pid)
         for _ in range(count):
             open_one()
-        return (anonymous_kib(pid) - before) / count
+        time.sleep(2)
+        kib, spent = (anonymous_kib(pid) - before) / count, cpu_us(pid)
+        time.sleep(5)
+        return kib, (cpu_us(pid) - spent) / 5
 
 
 def upload_us(build, size, times=300):
-    def spent(pid):
-        total = 0
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
-                total += int(file.read().split()[0])
-        return total / 1000
     request = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
     with daemon(build) as (pid, port), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         for _ in range(50):
             answer(connection, request)
-        before = spent(pid)
+        before = cpu_us(pid)
         for _ in range(times):
             answer(connection, request)
-        return (spent(pid) - before) / times
+        return (cpu_us(pid) - before) / times
 
 
 def main():
@@ -112,8 +119,10 @@ def main():
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
                         key, "-out", certificate, "-days", "1", "-subj", "/CN=localhost"], check=True, stderr=subprocess.DEVNULL)
         for name, tls in (("HTTP", ()), ("TLS", ("--tls-cert", certificate, "--tls-key", key))):
-            print(f"{name}: KiB for a connection:",
-                  "  ".join(f"{connection_kib(build, options.connections, tls):.1f}" for build in builds))
+            costs = [idle_cost(build, options.connections, tls) for build in builds]
+            print(f"{name}: KiB for a connection:", "  ".join(f"{kib:.1f}" for kib, _ in costs))
+            print(f"{name}: us of CPU time a second for {options.connections} connections:",
+                  "  ".join(f"{us:.0f}" for _, us in costs))
     for size in SIZES:
         rounds = [[upload_us(build, size) for build in builds] for _ in range(options.rounds)]
         print(f"{size} bytes: us of CPU time:", "  ".join(f"{min(column):.0f}" for column in zip(*rounds)))

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import tempfile
 import time
 import unittest
@@ -287,6 +288,41 @@ class Returned(unittest.TestCase):
             server.wait_for(lambda: resident("VmRSS:") < busy - 48 * MIB, "the activations to be given back")
             self.assertEqual(server.predict(seven()).json()["predictions"], answer.json()["predictions"])
             self.assertEqual(server.stop()[0], 0)
+
+    def test_idle_connections(self):
+        """They take little memory once they have had an answer, and no CPU time."""
+        count = 2000
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard < count + 200:
+            self.skipTest(f"the hard limit of open files (ulimit -Hn) is {hard}, below {count + 200}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        server, resident = self.start("--max-connections", str(count + 50), "--max-connections-per-address", str(count + 50),
+                                      "--idle-timeout", "3600")
+        self.assertEqual(server.predict(seven()).status, 200)
+        before = resident("RssAnon:")
+        connections = [server.connect() for _ in range(count)]
+        for connection in connections:
+            self.addCleanup(connection.close)
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        server.wait_for(lambda: resident("RssAnon:") < before + count * 20_000, "the memory of connections to be given back")
+
+        def wake_ups():
+            folder = f"/proc/{server.process.pid}/task"
+            return sum(int(line.split()[1]) for task in os.listdir(folder)
+                       for line in harness.read(f"{folder}/{task}/status").decode().splitlines()
+                       if line.startswith("voluntary_ctxt_switches"))
+
+        def sleeps():
+            wakes = wake_ups()
+            time.sleep(1)
+            return wake_ups() == wakes
+        server.wait_for(sleeps, "a second in which no thread wakes")
+        for connection in connections[::100]:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertEqual(read_answer(connection)[0].status, 200)
+        self.assertEqual(server.stop()[0], 0)
 
     def test_memory_of_a_burst(self):
         server, resident = self.start("--workers", "4")

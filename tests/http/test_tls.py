@@ -223,6 +223,28 @@ class Late(TlsCase):
         together(2, cut_off)
 
 
+@unittest.skipIf(harness.SANITIZED, "a sanitizer keeps freed memory")
+class IdleConnections(TlsCase):
+    arguments = ("--idle-timeout", "3600")
+
+    def test_they_take_little_memory(self):
+        def resident():
+            lines = harness.read(f"/proc/{self.server.process.pid}/status").decode().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024
+
+        def open_some(count):
+            for _ in range(count):
+                connection = self.server.connect(context=context)
+                self.addCleanup(connection.close)
+                connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                self.assertEqual(read_answer(connection)[0].status, 200)
+        context = self.server.context()
+        open_some(20)
+        before = resident()
+        open_some(200)
+        self.server.wait_for(lambda: resident() < before + 200 * 20_000, "the memory of connections to be given back")
+
+
 class ProxyProtocol(TlsCase):
     arguments = ("--trusted-proxies", "127.0.0.2", "--proxy-protocol", "--header-timeout", "2")
 

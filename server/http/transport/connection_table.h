@@ -25,25 +25,30 @@ struct connection {
     gnutls_session_t tls; /* NULL: plain */
     struct tls_reader reader;
     struct connections *owner;
-    const _Atomic uint64_t *runs; /* of its event loop */
-    struct exchange *exchange;    /* of the connection's own thread */
-    bool is_unix;                 /* the kernel does not count bytes of Unix sockets */
-    bool has_shaken;              /* TLS: the handshake has ended, or a request has been read */
-    bool is_spare;                /* beyond limits->total: for probes */
-    bool is_admin;                /* came to --admin-port */
-    bool is_multiplexed;          /* HTTP/2: not watched */
-    struct connection *previous, *next;
-    int64_t opened; /* clock_now() */
+    bool is_unix;        /* the kernel does not count bytes of Unix sockets */
+    bool is_spare;       /* beyond limits->total: for probes */
+    bool is_admin;       /* came to --admin-port */
+    bool is_multiplexed; /* HTTP/2: not watched */
+    int64_t opened;      /* clock_now() */
+
+    /* Used by the connection's own thread only. */
+    struct connection_loop *loop;
+    struct exchange *exchange;
+    void *pool;       /* of libmicrohttpd; NULL: not known */
+    int64_t answered; /* clock_now() at the last answer, while it is in loop->idle; else 0 */
+    TAILQ_ENTRY(connection) idle;
 
     /* Guarded by connections->lock. */
+    struct connection_list *list; /* the list of the table that it is in */
+    TAILQ_ENTRY(connection) listed;
     enum connection_phase phase;
-    int refusal;           /* HTTP status of the watcher's refusal; 0: none */
-    int64_t since;         /* clock_now() when the phase began */
-    int64_t header_since;  /* when the header's first bytes were noticed; 0: none yet */
-    uint64_t bytes_before; /* bytes that the socket received before this header; during an answer:
-                              bytes that the client acknowledged before `since` */
-    bool bytes_known;      /* bytes_before has been read */
-    size_t answer_size;    /* size of the answer that is being sent */
+    bool has_shaken;      /* TLS: the handshake has ended */
+    int refusal;          /* HTTP status of the watcher's refusal; 0: none */
+    int64_t since;        /* clock_now() when the phase began */
+    int64_t header_since; /* when the header's first bytes were read; 0: none yet */
+    uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
+    bool knows_acked;
+    size_t answer_size; /* size of the answer that is being sent */
     bool gone;
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
     bool may_ask;  /* an interim answer may be sent */
@@ -52,7 +57,7 @@ struct connection {
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
     struct predict_request *request; /* in progress; NULL: none */
-    uint64_t taken, run;             /* at the last tick: bytes read from the socket, and *runs */
+    uint64_t taken, run;             /* at the last tick: bytes read from the socket; loop->runs */
     bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
     bool has_asked; /* its first request has looked for a penalty of a closed connection */
@@ -75,7 +80,12 @@ struct connections {
     pthread_mutex_t lock;
     bool stop;
     bool delays_ended;
-    struct connection *head;
+    /* Every connection is in one of three lists. */
+    struct connection_list quiet;   /* no time limit; the watcher does not visit them */
+    struct connection_list headers; /* headers are arriving; ordered by header_since */
+    struct connection_list checked; /* a body or an answer is on its way, or one side has ended */
+    bool is_active;                 /* since the last tick a request was in progress */
+    bool rests; /* the watcher sleeps longer than a tick; wake it when a request begins */
     struct connection *delayed; /* a list by next_delayed */
     struct penalty_table penalties;
     int64_t refused;           /* time of the last refusal with Retry-After; 0: never */
@@ -100,6 +110,12 @@ void connection_table_free(struct connections *connections);
 
 /* Wakes the watcher's thread. */
 void connection_table_wake(struct connections *connections);
+
+/* Moves the connection to the list that its state requires. */
+void connection_place_locked(struct connections *connections, struct connection *connection);
+
+/* The number of connections with a request in progress. */
+size_t connection_busy_locked(const struct connections *connections);
 
 /* Enters a phase, even if the connection has been refused. */
 void connection_enter_locked(struct connections *connections, struct connection *connection,

@@ -13,7 +13,7 @@
 #include "server/http/transport/connection_table.h"
 #include "server/observe/log.h"
 
-#define TICK_MS    100   /* resolution of the time limits */
+#define TICK_MS    100   /* resolution of the time limits while a request is in progress */
 #define DELAY_MS   10    /* resolution of penalties */
 #define STUCK_RUNS 100   /* event-loop iterations in a tick that read nothing although bytes wait */
 #define LINGER_MS  2000  /* how long a refused client may go on sending */
@@ -80,6 +80,7 @@ static void handle_event(struct connections *connections, const struct epoll_eve
     if (connection && connection->generation == (uint32_t)(data >> 32)) {
         if (!connection->ended)
             connection->ended = clock_now();
+        connection_place_locked(connections, connection);
         /* Under TLS this thread cannot send an interim answer: the client counts as gone. */
         if (!connection->gone && (connection->tls || event->events & (EPOLLHUP | EPOLLERR)))
             request = client_gone_locked(connections, connection);
@@ -106,48 +107,34 @@ static void refuse_late_locked(struct connections *connections, struct connectio
     connection_refuse_locked(connections, connection, 408, "request_timeout", sentence);
 }
 
-/* libmicrohttpd closes idle connections itself (--idle-timeout). The time limit of a header starts
- * with its first byte: only the socket's byte count shows it. */
-static void check_header_locked(struct connections *connections, struct connection *connection,
+/* When the time limit of the headers ends. It starts with their first byte. libmicrohttpd closes
+ * idle connections itself (--idle-timeout). */
+static int64_t header_deadline_locked(const struct connections *connections,
+                                      const struct connection *connection)
+{
+    const int64_t limit = connections->limits.header_timeout_ms;
+    return limit && connection && connection->header_since
+               ? connection->header_since + limit * MILLION
+               : INT64_MAX;
+}
+
+/* Returns false if the headers are in time, or if `late` is full: then they are checked again at
+ * once. */
+static bool check_header_locked(struct connections *connections, struct connection *connection,
                                 int64_t now, struct late_clients *late)
 {
-    int64_t limit = connections->limits.header_timeout_ms;
-    uint64_t bytes = 0, acked;
-    if (limit == 0)
-        return;
-    if (connection->is_unix) {
-        /* The kernel counts no bytes here: the header's time starts at the last request's end. */
-        connection->header_since = connection->since;
-        limit += connections->limits.idle_timeout_ms;
-    } else if (!connection_bytes_passed(connection->fd, &bytes, &acked)) {
-        return;
-    }
-    const uint64_t handshake = connection->tls ? atomic_load(&connection->reader.handshake) : 0;
-    if (handshake && !connection->has_shaken) {
-        connection->has_shaken = true;
-        connection->header_since = 0;
-        connection->bytes_known = true;
-        connection->bytes_before = handshake;
-    }
-    if (connection->header_since) {
-        ; /* this header's time limit has already started */
-    } else if (!connection->bytes_known) {
-        connection->bytes_known = true;
-        connection->bytes_before = bytes;
-    } else if (bytes > connection->bytes_before) {
-        connection->header_since = now;
-    }
-    int64_t waited = now - connection->header_since;
-    if (!connection->header_since || waited < limit * MILLION || late->count == LATE_MAX)
-        return; /* clients that do not fit into `late` are checked again at once */
-    if (connection->tls && !handshake) {
+    if (now < header_deadline_locked(connections, connection) || late->count == LATE_MAX)
+        return false;
+    if (connection->tls && !connection->has_shaken) {
         metric_add(connections->late_handshakes, 1);
         connection_leave_locked(connections, connection);
-        return;
+        return true;
     }
     memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
-    late->clients[late->count++].waited = waited;
-    refuse_late_locked(connections, connection, limit, "headers", "them", "--header-timeout");
+    late->clients[late->count++].waited = now - connection->header_since;
+    refuse_late_locked(connections, connection, connections->limits.header_timeout_ms, "headers",
+                       "them", "--header-timeout");
+    return true;
 }
 
 /* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
@@ -157,16 +144,18 @@ static bool is_stuck_locked(struct connection *connection)
 {
     uint64_t received, acked;
     int unread = 0;
-    if (!connection_bytes_passed(connection->fd, &received, &acked) ||
-        ioctl(connection->fd, FIONREAD, &unread) != 0)
+    const uint64_t run = atomic_load_explicit(&connection->loop->runs, memory_order_relaxed);
+    const bool spins = run - connection->run > STUCK_RUNS;
+    connection->run = run;
+    if (!spins || !connection_bytes_passed(connection->fd, &received, &acked) ||
+        ioctl(connection->fd, FIONREAD, &unread) != 0) {
+        connection->had_unread = false;
         return false;
+    }
     const uint64_t taken = received - (uint64_t)unread;
-    const uint64_t run = atomic_load_explicit(connection->runs, memory_order_relaxed);
-    const bool is_stuck =
-        connection->had_unread && taken == connection->taken && run - connection->run > STUCK_RUNS;
+    const bool is_stuck = connection->had_unread && taken == connection->taken;
     connection->had_unread = unread > 0;
     connection->taken = taken;
-    connection->run = run;
     return is_stuck;
 }
 
@@ -192,19 +181,19 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
     const int64_t spent_ms = (now - connection->since) / MILLION;
     uint64_t received, acked;
-    if (connection->bytes_known && spent_ms < limit_ms)
+    if (connection->knows_acked && spent_ms < limit_ms)
         return false;
     if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
         /* The kernel does not count bytes here. Allow the client the time for the whole answer. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
-    if (connection->bytes_known && acked - connection->bytes_before < least)
+    if (connection->knows_acked && acked - connection->acked < least)
         return true;
-    if (connection->bytes_known)
+    if (connection->knows_acked)
         connection->since = now;
-    connection->bytes_known = true;
-    connection->bytes_before = acked;
+    connection->knows_acked = true;
+    connection->acked = acked;
     return false;
 }
 
@@ -225,15 +214,17 @@ static void check_answer_locked(struct connections *connections, struct connecti
 static void check_times_once(struct connections *connections, int64_t now,
                              struct late_clients *late)
 {
+    struct connection *c;
     late->count = 0;
     LOCK(&connections->lock);
-    for (struct connection *c = connections->head; c; c = c->next) {
-        if (c->is_multiplexed)
-            continue;
+    while (check_header_locked(connections, TAILQ_FIRST(&connections->headers), now, late))
+        ; /* the connection has left this list */
+    TAILQ_FOREACH(c, &connections->checked, listed)
+    {
         show_end_locked(c);
         switch (c->phase) {
         case CONNECTION_AWAITS_REQUEST:
-            check_header_locked(connections, c, now, late);
+            (void)check_header_locked(connections, c, now, late);
             break;
         case CONNECTION_BODY:
             check_body_locked(connections, c, now);
@@ -280,8 +271,9 @@ static void release_penalties_locked(struct connections *connections, uint64_t c
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)
         return;
-    for (struct connection *c = connections->head; c; c = c->next) {
-        if (c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
+    for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
+        struct connection *c = connections->by_fd[fd];
+        if (!c || c->client != client || !c->penalty.refused || !has_hung_up(c->fd))
             continue;
         penalty_leave(&connections->penalties, client, &c->penalty, now);
         penalty_served(&c->penalty); /* so that the penalty is left only once */
@@ -385,6 +377,15 @@ void connections_end_delays(struct connections *connections)
 
 /* ---- the thread ---- */
 
+/* Returns whether requests were in progress since the last tick. */
+static bool was_active(struct connections *connections)
+{
+    LOCK(&connections->lock);
+    const bool was = connections->is_active;
+    connections->is_active = false;
+    return was;
+}
+
 static void warn_if_full(struct connections *connections, int64_t now)
 {
     pthread_mutex_lock(&connections->lock);
@@ -402,24 +403,33 @@ static void warn_if_full(struct connections *connections, int64_t now)
                                   "--max-connections or lower --max-connections-per-address"));
 }
 
-static int sleep_ms_locked(const struct connections *connections, bool ticks)
+/* epoll_wait()'s timeout. `next`: when the next tick may be; `ticks`: it is needed. */
+static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t next)
 {
+    int64_t until = next;
+    connections->rests = !ticks && !connections->is_active && !connections->shed &&
+                         TAILQ_EMPTY(&connections->checked) &&
+                         connection_busy_locked(connections) == 0;
+    if (connections->rests)
+        until = header_deadline_locked(connections, TAILQ_FIRST(&connections->headers));
     if (connections->delayed)
         return DELAY_MS;
-    return connections->head || ticks ? TICK_MS : -1;
+    if (until == INT64_MAX)
+        return -1;
+    const int64_t left = (until > next ? until : next) - clock_now();
+    return left > 0 ? (int)((left + MILLION - 1) / MILLION) : 0;
 }
 
 static void *connections_thread(void *context)
 {
     struct connections *connections = context;
     bool ticks = false;
-    int64_t next =
-        0; /* next check of all connections, once per tick even if hang-ups wake the thread */
+    int64_t next = 0; /* when times may be checked again, even if hang-ups wake the thread */
     for (;;) {
         struct epoll_event events[64];
         pthread_mutex_lock(&connections->lock);
         bool stop = connections->stop;
-        int ms = sleep_ms_locked(connections, ticks);
+        int ms = sleep_ms_locked(connections, ticks, next);
         pthread_mutex_unlock(&connections->lock);
         if (stop)
             return NULL;
@@ -433,13 +443,12 @@ static void *connections_thread(void *context)
         }
         const int64_t now = clock_now();
         resume_delayed(connections, now);
-        if (now < next) {
-            ticks = true; /* except the last one */
+        if (now < next)
             continue;
-        }
+        ticks = was_active(connections);
         check_times(connections, now);
         warn_if_full(connections, now);
-        ticks = connections->observer.tick(connections->observer.context);
+        ticks |= connections->observer.tick(connections->observer.context);
         next = now + TICK_MS * MILLION;
     }
 }

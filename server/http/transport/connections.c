@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "engine/base/array.h"
@@ -26,11 +27,56 @@ void connection_table_wake(struct connections *connections)
     (void)!write(connections->wake_fd, &one, sizeof one);
 }
 
+#define IDLE_MS 1000 /* idle time after which a connection's pool is returned to the system */
+
 /* ---- phases ---- */
 
 static bool is_busy(enum connection_phase phase)
 {
     return phase != CONNECTION_AWAITS_REQUEST && phase != CONNECTION_REFUSED;
+}
+
+static struct connection_list *list_of(struct connections *connections,
+                                       const struct connection *connection)
+{
+    if (connection->is_multiplexed)
+        return &connections->quiet;
+    if (connection->ended)
+        return &connections->checked;
+    switch (connection->phase) {
+    case CONNECTION_AWAITS_REQUEST:
+        return connection->header_since ? &connections->headers : &connections->quiet;
+    case CONNECTION_BODY:
+    case CONNECTION_ANSWERING:
+    case CONNECTION_REFUSED:
+        return &connections->checked;
+    case CONNECTION_DELAYED:
+    case CONNECTION_WORKING:
+        break;
+    }
+    return &connections->quiet;
+}
+
+void connection_place_locked(struct connections *connections, struct connection *connection)
+{
+    struct connection_list *list = list_of(connections, connection);
+    if (list != connection->list) {
+        if (connection->list)
+            TAILQ_REMOVE(connection->list, connection, listed);
+        TAILQ_INSERT_TAIL(list, connection, listed);
+        connection->list = list;
+    }
+    if (list == &connections->quiet && !is_busy(connection->phase))
+        return;
+    connections->is_active = true;
+    if (connections->rests)
+        connection_table_wake(connections);
+    connections->rests = false;
+}
+
+size_t connection_busy_locked(const struct connections *connections)
+{
+    return connections->counts[false].busy + connections->counts[true].busy;
 }
 
 void connection_enter_locked(struct connections *connections, struct connection *connection,
@@ -40,11 +86,11 @@ void connection_enter_locked(struct connections *connections, struct connection 
     count->busy -= is_busy(connection->phase);
     count->busy += is_busy(phase);
     connection->phase = phase;
-    connection->has_shaken = true; /* a request's head came after the handshake */
     connection->had_unread = false;
     connection->since = clock_now();
     connection->header_since = 0;
-    connection->bytes_known = false;
+    connection->knows_acked = false;
+    connection_place_locked(connections, connection);
 }
 
 bool connection_enter(struct connections *connections, struct connection *connection,
@@ -129,11 +175,35 @@ bool connection_send_pending_refusal(struct connections *connections, struct con
     return true;
 }
 
-/* Runs before the session reads, on the thread that drives it. */
+/* The functions of the reader run on the thread that drives the session. */
 static void before_session_read(void *context)
 {
     struct connection *connection = context;
     (void)connection_send_pending_refusal(connection->owner, connection);
+}
+
+static void note_read_locked(struct connections *connections, struct connection *connection)
+{
+    if (connection->phase != CONNECTION_AWAITS_REQUEST || connection->header_since)
+        return;
+    connection->header_since = clock_now();
+    connection_place_locked(connections, connection);
+}
+
+static void after_session_read(void *context)
+{
+    struct connection *connection = context;
+    LOCK(&connection->owner->lock);
+    note_read_locked(connection->owner, connection);
+}
+
+static void after_handshake(void *context)
+{
+    struct connection *connection = context;
+    LOCK(&connection->owner->lock);
+    connection->has_shaken = true;
+    connection->header_since = 0; /* later bytes belong to a request */
+    connection_place_locked(connection->owner, connection);
 }
 
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
@@ -205,9 +275,10 @@ static struct connection *oldest_idle_locked(struct connections *connections,
 {
     struct connection *best = NULL;
     uint32_t most = 0;
-    for (struct connection *c = connections->head; c; c = c->next) {
-        const uint32_t held = *held_locked(connections, c);
-        if (c == newcomer || c->is_admin != newcomer->is_admin ||
+    for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
+        struct connection *c = connections->by_fd[fd];
+        const uint32_t held = c ? *held_locked(connections, c) : 0;
+        if (!c || c == newcomer || c->is_admin != newcomer->is_admin ||
             c->phase != CONNECTION_AWAITS_REQUEST || c->since >= newcomer->opened)
             continue;
         if (held > most || (held == most && c->since < best->since)) {
@@ -230,8 +301,8 @@ static void make_room_locked(struct connections *connections, struct connection 
            ioctl(idle->fd, FIONREAD, &unread) == 0 && unread > 0)
         idle->since = newcomer->opened;
     if (idle) {
-        connection_leave_locked(connections, idle);
         connections->shed++;
+        connection_leave_locked(connections, idle);
         metric_add(connections->shed_total, 1);
     }
     newcomer->is_spare = is_full_locked(connections, newcomer->is_admin);
@@ -274,6 +345,9 @@ struct connections *connection_table_create(const struct connection_limits *limi
          "Idle connections closed to make room for new ones."},
         {&connections->open_gauge, METRIC_GAUGE, "lensd_http_connections", "Open connections."}};
     metrics_get_all(metrics, "", rows, COUNT_OF(rows));
+    TAILQ_INIT(&connections->quiet);
+    TAILQ_INIT(&connections->headers);
+    TAILQ_INIT(&connections->checked);
     pthread_mutex_init(&connections->lock, NULL);
     return connections;
 }
@@ -304,18 +378,6 @@ bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked
     return true;
 }
 
-static uint64_t bytes_taken(int fd)
-{
-    uint64_t received, again, acked;
-    int unread = 0;
-    do { /* bytes may arrive between the two calls */
-        if (!connection_bytes_passed(fd, &received, &acked) || ioctl(fd, FIONREAD, &unread) != 0 ||
-            !connection_bytes_passed(fd, &again, &acked))
-            return 0;
-    } while (again != received);
-    return received - (uint64_t)unread;
-}
-
 static bool remember_locked(struct connections *connections, struct connection *connection)
 {
     const size_t fd = (size_t)connection->fd, before = connections->by_fd_count;
@@ -325,10 +387,7 @@ static bool remember_locked(struct connections *connections, struct connection *
     for (size_t i = before; i < connections->by_fd_count; i++)
         connections->by_fd[i] = NULL;
     connections->by_fd[fd] = connection;
-    connection->next = connections->head;
-    if (connection->next)
-        connection->next->previous = connection;
-    connections->head = connection;
+    connection_place_locked(connections, connection);
     connections->counts[connection->is_admin].open++;
     ++*held_locked(connections, connection);
     return true;
@@ -340,8 +399,10 @@ static bool is_over_limit_locked(struct connections *connections,
     size_t count = 0;
     if (*held_locked(connections, connection) <= connections->limits.per_address)
         return false;
-    for (const struct connection *c = connections->head; c; c = c->next)
-        count += c->client == connection->client && c->is_admin == connection->is_admin;
+    for (size_t fd = 0; fd < connections->by_fd_count; fd++) {
+        const struct connection *c = connections->by_fd[fd];
+        count += c && c->client == connection->client && c->is_admin == connection->is_admin;
+    }
     return count > connections->limits.per_address;
 }
 
@@ -360,19 +421,19 @@ static struct connection *connection_create(struct connections *connections,
         return NULL;
     connection->fd = socket->fd;
     connection->since = connection->opened = clock_now();
-    connection->bytes_known = true; /* no bytes: the socket is new */
     connection->tls = socket->tls;
-    connection->runs = socket->runs;
+    connection->loop = socket->loop;
     connection->is_admin = socket->is_admin;
     connection->is_multiplexed = socket->is_multiplexed;
     connection->owner = connections;
-    connection->reader =
-        (struct tls_reader){.fd = socket->fd, .look = before_session_read, .context = connection};
+    connection->reader = (struct tls_reader){.fd = socket->fd,
+                                             .before_read = before_session_read,
+                                             .after_read = after_session_read,
+                                             .after_handshake = after_handshake,
+                                             .context = connection};
     connection->is_unix = is_unix_socket(socket->fd);
     trusted_proxies_text(socket->fd, socket->address, connection->address);
     connection->client = penalty_client(connection->address, NULL);
-    if (socket->is_proxied)
-        connection->bytes_before = connection->reader.bytes = bytes_taken(socket->fd);
     return connection;
 }
 
@@ -396,7 +457,6 @@ struct connection *connection_open(struct connections *connections,
         return NULL;
     pthread_mutex_lock(&connections->lock);
     connection->generation = ++connections->generation;
-    const bool first = !connections->head;
     const bool kept = remember_locked(connections, connection);
     if (kept && is_over_limit_locked(connections, connection))
         refuse_crowd_locked(connections, connection);
@@ -414,8 +474,6 @@ struct connection *connection_open(struct connections *connections,
                                     (uint64_t)connection->generation << 32 | (uint32_t)socket->fd};
     if (!socket->is_multiplexed)
         (void)epoll_ctl(connections->epoll_fd, EPOLL_CTL_ADD, socket->fd, &event);
-    if (first)
-        connection_table_wake(connections);
     metric_add(connections->open_gauge, 1);
     return connection;
 }
@@ -427,12 +485,7 @@ void connection_close(struct connections *connections, struct connection *connec
     pthread_mutex_lock(&connections->lock);
     penalty_leave(&connections->penalties, connection->client, &connection->penalty, now);
     connections->by_fd[connection->fd] = NULL;
-    if (connection->previous)
-        connection->previous->next = connection->next;
-    else
-        connections->head = connection->next;
-    if (connection->next)
-        connection->next->previous = connection->previous;
+    TAILQ_REMOVE(connection->list, connection, listed);
     struct connection_count *count = &connections->counts[connection->is_admin];
     count->open--;
     count->leaving -= connection->is_leaving;
@@ -440,6 +493,8 @@ void connection_close(struct connections *connections, struct connection *connec
     --*held_locked(connections, connection);
     pthread_mutex_unlock(&connections->lock);
     metric_add(connections->open_gauge, -1);
+    if (connection->answered)
+        TAILQ_REMOVE(&connection->loop->idle, connection, idle);
     free(connection->pending_refusal);
     free(connection);
 }
@@ -450,10 +505,26 @@ int connection_refusal(struct connections *connections, struct connection *conne
     return connection->refusal;
 }
 
+static struct connection *find_locked(const struct connections *connections, int fd)
+{
+    return fd >= 0 && (size_t)fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+}
+
 struct connection *connections_find(struct connections *connections, int fd)
 {
     LOCK(&connections->lock);
-    return fd >= 0 && (size_t)fd < connections->by_fd_count ? connections->by_fd[fd] : NULL;
+    return find_locked(connections, fd);
+}
+
+void connections_note_read(struct connections *connections, int fd, void *bytes)
+{
+    LOCK(&connections->lock);
+    struct connection *connection = find_locked(connections, fd);
+    if (!connection)
+        return;
+    if (!connection->pool)
+        connection->pool = bytes;
+    note_read_locked(connections, connection);
 }
 
 void connection_set_exchange(struct connection *connection, struct exchange *exchange)
@@ -464,6 +535,57 @@ void connection_set_exchange(struct connection *connection, struct exchange *exc
 struct exchange *connection_exchange(const struct connection *connection)
 {
     return connection->exchange;
+}
+
+/* ---- libmicrohttpd's memory ---- */
+
+void connection_note_idle(struct connection *connection, int64_t answered)
+{
+    struct connection_list *idle = &connection->loop->idle;
+    if (connection->answered)
+        TAILQ_REMOVE(idle, connection, idle);
+    TAILQ_INSERT_TAIL(idle, connection, idle);
+    connection->answered = answered;
+}
+
+/* A page of zeros reads the same after it was returned. libmicrohttpd fills a pool with zeros
+ * before it reads the next request; only the first pages may hold bytes of that request. */
+static void release_zeros(unsigned char *pool, size_t size)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t used = size - size % page;
+    if ((uintptr_t)pool % page)
+        return; /* it was not allocated by mmap() */
+    const size_t whole = used;
+    while (used && !pool[used - page] &&
+           !memcmp(pool + used - page, pool + used - page + 1, page - 1))
+        used -= page;
+    (void)madvise(pool + used, whole - used, MADV_DONTNEED);
+}
+
+/* libmicrohttpd frees the pool when a connection has been silent for --idle-timeout, and reports
+ * the end of the connection only later. Within half of that time the pool exists. */
+static bool has_pool(const struct connection *connection, int64_t now)
+{
+    const int64_t limit_ms = connection->owner->limits.idle_timeout_ms;
+    return connection->pool && !connection->exchange &&
+           now - connection->answered < limit_ms * MILLION / 2;
+}
+
+int connections_release_pools(struct connection_loop *loop)
+{
+    struct connection *connection;
+    const int64_t now = clock_now();
+    while ((connection = TAILQ_FIRST(&loop->idle))) {
+        const int64_t left = connection->answered + IDLE_MS * MILLION - now;
+        if (left > 0)
+            return (int)(left / MILLION) + 1;
+        if (has_pool(connection, now))
+            release_zeros(connection->pool, loop->pool_bytes);
+        TAILQ_REMOVE(&loop->idle, connection, idle);
+        connection->answered = 0;
+    }
+    return -1;
 }
 
 const char *connection_address(const struct connection *connection)
@@ -482,8 +604,10 @@ bool connections_have_unread(struct connections *connections)
 {
     int unread = 0;
     LOCK(&connections->lock);
-    for (const struct connection *c = connections->head; c && unread == 0; c = c->next)
-        if (c->is_admin || ioctl(c->fd, FIONREAD, &unread) != 0)
+    for (size_t fd = 0; fd < connections->by_fd_count && unread == 0; fd++) {
+        const struct connection *c = connections->by_fd[fd];
+        if (!c || c->is_admin || ioctl(c->fd, FIONREAD, &unread) != 0)
             unread = 0;
+    }
     return unread > 0;
 }

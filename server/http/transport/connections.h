@@ -13,6 +13,9 @@
  *     with the most connections;
  *   - penalties: if a refused client comes back at once, its next request is delayed (penalty.h).
  *
+ * The watcher sleeps until a client begins a request or hangs up. While requests are in progress it
+ * checks those every 100 ms. It never visits the connections that wait for a request.
+ *
  * To refuse a connection, the watcher writes the answer directly to its socket and shuts down our
  * side. For a moment it still reads and drops the client's bytes, because a TCP reset would discard
  * the answer while the client is still sending. The watcher writes only while libmicrohttpd has
@@ -28,6 +31,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 
 #include "engine/base/status.h"
@@ -37,6 +41,7 @@
 struct connections; /* the table and its thread */
 struct connection;  /* one connection */
 struct exchange;
+TAILQ_HEAD(connection_list, connection);
 
 enum connection_phase {
     CONNECTION_AWAITS_REQUEST, /* waits for a request, or for the rest of its headers */
@@ -65,7 +70,7 @@ struct connection_limits {
 
 /* Called from the watcher's thread without a lock. `late`: a client's headers were late (408); no
  * exchange exists that could log this. `waited`: nanoseconds since their first byte. `tick`: called
- * a few times per second while a connection is open, or while it returns true. */
+ * a few times per second while a request is in progress, or while it returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
     bool (*tick)(void *context);
@@ -83,13 +88,20 @@ void connections_stop(struct connections *connections);
 /* Every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
+/* What the connections of an event loop of libmicrohttpd share. Only its thread uses `idle`. */
+struct connection_loop {
+    struct connections *table;
+    _Atomic uint64_t runs;       /* iterations of the loop */
+    size_t pool_bytes;           /* size of libmicrohttpd's memory pool of a connection */
+    struct connection_list idle; /* connections that were answered last, the first answered first */
+};
+
 struct connection_socket {
     int fd;
     const struct sockaddr *address; /* the client's, for trusted_proxies_text() */
     void *tls; /* its gnutls_session_t before the handshake, or NULL; not used after close */
-    const _Atomic uint64_t *runs; /* iterations of its event loop; outlives the connection */
+    struct connection_loop *loop; /* NULL if is_multiplexed; outlives the connection */
     bool is_admin;                /* came to --admin-port, which has a limit of its own */
-    bool is_proxied;              /* a PROXY header preceded the client's bytes */
     bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
 };
 
@@ -108,6 +120,20 @@ struct connection *connections_find(struct connections *connections, int fd);
 /* The current exchange of the connection, or NULL. Call both from the connection's own thread. */
 void connection_set_exchange(struct connection *connection, struct exchange *exchange);
 struct exchange *connection_exchange(const struct connection *connection);
+
+/* Call this on the connection's own thread after libmicrohttpd has read `bytes`. The time limit of
+ * a request's headers begins with its first bytes. libmicrohttpd puts the first bytes of all at the
+ * start of the connection's memory pool. */
+void connections_note_read(struct connections *connections, int fd, void *bytes);
+
+/* Call this on the connection's own thread when libmicrohttpd has sent an answer and keeps the
+ * connection. `answered`: clock_now() before it sent the answer. */
+void connection_note_idle(struct connection *connection, int64_t answered);
+
+/* Returns the memory of pools to the system whose connections have been idle for a second. Call it
+ * on the loop's thread, outside libmicrohttpd. Returns the milliseconds until the next call; -1:
+ * none is necessary before a request is answered. */
+int connections_release_pools(struct connection_loop *loop);
 
 /* True for one of the CONNECTION_SPARE connections beyond limits->total. */
 bool connection_is_spare(const struct connection *connection);

@@ -326,8 +326,9 @@ static void answer_broken(struct http_server *server, unsigned status)
     exchange_refuse_broken(x, &head, (int)status);
     refuse_now(x);
     /* Closing a socket with unread bytes resets the connection: the client may lose the answer. */
-    for (int i = 0; i < 64 && recv(fd, dropped, sizeof dropped, MSG_DONTWAIT) > 0; i++)
-        ;
+    for (int i = 0; i < 64 && recvfrom(fd, dropped, sizeof dropped, MSG_DONTWAIT, NULL, NULL) > 0;
+         i++)
+        ; /* not recv(): see recv_hook.h */
     if (made)
         request_log_write(server->daemon->log, x, "refused");
     exchange_free(made);
@@ -564,6 +565,8 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     if (!x)
         return;
     connection_set_exchange(x->connection, NULL);
+    if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->answered)
+        connection_note_idle(x->connection, x->answered);
     /* libmicrohttpd has rejected and answered the request before it called us. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
@@ -603,9 +606,8 @@ static void on_connection(void *context, struct MHD_Connection *handle, void **c
         const struct connection_socket socket = {.fd = fd,
                                                  .address = address,
                                                  .tls = info ? info->tls_session : NULL,
-                                                 .runs = &loop->events.runs,
-                                                 .is_admin = loop->is_admin,
-                                                 .is_proxied = loop->events.proxied != NULL};
+                                                 .loop = &loop->connections,
+                                                 .is_admin = loop->is_admin};
         *connection = fd >= 0 ? connection_open(server->connections, &socket) : NULL;
     } else if (*connection) {
         /* libmicrohttpd 1.0 skips on_completed() when a chunk's extension is too long. */
@@ -627,7 +629,7 @@ static struct MHD_Daemon *start_one(struct http_server *server, struct daemon_lo
     struct MHD_OptionItem items[] = {
         {MHD_OPTION_CONNECTION_LIMIT, (intptr_t)max_connections, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)((o->idle_timeout_ms + 999) / 1000), NULL},
-        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)(POOL_BYTES + 2 * o->max_header), NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)loop->connections.pool_bytes, NULL},
         {MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL}, /* main() ignores it */
         {MHD_OPTION_END, 0, NULL},
         {MHD_OPTION_END, 0, NULL},
@@ -657,7 +659,11 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
     const struct http_options *o = &server->options;
     struct daemon_loop *loop = &daemon->loops[daemon->loop_count];
     struct proxy_pending *proxied = NULL;
-    *loop = (struct daemon_loop){.server = server, .is_admin = is_admin};
+    *loop = (struct daemon_loop){.server = server,
+                                 .is_admin = is_admin,
+                                 .connections = {.table = server->connections,
+                                                 .pool_bytes = POOL_BYTES + 2 * o->max_header}};
+    TAILQ_INIT(&loop->connections.idle);
     if (o->proxy_protocol && !is_admin) {
         proxied = proxy_pending_create(&server->proxies, o->metrics);
         if (!proxied)
@@ -670,7 +676,7 @@ static bool start_loop(struct http_server *server, bool is_admin, size_t limit)
     }
     daemon->loop_count++;
     return event_loop_start(&loop->events, mhd, is_admin ? daemon->admin.fd : daemon->listener.fd,
-                            limit, proxied);
+                            limit, proxied, &loop->connections);
 }
 
 bool daemon_start(struct http_server *server, size_t max_connections)

@@ -14,6 +14,7 @@ struct zmq_server;
  * but not connections. */
 struct daemon_loop {
     struct event_loop events;
+    struct connection_loop connections;
     struct http_server *server;
     bool is_admin;
 };

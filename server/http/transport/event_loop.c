@@ -15,6 +15,7 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "server/http/transport/proxy_pending.h"
+#include "server/http/transport/recv_hook.h"
 
 #define MILLION         INT64_C(1000000)
 #define ACCEPTS_PER_RUN 64 /* so that open connections are served between them */
@@ -78,9 +79,9 @@ static int sooner(int ms, int other)
 static int sleep_ms(const struct event_loop *loop, bool is_paused)
 {
     MHD_UNSIGNED_LONG_LONG longest;
-    int ms = -1;
+    int ms = connections_release_pools(loop->connections);
     if (MHD_get_timeout(loop->mhd, &longest) == MHD_YES)
-        ms = longest < INT_MAX ? (int)longest : INT_MAX;
+        ms = sooner(longest < INT_MAX ? (int)longest : INT_MAX, ms);
     if (loop->proxied)
         ms = sooner(ms, proxy_pending_sleep_ms(loop->proxied, room(loop)));
     return is_paused ? sooner(ms, ACCEPT_PAUSE_MS) : ms;
@@ -96,6 +97,7 @@ static void *event_loop_run(void *context)
 {
     struct event_loop *loop = context;
     bool accepts, is_due = false;
+    recv_hook_start(loop->connections->table);
     while (begin_run(loop, &accepts)) {
         const bool is_paused = clock_now() < loop->full_until;
         if (accepts && is_due && !is_paused)
@@ -106,7 +108,7 @@ static void *event_loop_run(void *context)
         }
         MHD_run(loop->mhd);
         loop->added = 0;
-        atomic_fetch_add_explicit(&loop->runs, 1, memory_order_release);
+        atomic_fetch_add_explicit(&loop->connections->runs, 1, memory_order_release);
         struct pollfd wakers[] = {
             {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
@@ -120,14 +122,15 @@ static void *event_loop_run(void *context)
 }
 
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxy_pending *proxied)
+                      struct proxy_pending *proxied, struct connection_loop *connections)
 {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(mhd, MHD_DAEMON_INFO_EPOLL_FD);
     *loop = (struct event_loop){.mhd = mhd,
                                 .epoll_fd = info ? info->epoll_fd : -1,
                                 .listen_fd = listen_fd,
                                 .limit = limit,
-                                .proxied = proxied};
+                                .proxied = proxied,
+                                .connections = connections};
     pthread_mutex_init(&loop->lock, NULL);
     loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->has_thread = loop->epoll_fd >= 0 && loop->wake_fd >= 0 &&
@@ -139,12 +142,13 @@ void event_loop_accept(struct event_loop *loop, bool accepts)
 {
     const struct timespec pause = {.tv_nsec = MILLION};
     pthread_mutex_lock(&loop->lock);
-    const uint64_t before = atomic_load_explicit(&loop->runs, memory_order_relaxed);
+    const _Atomic uint64_t *runs = &loop->connections->runs;
+    const uint64_t before = atomic_load_explicit(runs, memory_order_relaxed);
     loop->accepts = accepts;
     wake_locked(loop);
     pthread_mutex_unlock(&loop->lock);
     /* A run that has already begun may still accept; the wake-up starts another run. */
-    while (!accepts && atomic_load_explicit(&loop->runs, memory_order_acquire) == before)
+    while (!accepts && atomic_load_explicit(runs, memory_order_acquire) == before)
         nanosleep(&pause, NULL);
 }
 

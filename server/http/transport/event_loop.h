@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/http/transport/connections.h"
+
 struct MHD_Connection;
 struct MHD_Daemon;
 struct proxy_pending;
@@ -29,23 +31,24 @@ struct event_loop {
     int listen_fd;          /* non-blocking; may be shared */
     size_t limit;           /* connections at a time */
     struct proxy_pending *proxied; /* owned; NULL: no PROXY headers */
+    struct connection_loop *connections;
     pthread_t thread;
     bool has_thread;
     /* Used by the thread only. */
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
-    _Atomic uint64_t runs;
     _Atomic size_t unread; /* connections whose PROXY header has not arrived */
 
     pthread_mutex_t lock;
     bool woken, stop, accepts; /* guarded by lock */
 };
 
-/* Drives `mhd`. The loop takes ownership of `mhd` and `proxied`, even on failure. Returns false if
- * the system has no thread or descriptor left. *loop must not move until event_loop_stop(). Accepts
- * nothing until event_loop_accept(). */
+/* Drives `mhd`. The loop takes ownership of `mhd` and `proxied`, even on failure, and borrows
+ * `connections`, whose list must be initialized. Returns false if the system has no thread or
+ * descriptor left. *loop must not move until event_loop_stop(). Accepts nothing until
+ * event_loop_accept(). */
 bool event_loop_start(struct event_loop *loop, struct MHD_Daemon *mhd, int listen_fd, size_t limit,
-                      struct proxy_pending *proxied);
+                      struct proxy_pending *proxied, struct connection_loop *connections);
 
 /* Starts or stops accepting connections. When this returns after a stop, the daemon's callbacks
  * have seen every accepted connection. */

@@ -30,9 +30,10 @@
  *     request_limits.c   time limits, priority and client of a predict request
  *
  * Libraries: libmicrohttpd only in daemon.c and event_loop.c, nghttp2 in grpc_connection.h and the
- * files that include it, GnuTLS in keys.c, tls*, connection*, grpc* and response_cache.c, zlib in
- * coding.c. Handlers run on the threads of libmicrohttpd and gRPC and never block: /predict
- * suspends its connection until the model host is done. No request reaches the file system. */
+ * files that include it, GnuTLS in keys.c, tls*, connection*, grpc*, recv_hook.c and
+ * response_cache.c, zlib in coding.c. Handlers run on the threads of libmicrohttpd and gRPC and
+ * never block: /predict suspends its connection until the model host is done. No request reaches
+ * the file system. */
 #pragma once
 
 #include <stdbool.h>

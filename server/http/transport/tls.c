@@ -286,10 +286,11 @@ bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const cha
 
 static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
 {
-    struct tls_reader *reader = pointer;
-    reader->look(reader->context);
-    ssize_t got = recv(reader->fd, bytes, size, 0);
-    reader->bytes += got > 0 ? (uint64_t)got : 0;
+    const struct tls_reader *reader = pointer;
+    reader->before_read(reader->context);
+    const ssize_t got = recvfrom(reader->fd, bytes, size, 0, NULL, NULL);
+    if (got > 0)
+        reader->after_read(reader->context);
     return got;
 }
 
@@ -298,9 +299,9 @@ static int on_finished(gnutls_session_t session, unsigned type, unsigned when, u
                        const gnutls_datum_t *message)
 {
     (void)type, (void)when, (void)message;
-    struct tls_reader *reader = gnutls_transport_get_ptr(session);
+    const struct tls_reader *reader = gnutls_transport_get_ptr(session);
     if (incoming)
-        atomic_store(&reader->handshake, reader->bytes);
+        reader->after_handshake(reader->context);
     return 0;
 }
 

@@ -9,7 +9,6 @@
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -57,17 +56,16 @@ bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
 
-/* Called whenever the session is about to read; must live as long as the session. */
 struct tls_reader {
     int fd;
-    void (*look)(void *context);
+    void (*before_read)(void *context); /* before each read from the socket */
+    void (*after_read)(void *context);  /* after bytes have been read from it */
+    void (*after_handshake)(void *context);
     void *context;
-    uint64_t bytes;             /* read from the socket so far */
-    _Atomic uint64_t handshake; /* bytes of the handshake; 0 until it is over */
 };
 
-/* Call this before the handshake. The thread that drives the session then calls reader->look before
- * each read from the socket. */
+/* Call this before the handshake. The thread that drives the session then calls the functions of
+ * *reader, which must live as long as the session. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
 /* Sends `bytes` unchanged and shuts down our side. Only from the thread that drives the session. If

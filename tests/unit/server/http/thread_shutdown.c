@@ -68,11 +68,13 @@ static void test_a_daemon_stops_on_the_thread_of_its_loop(void)
     int listening;
     const struct sockaddr_in address = listen_on_loopback(&listening);
     struct event_loop loop;
+    struct connection_loop connections = {.table = NULL};
+    TAILQ_INIT(&connections.idle);
     CHECK(!sem_init(&opened, 0, 0));
     struct MHD_Daemon *mhd = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, refuse,
         NULL, MHD_OPTION_NOTIFY_CONNECTION, note_connection, NULL, MHD_OPTION_END);
-    CHECK(mhd && event_loop_start(&loop, mhd, listening, 8, NULL));
+    CHECK(mhd && event_loop_start(&loop, mhd, listening, 8, NULL, &connections));
     event_loop_accept(&loop, true);
     const int client = connect_to(&address);
     CHECK(!sem_wait(&opened));
@@ -143,7 +145,7 @@ static void test_the_watcher_ends_before_connections_close(void)
     struct connections *connections;
     struct error err;
     int listening, resumed = 0;
-    const _Atomic uint64_t runs = 0;
+    struct connection_loop loop = {.table = NULL};
     const struct sockaddr_in address = listen_on_loopback(&listening);
     CHECK(connections_create(&limits, &observer, NULL, NULL, &connections, &err) == STATUS_OK);
     CHECK(count_threads() == before + 1);
@@ -151,7 +153,7 @@ static void test_the_watcher_ends_before_connections_close(void)
     struct connection *connection = connection_open(
         connections, &(struct connection_socket){.fd = client,
                                                  .address = (const struct sockaddr *)&address,
-                                                 .runs = &runs});
+                                                 .loop = &loop});
     CHECK(connection);
     CHECK(connection_delay(connections, connection, clock_now() + INT64_C(3600000000000),
                            count_resumed, &resumed));
@@ -170,56 +172,12 @@ static void test_the_watcher_ends_before_connections_close(void)
     close(listening);
 }
 
-/* ---- bytes before the first header ---- */
-
-/* Until the socket is shut down. */
-static void *send_bytes(void *socket)
-{
-    while (send(*(const int *)socket, "x", 1, MSG_NOSIGNAL) == 1)
-        ;
-    return NULL;
-}
-
-/* Otherwise the time for the header that follows a PROXY header would never begin. */
-static void test_bytes_that_arrive_meanwhile_have_not_been_read(void)
-{
-    enum { ROUNDS = 20000 };
-    const struct connection_limits limits = {.total = 4, .per_address = 4};
-    const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
-    const _Atomic uint64_t runs = 0;
-    struct connections *connections = connection_table_create(&limits, &observer, NULL, NULL);
-    int listening;
-    const struct sockaddr_in address = listen_on_loopback(&listening);
-    int client = connect_to(&address);
-    const int fd = accept(listening, NULL, NULL);
-    pthread_t sender;
-    CHECK(connections && fd >= 0);
-    CHECK(!pthread_create(&sender, NULL, send_bytes, &client));
-    const struct connection_socket socket = {
-        .fd = fd, .address = (const struct sockaddr *)&address, .runs = &runs, .is_proxied = true};
-    uint64_t taken = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        char bytes[4096];
-        const ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
-        taken += got > 0 ? (uint64_t)got : 0;
-        struct connection *connection = connection_open(connections, &socket);
-        CHECK(connection && connection->bytes_before == taken);
-        connection_close(connections, connection);
-    }
-    CHECK(!shutdown(client, SHUT_RDWR));
-    CHECK(!pthread_join(sender, NULL));
-    connection_table_free(connections);
-    close(fd);
-    close(client);
-    close(listening);
-}
-
 /* A drain does not end before it, even if the connection's loop has had no time for it. */
 static void test_a_request_that_nobody_has_read_is_seen(void)
 {
     const struct connection_limits limits = {.total = 4, .per_address = 4};
     const struct connection_observer observer = {.late = ignore_late, .tick = never_ticks};
-    const _Atomic uint64_t runs = 0;
+    struct connection_loop loop = {.table = NULL};
     struct connections *connections = connection_table_create(&limits, &observer, NULL, NULL);
     int listening;
     const struct sockaddr_in address = listen_on_loopback(&listening);
@@ -228,7 +186,7 @@ static void test_a_request_that_nobody_has_read_is_seen(void)
         const int client = connect_to(&address);
         struct connection_socket socket = {.fd = accept(listening, NULL, NULL),
                                            .address = (const struct sockaddr *)&address,
-                                           .runs = &runs,
+                                           .loop = &loop,
                                            .is_admin = is_admin};
         struct connection *connection = connection_open(connections, &socket);
         char byte;
@@ -253,8 +211,6 @@ int main(void)
         {"a daemon stops on the thread of its loop", test_a_daemon_stops_on_the_thread_of_its_loop},
         {"the watcher ends before connections close",
          test_the_watcher_ends_before_connections_close},
-        {"bytes that arrive meanwhile have not been read",
-         test_bytes_that_arrive_meanwhile_have_not_been_read},
         {"a request that nobody has read is seen", test_a_request_that_nobody_has_read_is_seen},
     };
     return tap_run(tests, COUNT_OF(tests), NULL);
