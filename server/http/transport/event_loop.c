@@ -19,6 +19,7 @@
 
 #define MILLION         INT64_C(1000000)
 #define ACCEPTS_PER_RUN 64 /* so that open connections are served between them */
+#define RUNS_PER_POLL   8  /* while libmicrohttpd has work left */
 
 static void wake_locked(struct event_loop *loop)
 {
@@ -97,6 +98,7 @@ static void *event_loop_run(void *context)
 {
     struct event_loop *loop = context;
     bool accepts, is_due = false;
+    int unpolled = 0;
     recv_hook_start(loop->connections->table);
     while (begin_run(loop, &accepts)) {
         const bool is_paused = clock_now() < loop->full_until;
@@ -109,12 +111,17 @@ static void *event_loop_run(void *context)
         MHD_run(loop->mhd);
         loop->added = 0;
         atomic_fetch_add_explicit(&loop->connections->runs, 1, memory_order_release);
+        const int ms = sleep_ms(loop, is_paused);
+        is_due = false;
+        if (ms == 0 && ++unpolled < RUNS_PER_POLL)
+            continue; /* MHD_run() finds the events of its sockets itself */
+        unpolled = 0;
         struct pollfd wakers[] = {
             {.fd = accepts && !is_paused && room(loop) ? loop->listen_fd : -1, .events = POLLIN},
             {.fd = loop->epoll_fd, .events = POLLIN},
             {.fd = loop->wake_fd, .events = POLLIN},
             {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
-        is_due = poll(wakers, COUNT_OF(wakers), sleep_ms(loop, is_paused)) > 0 && wakers[0].revents;
+        is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
     /* On this thread, because its callbacks use a variable of it (recv_hook.c). */
     stop_daemon(loop);
