@@ -66,7 +66,8 @@ struct batcher {
     struct queue queue;
     struct arrivals arrivals;
     double prepare_ns;    /* recent time from claim to commit */
-    double early;         /* images to prepare beyond the next passes, so that lanes seldom wait */
+    double early;         /* images to prepare beyond the next passes: as few as possible, 0 if an
+                             image is prepared within a pass, so that lanes seldom wait */
     double error, spread; /* mean error of predictions and mean deviation from it, nanoseconds */
 };
 
@@ -439,7 +440,7 @@ void batcher_lane_idle(struct batcher *batcher, int index, int64_t now)
     lane->busy_until = 0;
     lane->works = true;
     set_idle(batcher, lane, true);
-    batcher->early = fmax(batcher->early - WAIT_SHARE, 1);
+    batcher->early = fmax(batcher->early - WAIT_SHARE, 0);
     update_full(batcher);
     close_if_due(batcher, now);
 }

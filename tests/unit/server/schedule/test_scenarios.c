@@ -70,15 +70,15 @@ Test(scenarios, sizes_follow_measured_times)
          "+ abcde; ready abcde; idle 0; idle 1; take 0 = abcd full;"
          "take 1 = e full"},
         {"it goes before what has been prepared since",
-         {LINEAR, 8, 1},
+         {LINEAR, 8, 1, .workers = 1},
          "+ abcde; ready abcde; idle 0; take 0 = abcd full; + f; ready f; done 0; idle 0;"
          "take 0 = e full; done 0; idle 0; take 0 = f full"},
         {"a batch is full where more images gain nothing, and tickets are as few",
-         {LINEAR, 8, 1},
+         {LINEAR, 8, 1, .workers = 1},
          "idle 0; + a; ready a; take 0 = a full; + bcd; tickets = 2; ready bc; done 0;"
          "idle 0; take 0 = b full; done 0; idle 0; take 0 = c full; tickets = 1; ready d"},
         {"a batch is full at the size that is best",
-         {BENT, 8, 1},
+         {BENT, 8, 1, .workers = 1},
          "idle 0; + a; ready a; take 0 = a idle_device; + bcdef; ready bcdef; done 0; idle 0;"
          "take 0 = bcde full; done 0; idle 0; take 0 = f idle_device"},
         {"passes that were measured since change the sizes",
@@ -299,6 +299,11 @@ Test(scenarios, tickets_and_the_end)
          {FLAT, 2, 1},
          "idle 0; + abcdefghij; ready ab; take 0 = ab full; tickets = 4; claim cdef; claim -;"
          "done 0; tickets = 1"},
+        {"where batches gain nothing and no lane had to wait: only what the next pass takes",
+         {LINEAR, 8, 1},
+         "idle 0; + a; ready a; take 0 = a full; + bcdefgh; tickets = 1; ready b; tickets = 0; "
+         "done 0;"
+         "idle 0; take 0 = b full; tickets = 1"},
         {"where batches gain nothing: one for the next pass, and one early",
          {LINEAR, 8, 1, .workers = 1},
          "idle 0; + abcdefgh; claim ab; claim -; slot a; commit a; take 0 = a full; tickets = 1;"
