@@ -193,8 +193,8 @@ const struct option config_options[] = {
     {"check", SWITCH(COMMAND_SERVE, check), SERVER,
      "check settings, keys, certificate and model, then exit: 0 if valid, 2 if not, 1 if something "
      "is missing that may come later (a model, a GPU, memory)"},
-    {"http-threads", NUMBER(COMMAND_SERVE, http.threads, 1, 64), "1", "N", SERVER,
-     "threads that read requests and write answers; one is enough on most machines"},
+    {"http-threads", NUMBER(COMMAND_SERVE, http.threads, 0, 64), "0", "N", SERVER,
+     "threads that read requests and write answers; 0: one for each eight cores"},
     {"response-cache", BYTES(COMMAND_SERVE, http.response_cache, 0, 1024 * GIB), "0", "BYTES",
      SERVER,
      "cache answers, up to this many bytes in total, for repeated requests with the same body and "

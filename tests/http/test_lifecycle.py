@@ -166,6 +166,17 @@ class Start(Lifecycle):
         self.assertIn("the limit is 7 ", server.predict(body).json()["error"])
         self.assert_ended(server)
 
+    def test_http_threads_follow_the_cores(self):
+        quota = harness.read("/sys/fs/cgroup/cpu.max") if os.path.exists("/sys/fs/cgroup/cpu.max") else b"max"
+        if not quota.startswith(b"max"):
+            self.skipTest("a cgroup limits the CPU time")
+        for arguments, count in (((), (len(os.sched_getaffinity(0)) + 7) // 8), (("--http-threads", "2"), 2)):
+            server = self.serve(*arguments)
+            folder = f"/proc/{server.process.pid}/task"
+            names = [harness.read(f"{folder}/{task}/comm") for task in os.listdir(folder)]
+            self.assertEqual(names.count(b"http\n"), count)
+            self.assert_ended(server)
+
     def test_two_threads_for_http(self):
         server = self.serve("--http-threads", "3")
         def client(_):
