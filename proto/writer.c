@@ -12,17 +12,27 @@
 #include "engine/base/utf8.h"
 #include "proto/strbuf.h"
 
-static cJSON *attach(struct writer *w, cJSON *parent, const char *key, cJSON *item)
+#define PRINT_BYTES 1024 /* first size of the text; most answers fit */
+
+/* Adds a node. Its key and text are behind it in one allocation, which cJSON_Delete() frees as a
+ * whole because the flags say that both belong to somebody else. `text` NULL: none. */
+static cJSON *attach(struct writer *w, cJSON *parent, const char *key, int type, const char *text)
 {
-    bool attached = false;
-    if (item && parent)
-        attached =
-            key ? cJSON_AddItemToObject(parent, key, item) : cJSON_AddItemToArray(parent, item);
-    if (attached)
-        return item;
-    cJSON_Delete(item);
-    w->failed = true;
-    return NULL;
+    const size_t key_size = key ? strlen(key) + 1 : 0, text_size = text ? strlen(text) + 1 : 0;
+    cJSON *item = parent ? malloc(sizeof *item + key_size + text_size) : NULL;
+    if (!item) {
+        w->failed = true;
+        return NULL;
+    }
+    *item = (cJSON){.type = type | cJSON_StringIsConst | (text ? cJSON_IsReference : 0)};
+    char *behind = (char *)(item + 1);
+    if (text)
+        item->valuestring = memcpy(behind + key_size, text, text_size);
+    if (key)
+        cJSON_AddItemToObjectCS(parent, memcpy(behind, key, key_size), item);
+    else
+        cJSON_AddItemToArray(parent, item);
+    return item;
 }
 
 json_node *write_root(void)
@@ -32,17 +42,17 @@ json_node *write_root(void)
 
 json_node *write_object(struct writer *w, json_node *parent, const char *key)
 {
-    return attach(w, parent, key, cJSON_CreateObject());
+    return attach(w, parent, key, cJSON_Object, NULL);
 }
 
 json_node *write_array(struct writer *w, json_node *parent, const char *key)
 {
-    return attach(w, parent, key, cJSON_CreateArray());
+    return attach(w, parent, key, cJSON_Array, NULL);
 }
 
 void write_text(struct writer *w, json_node *parent, const char *key, const char *text)
 {
-    cJSON *item = attach(w, parent, key, cJSON_CreateString(text));
+    cJSON *item = attach(w, parent, key, cJSON_String, text);
     if (item && !utf8_valid(text, strlen(text)))
         utf8_repair(item->valuestring);
 }
@@ -58,12 +68,12 @@ void write_texts(struct writer *w, json_node *parent, const char *key, const cha
 void write_float(struct writer *w, json_node *parent, const char *key, float value)
 {
     if (!isfinite(value)) {
-        attach(w, parent, key, cJSON_CreateNull());
+        attach(w, parent, key, cJSON_NULL, NULL);
         return;
     }
     char text[FLOAT_TEXT + 1];
     text[write_shortest(value, text)] = '\0';
-    attach(w, parent, key, cJSON_CreateRaw(text));
+    attach(w, parent, key, cJSON_Raw, text);
 }
 
 void write_floats(struct writer *w, json_node *parent, const char *key, const float *values,
@@ -91,7 +101,7 @@ static void write_value(struct writer *w, json_node *parent, const char *key, bo
         if (value && (*value || !is_optional))
             write_text(w, parent, key, value);
     } else if (is_spec(spec, size, "%hhd")) {
-        attach(w, parent, key, cJSON_CreateBool(va_arg(*args, int)));
+        attach(w, parent, key, va_arg(*args, int) ? cJSON_True : cJSON_False, NULL);
     } else if (is_spec(spec, size, "%g")) {
         const double value = va_arg(*args, double);
         if (!is_optional || value > 0)
@@ -100,7 +110,7 @@ static void write_value(struct writer *w, json_node *parent, const char *key, bo
         const double value = va_arg(*args, double);
         snprintf(text, sizeof text, "%.3f", value);
         if (!is_optional || value > 0)
-            attach(w, parent, key, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());
+            attach(w, parent, key, isfinite(value) ? cJSON_Raw : cJSON_NULL, text);
     } else {
         const bool is_long = size == 3, is_signed = spec[size - 1] == 'd';
         const long value = is_long     ? va_arg(*args, long)
@@ -109,7 +119,7 @@ static void write_value(struct writer *w, json_node *parent, const char *key, bo
         assert(is_long ? spec[1] == 'l' || spec[1] == 'z' : size == 2);
         snprintf(text, sizeof text, is_signed ? "%ld" : "%lu", value);
         if (!is_optional || (is_signed ? value > 0 : value != 0))
-            attach(w, parent, key, cJSON_CreateRaw(text));
+            attach(w, parent, key, cJSON_Raw, text);
     }
 }
 
@@ -162,9 +172,8 @@ char *write_document(const char *template, ...)
 
 char *write_finish(struct writer *w)
 {
-    char *text = w->failed || !w->root ? NULL
-                 : w->indents          ? cJSON_Print(w->root)
-                                       : cJSON_PrintUnformatted(w->root);
+    char *text =
+        w->failed || !w->root ? NULL : cJSON_PrintBuffered(w->root, PRINT_BYTES, w->indents);
     cJSON_Delete(w->root);
     w->root = NULL;
     if (!text)

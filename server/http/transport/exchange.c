@@ -73,7 +73,6 @@ void exchange_free(struct exchange *x)
     upload_done(&x->body);
     http_budget_release(x->body.budget, x->answer.charged);
     free(x->answer.text);
-    free(x->target);
     free(x);
 }
 
@@ -87,7 +86,10 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
                                  const struct route_table *routes, struct connection *connection,
                                  const char *target)
 {
-    struct exchange *x = calloc(1, sizeof *x);
+    const size_t size = strlen(target);
+    /* Of a target that is too long, keep the beginning for the log. */
+    const size_t kept = size > EXCHANGE_TARGET_MAX ? 256 : size;
+    struct exchange *x = calloc(1, sizeof *x + kept + 1);
     if (!x)
         return NULL;
     x->server = server;
@@ -95,16 +97,12 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
     x->routes = routes;
     x->connection = connection;
     x->started = clock_now();
-    x->target_size = strlen(target);
-    /* Of a target that is too long, keep the beginning for the log. */
-    x->target = strndup(target, x->target_size > EXCHANGE_TARGET_MAX ? 256 : x->target_size);
+    x->target_size = size;
+    x->target = memcpy(x + 1, target, kept);
     x->path = x->target;
     if (connection)
         upload_init(&x->body, share_of(server, connection_address(connection)), 0, 0);
-    if (x->target)
-        return x;
-    exchange_free(x);
-    return NULL;
+    return x;
 }
 
 void exchange_find_client(struct exchange *x, const char *value)
