@@ -199,7 +199,6 @@ class Apart(FolderCase):
                 keys[name] = made.stderr.split("\n\n    ")[1].split("\n")[0]
                 file.write(made.stdout)
         server = self.serve("--api-keys", self.path("keys"), "--response-cache", "1M")
-        server.wait_log(" complete model=digits ")  # answers of before are forgotten; /devices, which says it, needs a key
 
         def ask(key):
             answer = server.predict(seven(), headers={"Authorization": f"Bearer {key}"})
