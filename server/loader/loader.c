@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -42,7 +43,7 @@ struct queued_job {
     char *name;
     void (*on_done)(void *context, enum status status, const struct error *err);
     void *context;
-    struct queued_job *next;
+    STAILQ_ENTRY(queued_job) entry;
 };
 
 struct loader {
@@ -67,7 +68,7 @@ struct loader {
     struct error outcome;  /* set before loaded_fd is written */
 
     pthread_mutex_t lock;
-    struct queued_job *jobs, **last_job;
+    STAILQ_HEAD(, queued_job) jobs;
     size_t job_count;
     bool stopping;
 };
@@ -154,7 +155,7 @@ enum status loader_create(const struct loader_options *options, struct loader **
     TRY(check_memory(loader, NULL, err));
     loader->options = *options;
     loader->is_embedded = !options->models && model_is_embedded(options->model);
-    loader->last_job = &loader->jobs;
+    STAILQ_INIT(&loader->jobs);
     loader->loaded_fd = -1;
     loader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&loader->lock, NULL);
@@ -612,11 +613,9 @@ static enum status unload_by_name(struct loader *loader, const char *name, struc
 static struct queued_job *next_job(struct loader *loader)
 {
     LOCK(&loader->lock);
-    struct queued_job *job = loader->jobs;
+    struct queued_job *job = STAILQ_FIRST(&loader->jobs);
     if (job) {
-        loader->jobs = job->next;
-        if (!loader->jobs)
-            loader->last_job = &loader->jobs;
+        STAILQ_REMOVE_HEAD(&loader->jobs, entry);
         loader->job_count--;
     }
     return job;
@@ -661,7 +660,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         free(copy);
         return error_no_memory(err, NULL);
     }
-    *job = (struct queued_job){kind, copy, on_done, context, NULL};
+    *job = (struct queued_job){kind, copy, on_done, context};
     pthread_mutex_lock(&loader->lock);
     if (loader->stopping)
         status = error_set(err, STATUS_DRAINING, "the server is shutting down");
@@ -669,8 +668,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
         status = error_set(err, STATUS_OVERLOADED, "%d loads and unloads wait already; try again",
                            JOBS_MAX);
     if (status == STATUS_OK) {
-        *loader->last_job = job;
-        loader->last_job = &job->next;
+        STAILQ_INSERT_TAIL(&loader->jobs, job, entry);
         loader->job_count++;
     }
     pthread_mutex_unlock(&loader->lock);

@@ -17,6 +17,10 @@ bool queue_init(struct queue *queue, size_t capacity)
     queue->bucket_mask = buckets - 1;
     queue->clients = alloc_array(capacity, sizeof *queue->clients);
     queue->buckets = alloc_array(buckets, sizeof *queue->buckets);
+    for (size_t c = 0; c < QUEUE_CLASSES; c++) {
+        TAILQ_INIT(&queue->classes[c].turns);
+        TAILQ_INIT(&queue->classes[c].items);
+    }
     return queue->clients && queue->buckets;
 }
 
@@ -61,6 +65,8 @@ static struct queue_client *line_enter(struct queue *queue, uint64_t key)
     assert(queue->touched <= queue->capacity);
     struct queue_client **bucket = bucket_of(queue, key);
     *client = (struct queue_client){.key = key, .bucket_next = *bucket};
+    for (size_t c = 0; c < QUEUE_CLASSES; c++)
+        TAILQ_INIT(&client->lines[c].items);
     *bucket = client;
     return client;
 }
@@ -79,31 +85,16 @@ static void leave(struct queue *queue, struct queue_client *client)
 static void insert_turn(struct queue_class *class, struct queue_client *client,
                         struct queue_client *next, size_t c)
 {
-    struct queue_client *previous = next ? next->lines[c].previous : class->last;
-    client->lines[c].previous = previous;
-    client->lines[c].next = next;
-    if (previous)
-        previous->lines[c].next = client;
-    else
-        class->first = client;
     if (next)
-        next->lines[c].previous = client;
+        TAILQ_INSERT_BEFORE(next, client, lines[c].turn);
     else
-        class->last = client;
+        TAILQ_INSERT_TAIL(&class->turns, client, lines[c].turn);
     class->clients++;
 }
 
 static void remove_turn(struct queue_class *class, const struct queue_client *client, size_t c)
 {
-    struct queue_client *previous = client->lines[c].previous, *next = client->lines[c].next;
-    if (previous)
-        previous->lines[c].next = next;
-    else
-        class->first = next;
-    if (next)
-        next->lines[c].previous = previous;
-    else
-        class->last = previous;
+    TAILQ_REMOVE(&class->turns, client, lines[c].turn);
     if (class->served == client)
         class->served = NULL;
     class->clients--;
@@ -119,20 +110,8 @@ void queue_push(struct queue *queue, struct batch_item *item)
     if (line->count == 0)
         insert_turn(class, client, class->served, c);
     item->line = client;
-    item->previous = line->last;
-    item->next = NULL;
-    if (line->last)
-        line->last->next = item;
-    else
-        line->first = item;
-    line->last = item;
-    item->older = class->newest;
-    item->newer = NULL;
-    if (class->newest)
-        class->newest->newer = item;
-    else
-        class->oldest = item;
-    class->newest = item;
+    TAILQ_INSERT_TAIL(&line->items, item, of_line);
+    TAILQ_INSERT_TAIL(&class->items, item, of_class);
     item->is_queued = true;
     line->count++;
     client->count++;
@@ -149,22 +128,8 @@ void queue_remove(struct queue *queue, struct batch_item *item)
     struct queue_class *class = &queue->classes[c];
     struct queue_client *client = item->line;
     struct queue_line *line = &client->lines[c];
-    if (item->previous)
-        item->previous->next = item->next;
-    else
-        line->first = item->next;
-    if (item->next)
-        item->next->previous = item->previous;
-    else
-        line->last = item->previous;
-    if (item->older)
-        item->older->newer = item->newer;
-    else
-        class->oldest = item->newer;
-    if (item->newer)
-        item->newer->older = item->older;
-    else
-        class->newest = item->older;
+    TAILQ_REMOVE(&line->items, item, of_line);
+    TAILQ_REMOVE(&class->items, item, of_class);
     item->is_queued = false;
     item->line = NULL;
     line->count--;
@@ -184,7 +149,7 @@ static bool takes_turns(const struct queue_class *class, size_t c)
 {
     if (class->clients < 2)
         return false;
-    size_t count = class->oldest->line->lines[c].count, others = class->count - count;
+    size_t count = TAILQ_FIRST(&class->items)->line->lines[c].count, others = class->count - count;
     return count > 2 * others / (class->clients - 1) + 2;
 }
 
@@ -197,8 +162,8 @@ struct batch_item *queue_pop(struct queue *queue, bool takes_large)
         const struct queue_class *class = &queue->classes[c];
         if (class->count == 0 || (c % 2 && !takes_large))
             continue;
-        struct batch_item *item =
-            takes_turns(class, c) ? class->first->lines[c].first : class->oldest;
+        struct batch_item *item = TAILQ_FIRST(
+            takes_turns(class, c) ? &TAILQ_FIRST(&class->turns)->lines[c].items : &class->items);
         int64_t key = item->admitted + (int64_t)(c / 2) * QUEUE_AGE_NS;
         if (!next || key < least) {
             next = item;

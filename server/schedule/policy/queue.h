@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 /* Urgencies in requests: 1 goes first, 8 last, 0 is the default. */
 #define QUEUE_PRIORITIES       8
@@ -35,7 +36,8 @@
 
 #define NO_DEADLINE INT64_MAX
 
-struct queue_client;
+TAILQ_HEAD(queue_items, batch_item);
+TAILQ_HEAD(queue_turns, queue_client);
 
 /* One image, embedded in the caller's struct. The caller sets the first part before batcher_admit()
  * and does not change it afterwards; the rest is private to batcher and queue. */
@@ -52,14 +54,13 @@ struct batch_item {
     int64_t predicted; /* predicted nanoseconds from admission to its answer; 0: unknown */
     int64_t margin;    /* part of the prediction: a correction learnt from earlier predictions */
     struct queue_client *line;
-    struct batch_item *previous, *next; /* of its client */
-    struct batch_item *older, *newer;   /* of its class */
+    TAILQ_ENTRY(batch_item) of_line, of_class;
 };
 
 struct queue_line {
-    struct batch_item *first, *last;
+    struct queue_items items; /* the oldest first, as in queue_class */
     size_t count;
-    struct queue_client *previous, *next; /* neighbours in the order of turns */
+    TAILQ_ENTRY(queue_client) turn;
 };
 
 struct queue_client {
@@ -70,9 +71,9 @@ struct queue_client {
 };
 
 struct queue_class {
-    struct queue_client *first, *last; /* in the order of turns */
+    struct queue_turns turns;
     struct queue_client *served; /* whose image went last, if more of its images wait; or NULL */
-    struct batch_item *oldest, *newest;
+    struct queue_items items;
     size_t count, clients;
 };
 

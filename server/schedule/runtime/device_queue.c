@@ -13,8 +13,8 @@
 
 struct device_queue {
     pthread_mutex_t lock;
-    struct device_turn *first, **last; /* the waiting turns, in order; guarded by lock */
-    _Atomic int waiting;               /* their number; changes under the lock */
+    TAILQ_HEAD(, device_turn) turns; /* the waiting ones, in order; guarded by lock */
+    _Atomic int waiting;             /* their number; changes under the lock */
     struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */
     int64_t clock;
@@ -27,7 +27,7 @@ struct device_queue *device_queue_create(void)
         return NULL;
     shared_arena_init(&queue->arena);
     pthread_mutex_init(&queue->lock, NULL);
-    queue->last = &queue->first;
+    TAILQ_INIT(&queue->turns);
     return queue;
 }
 
@@ -35,7 +35,7 @@ void device_queue_free(struct device_queue *queue)
 {
     if (!queue)
         return;
-    assert(!queue->owner && !queue->first);
+    assert(!queue->owner && TAILQ_EMPTY(&queue->turns));
     shared_arena_done(&queue->arena);
     pthread_mutex_destroy(&queue->lock);
     free(queue);
@@ -54,12 +54,7 @@ void device_turn_init(struct device_turn *turn, struct device_queue *queue)
 
 static void queue_remove_turn_locked(struct device_queue *queue, struct device_turn *turn)
 {
-    struct device_turn **at = &queue->first;
-    while (*at != turn)
-        at = &(*at)->next;
-    *at = turn->next;
-    if (!*at)
-        queue->last = at;
+    TAILQ_REMOVE(&queue->turns, turn, entry);
     turn->waits = false;
     queue->waiting--;
 }
@@ -68,20 +63,18 @@ static void queue_append_turn_locked(struct device_queue *queue, struct device_t
 {
     if (turn->used < queue->clock)
         turn->used = queue->clock;
-    turn->next = NULL;
     turn->waits = true;
-    *queue->last = turn;
-    queue->last = &turn->next;
+    TAILQ_INSERT_TAIL(&queue->turns, turn, entry);
     queue->waiting++;
 }
 
 /* Gives a free device to the lane that has used the least time; on a tie, to the first one. */
 static void queue_pass_on_locked(struct device_queue *queue)
 {
-    struct device_turn *next = queue->first;
-    for (struct device_turn *turn = next; turn; turn = turn->next)
-        if (turn->used < next->used)
-            next = turn;
+    struct device_turn *next = TAILQ_FIRST(&queue->turns), *turn;
+    TAILQ_FOREACH(turn, &queue->turns, entry)
+    if (turn->used < next->used)
+        next = turn;
     queue->owner = next;
     if (!next)
         return;

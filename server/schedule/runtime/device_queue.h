@@ -12,14 +12,15 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct device_queue; /* of one device */
 
 /* A lane's turns; private to device_queue.c, guarded by the queue's lock. */
 struct device_turn {
     struct device_queue *queue;
-    struct device_turn *next; /* in the list of waiting turns */
-    int64_t used;             /* nanoseconds, relative to the device's other lanes */
+    TAILQ_ENTRY(device_turn) entry; /* in the list of turns, while `waits` */
+    int64_t used;                   /* nanoseconds, relative to the device's other lanes */
     bool waits, has;
     pthread_cond_t granted;
 };

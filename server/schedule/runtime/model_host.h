@@ -138,8 +138,8 @@ struct predict_image {
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
     bool has_moved;                  /* private: its device failed, and it went to another device */
-    struct predict_image *next_deferred; /* private: the next image for a worker to answer */
-    int64_t since;                       /* private: start of its current phase */
+    STAILQ_ENTRY(predict_image) deferred; /* private: the next image for a worker to answer */
+    int64_t since;                        /* private: start of its current phase */
 };
 
 /* What to do if the size that a request names is not compiled. */

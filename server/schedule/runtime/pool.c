@@ -29,7 +29,7 @@ struct pool {
     int thread_count;
     pthread_mutex_t lock;
     pthread_cond_t work, spare_work;   /* separate, so that each signal wakes the right thread */
-    struct pool_source *first, **last; /* sources with tickets, in order of arrival */
+    TAILQ_HEAD(, pool_source) sources; /* those with tickets, in order of arrival */
     int64_t clock;                     /* `used` of the source with the last turn */
     bool stopping;
     int waiting;    /* threads without work, except the spare one */
@@ -43,21 +43,7 @@ static void pool_append_locked(struct pool *pool, struct pool_source *source)
 {
     if (source->used < pool->clock)
         source->used = pool->clock;
-    source->next = NULL;
-    *pool->last = source;
-    pool->last = &source->next;
-}
-
-/* Takes it out of the list. */
-static void unlink_locked(struct pool *pool, struct pool_source *source)
-{
-    struct pool_source **at = &pool->first;
-    while (*at && *at != source)
-        at = &(*at)->next;
-    if (*at)
-        *at = source->next;
-    if (pool->last == &source->next)
-        pool->last = at;
+    TAILQ_INSERT_TAIL(&pool->sources, source, entry);
 }
 
 static bool may_begin_long_locked(const struct pool *pool)
@@ -69,8 +55,9 @@ static bool may_begin_long_locked(const struct pool *pool)
  * there is none. */
 static struct pool_source *find_source_locked(const struct pool *pool)
 {
-    struct pool_source *found = NULL;
-    for (struct pool_source *source = pool->first; source; source = source->next) {
+    struct pool_source *found = NULL, *source;
+    TAILQ_FOREACH(source, &pool->sources, entry)
+    {
         const bool has_ticket = source->tickets > source->blocked || may_begin_long_locked(pool);
         if (has_ticket && (!found || source->used < found->used))
             found = source;
@@ -87,7 +74,7 @@ static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
     source->used += charged;
     if (may_begin_long_locked(pool))
         source->blocked = 0; /* each of the blocked tickets is tried again */
-    unlink_locked(pool, source);
+    TAILQ_REMOVE(&pool->sources, source, entry);
     if (--source->tickets > 0)
         pool_append_locked(pool, source);
     return charged;
@@ -182,7 +169,7 @@ enum status pool_create(const struct pool_options *options, struct pool **ret, s
     pool->options = *options;
     if (!options->now)
         pool->options.now = clock_now;
-    pool->last = &pool->first;
+    TAILQ_INIT(&pool->sources);
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);
     condition_init(&pool->spare_work);
@@ -267,7 +254,7 @@ void pool_forget(struct pool *pool, struct pool_source *source)
     pool->forgetting++;
     for (;;) {
         if (source->tickets > 0)
-            unlink_locked(pool, source);
+            TAILQ_REMOVE(&pool->sources, source, entry);
         source->tickets = source->blocked = 0;
         if (!is_at_work_locked(pool, source)) /* the thread may still return its ticket */
             break;

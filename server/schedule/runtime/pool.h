@@ -13,12 +13,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "engine/base/status.h"
 
 /* Embedded in a source of work; initially zero. Private to pool.c; the pool's lock guards it. */
 struct pool_source {
-    struct pool_source *next;
+    TAILQ_ENTRY(pool_source) entry; /* in the list of sources, while it has tickets */
     size_t tickets;
     size_t blocked;   /* tickets that found only long tasks when no further long task could begin */
     int64_t used;     /* nanoseconds, relative to other sources; with the expected time of running

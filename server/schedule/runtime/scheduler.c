@@ -72,7 +72,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     scheduler->buffer_count = count_buffers(options);
     scheduler->accepting = true;
     scheduler->workers = (size_t)options->workers;
-    scheduler->last_deferred = &scheduler->first_deferred;
+    STAILQ_INIT(&scheduler->deferred_images);
     pthread_mutex_init(&scheduler->lock, NULL);
     condition_init(&scheduler->lane_ready);
     condition_init(&scheduler->quarantine_event);
@@ -457,11 +457,11 @@ struct predict_image *scheduler_take_deferred(struct scheduler *scheduler)
         !pool_begin_long(scheduler->pool))
         return NULL;
     pthread_mutex_lock(&scheduler->lock);
-    struct predict_image *image = scheduler->first_deferred;
-    if (image && !(scheduler->first_deferred = image->next_deferred)) {
-        scheduler->last_deferred = &scheduler->first_deferred;
-        atomic_store_explicit(&scheduler->has_deferred, false, memory_order_relaxed);
-    }
+    struct predict_image *image = STAILQ_FIRST(&scheduler->deferred_images);
+    if (image)
+        STAILQ_REMOVE_HEAD(&scheduler->deferred_images, deferred);
+    atomic_store_explicit(&scheduler->has_deferred, !STAILQ_EMPTY(&scheduler->deferred_images),
+                          memory_order_relaxed);
     pthread_mutex_unlock(&scheduler->lock);
     if (!image)
         pool_end_long(scheduler->pool);
@@ -559,9 +559,7 @@ bool scheduler_defer(struct scheduler *scheduler, struct predict_image *image)
     pthread_mutex_lock(&scheduler->lock);
     const bool may_defer = scheduler->deferred < scheduler->workers;
     if (may_defer) {
-        image->next_deferred = NULL;
-        *scheduler->last_deferred = image;
-        scheduler->last_deferred = &image->next_deferred;
+        STAILQ_INSERT_TAIL(&scheduler->deferred_images, image, deferred);
         scheduler->deferred++;
         atomic_store_explicit(&scheduler->has_deferred, true, memory_order_relaxed);
     }

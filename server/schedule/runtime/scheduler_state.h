@@ -19,10 +19,10 @@ struct scheduler {
     uint8_t *marks; /* for each row of all buffers: 1 for bytes, 0 for floats; NULL: all floats */
 
     _Atomic bool cut;
-    _Atomic bool is_lost;      /* no lane works */
-    _Atomic bool has_large;    /* batcher_has_large(), for reading without the lock */
-    _Atomic bool has_deferred; /* first_deferred is not NULL; also for reading without the lock */
-    size_t workers;            /* immutable */
+    _Atomic bool is_lost;         /* no lane works */
+    _Atomic bool has_large;       /* batcher_has_large(), for reading without the lock */
+    _Atomic bool has_deferred;    /* deferred_images has some; also for reading without the lock */
+    size_t workers;               /* immutable */
     _Atomic int64_t shortest_run; /* batcher_shortest_run(), for reading without the lock */
 
     pthread_mutex_t lock;
@@ -32,7 +32,7 @@ struct scheduler {
     struct batcher *batcher;
     struct admission admission;
     /* Images whose answers decode workers make; the batcher does not count their tickets. */
-    struct predict_image *first_deferred, **last_deferred;
+    STAILQ_HEAD(, predict_image) deferred_images;
     size_t deferred; /* including answers that are being made */
     bool accepting, stopping;
     int lanes;
