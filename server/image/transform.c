@@ -359,13 +359,6 @@ enum status transform_apply(struct transform *transform, const struct image *ima
     return transform_numbers(transform, image, p, DTYPE_F32, dst, err);
 }
 
-enum status transform_pixels(struct transform *transform, const struct image *image,
-                             const struct preprocess *p, uint8_t *dst, struct error *err)
-{
-    struct sink sink = {.dst = dst, .size = 1, .channels = CHANNELS_RGB};
-    return resize_run(transform, image, p, &sink, err);
-}
-
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err)
 {

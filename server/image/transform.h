@@ -31,14 +31,9 @@ enum status transform_numbers(struct transform *transform, const struct image *i
                               struct error *err) MUST_USE;
 
 /* Does the same in two halves, for devices that do the second half. The bytes are [height, width,
- * channels] uint8; three channels are always in RGB order. table[c][x] is the value of byte x in
- * the model's channel c. Together they equal transform_apply() bit for bit, unless
- * preprocess.pads_normalised is set, because no byte represents that padding. */
+ * channels] uint8; three channels are always in RGB order, and equal Pillow's. table[c][x] is the
+ * value of byte x in the model's channel c. Together they equal transform_apply() bit for bit,
+ * unless preprocess.pads_normalised is set, because no byte represents that padding. */
 enum status transform_bytes(struct transform *transform, const struct image *image,
                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;
 void transform_table(const struct preprocess *p, float table[static 3][256]);
-
-/* Does the same without normalisation and channel order, for tests and tools. dst: [height, width,
- * 3] uint8, RGB bytes that equal Pillow's. */
-enum status transform_pixels(struct transform *transform, const struct image *image,
-                             const struct preprocess *p, uint8_t *dst, struct error *err) MUST_USE;

@@ -92,8 +92,9 @@ static void check_known(struct image_decoder *decoder, struct transform *transfo
     struct preprocess p = preprocess_of(RESIZE_EXACT);
     p.resize_width = p.width = 2;
     p.resize_height = p.height = 1;
+    p.channels = CHANNELS_RGB;
     uint8_t pixels[sizeof expected];
-    HOLDS(transform_pixels(transform, &image, &p, pixels, NULL) == STATUS_OK);
+    HOLDS(transform_bytes(transform, &image, &p, pixels, NULL) == STATUS_OK);
     HOLDS(memcmp(pixels, expected, sizeof expected) == 0);
 }
 

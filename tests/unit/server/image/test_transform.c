@@ -76,19 +76,21 @@ static struct preprocess no_resize(int width, int height)
     return p;
 }
 
-/* The pixels in memory of their own, with guards at both ends that must stay as they are. */
+/* The RGB pixels in memory of their own, with guards at both ends that must stay as they are. */
 static uint8_t *pixels_of(struct transform *transform, const struct image *image,
                           const struct preprocess *p, const char *name)
 {
     enum { GUARD = 64, MARK = 0xA5 };
     struct error err = {0};
+    struct preprocess rgb = *p;
+    rgb.channels = CHANNELS_RGB;
     cr_assert_eq(preprocess_check(p, &err), STATUS_OK, "%s: %s", name, err.message);
     const size_t bytes = (size_t)p->width * (size_t)p->height * 3;
     uint8_t *guarded = malloc(bytes + 2 * GUARD), *pixels = malloc(bytes);
     cr_assert(guarded && pixels);
     memset(guarded, MARK, bytes + 2 * GUARD);
-    cr_assert_eq(transform_pixels(transform, image, p, guarded + GUARD, &err), STATUS_OK, "%s: %s",
-                 name, err.message);
+    cr_assert_eq(transform_bytes(transform, image, &rgb, guarded + GUARD, &err), STATUS_OK,
+                 "%s: %s", name, err.message);
     for (size_t i = 0; i < GUARD; i++)
         cr_assert(guarded[i] == MARK && guarded[GUARD + bytes + i] == MARK,
                   "%s: wrote outside its slot", name);
@@ -97,7 +99,7 @@ static uint8_t *pixels_of(struct transform *transform, const struct image *image
     return pixels;
 }
 
-/* transform_pixels against the file resize/NAME.ppm, with every set of kernels. */
+/* transform_bytes against the file resize/NAME.ppm, with every set of kernels. */
 static void expect_file(const struct image *image, const struct preprocess *p, const char *name)
 {
     char path[512];
@@ -621,15 +623,15 @@ Test(transform, refuses_what_would_grow_too_long)
     uint8_t *before = pixels_of(transform, &good, &p, "before");
     uint8_t dst[22 * 22 * 3];
     struct error err = {0};
-    cr_assert_eq(transform_pixels(transform, &thin, &p, dst, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(transform_bytes(transform, &thin, &p, dst, &err), STATUS_TOO_LARGE);
     cr_assert_not_null(strstr(err.message, "4194304 x 256"), "%s", err.message);
     cr_assert_not_null(strstr(err.message, "65535"), "%s", err.message);
 
     const struct image giant = {.width = (1u << 24) + 1, .height = 1, .pixels = dst};
-    cr_assert_eq(transform_pixels(transform, &giant, &p, dst, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(transform_bytes(transform, &giant, &p, dst, &err), STATUS_TOO_LARGE);
     cr_assert_not_null(strstr(err.message, "16777217"), "%s", err.message);
     const struct image endless = {.width = UINT32_MAX, .height = UINT32_MAX, .pixels = dst};
-    cr_assert_eq(transform_pixels(transform, &endless, &p, dst, &err), STATUS_TOO_LARGE);
+    cr_assert_eq(transform_bytes(transform, &endless, &p, dst, &err), STATUS_TOO_LARGE);
 
     uint8_t *after = pixels_of(transform, &good, &p, "after");
     cr_assert_eq(memcmp(before, after, sizeof dst), 0);
@@ -670,7 +672,7 @@ static void transformed(struct transform *transform, const struct image *image,
                         const struct preprocess *p, uint8_t *dst)
 {
     struct error err = {0};
-    cr_assert_eq(transform_pixels(transform, image, p, dst, &err), STATUS_OK, "%s", err.message);
+    cr_assert_eq(transform_bytes(transform, image, p, dst, &err), STATUS_OK, "%s", err.message);
 }
 
 /* Why --fast-decode has to be asked for: over pictures of every kind the reduced way is close on
