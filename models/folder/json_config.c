@@ -79,7 +79,7 @@ static enum status read_member(const cJSON *item, const struct json_member *memb
         return json_wrong(item, "a text", err);
     free(*(char **)to);
     *(char **)to = strdup(item->valuestring);
-    return *(char **)to ? STATUS_OK : error_no_memory(err, "while reading a configuration");
+    return check_memory(*(char **)to, "while reading a configuration", err);
 }
 
 static enum status unknown_key(const char *key, const char *what, const struct json_member *members,

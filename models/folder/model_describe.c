@@ -78,7 +78,7 @@ static enum status find_image_input(struct model *model, struct described_image 
     model->file_batch = model->fixed_batch ? input->shape.dims[0] : 0;
     model->input_dtype = input->dtype;
     model->input_name = strdup(input->name);
-    return model->input_name ? STATUS_OK : error_no_memory(err, NULL);
+    return check_memory(model->input_name, NULL, err);
 }
 
 /* ---- adapting the preprocessing ---- */

@@ -109,7 +109,7 @@ static enum status note_checkpoint(const char *name, struct survey *survey, stru
         return STATUS_OK;
     free(survey->checkpoint);
     survey->checkpoint = strdup(name);
-    return survey->checkpoint ? STATUS_OK : error_no_memory(err, "while looking for a model");
+    return check_memory(survey->checkpoint, "while looking for a model", err);
 }
 
 static enum status survey_entry(const char *folder, const char *name, const char *wanted,
@@ -461,7 +461,7 @@ static enum status folder_find(const char *path, const char *version, struct mod
         place->name = name_of_path(place->folders[0]);
     }
     TRY(name_second_half(place, path, err));
-    return place->name ? STATUS_OK : error_no_memory(err, "while looking for a model");
+    return check_memory(place->name, "while looking for a model", err);
 }
 
 /* Returns the path without MODEL_TEXT_ENDING, malloc'ed, if only that is a file; else NULL. */

@@ -100,7 +100,7 @@ static enum status read_config(const cJSON *json, struct task_config *config, st
     if (!cJSON_IsString(first))
         return STATUS_OK;
     config->architecture = strdup(first->valuestring);
-    return config->architecture ? STATUS_OK : error_no_memory(err, "while reading a configuration");
+    return check_memory(config->architecture, "while reading a configuration", err);
 }
 
 typedef enum status (*task_reader)(const cJSON *json, struct task_config *config,

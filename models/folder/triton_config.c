@@ -48,7 +48,7 @@ static enum status copy_text(const struct pbtxt_value *value, char **ret, struct
 {
     free(*ret);
     *ret = strndup(value->text, value->size);
-    return *ret ? STATUS_OK : error_no_memory(err, "while reading a configuration");
+    return check_memory(*ret, "while reading a configuration", err);
 }
 
 static enum status on_config(void *context, const struct pbtxt_value *value, struct error *err)

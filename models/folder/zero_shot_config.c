@@ -77,7 +77,7 @@ static enum status read_prompt(const cJSON *item, void *object, struct error *er
         return json_wrong(item, "a short text with {} where the label goes", err);
     free(ret->prompt);
     ret->prompt = strdup(item->valuestring);
-    return ret->prompt ? STATUS_OK : error_no_memory(err, "for the prompt of labels");
+    return check_memory(ret->prompt, "for the prompt of labels", err);
 }
 
 static const struct json_member texts_members[] = {

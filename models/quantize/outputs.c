@@ -24,8 +24,7 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
     outputs->end = outputs->is_vector ? model->output + 1 : outputs->count;
     outputs->tensors = alloc_array(outputs->count, sizeof(struct tensor *));
     outputs->layouts = alloc_array(outputs->count, sizeof *outputs->layouts);
-    return outputs->tensors && outputs->layouts ? STATUS_OK
-                                                : error_no_memory(err, "for probe images");
+    return check_memory(outputs->tensors && outputs->layouts, "for probe images", err);
 }
 
 void outputs_done(struct outputs *outputs)

@@ -666,7 +666,7 @@ static enum status list_layers(struct quantize_state *q)
         report->layer_count = i + 1;
         TRY(check_memory(report->layers[i].name, "while quantizing", q->err));
     }
-    return report->layers ? STATUS_OK : error_no_memory(q->err, "while quantizing");
+    return check_memory(report->layers, "while quantizing", q->err);
 }
 
 static enum status calibrate(struct quantize_state *q)

@@ -70,8 +70,7 @@ static enum status add_points(const struct task *task, const struct task_rows *r
 {
     found->points = alloc_array(found->count * task->point_count, sizeof *found->points);
     found->point_count = task->point_count;
-    if (!found->points)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the key points of an image");
+    TRY(check_memory(found->points, "for the key points of an image", err));
     struct task_point *point = found->points;
     const bool is_face = task_layout_is_faces(task->layout);
     const bool are_maps = task->layout == LAYOUT_HEATMAPS;

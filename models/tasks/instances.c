@@ -223,8 +223,7 @@ enum status instances_add(const struct task *task, const struct task_rows *outpu
                           struct error *err)
 {
     found->masks = alloc_array(found->count, sizeof *found->masks);
-    if (!found->masks)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the masks of an image");
+    TRY(check_memory(found->masks, "for the masks of an image", err));
     TRY(instances_check_work(found->count, pixels_in(found), err));
     if (task->layout == LAYOUT_TORCHVISION)
         return add_own(task, outputs, geometry, found, err);
@@ -295,8 +294,7 @@ static enum status list_scores(const struct task_rows *scores, const struct task
 {
     found->items = alloc_array(scores->count, sizeof *found->items);
     found->masks = alloc_array(scores->count, sizeof *found->masks);
-    if (!found->items || !found->masks)
-        return error_no_memory(err, "for the masks of a prompt");
+    TRY(check_memory(found->items && found->masks, "for the masks of a prompt", err));
     for (size_t i = 0; i < scores->count; i++) {
         const float score = scores->data[i];
         if (!isfinite(score))

@@ -132,8 +132,7 @@ enum status tensor_copy_out(const struct tensor *const *outputs, size_t output_c
                             struct tensor ***ret, struct error *err)
 {
     struct tensor **rows = alloc_array(output_count, sizeof *rows);
-    if (!rows)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the outputs of a request");
+    TRY(check_memory(rows, "for the outputs of a request", err));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < output_count; i++)
         if (!wanted || wanted[i])

@@ -38,7 +38,7 @@ static enum status read_content(const cJSON *json, const char *key, struct text_
         return json_wrong_part(key, "a text", err);
     step->content_size = strlen(content);
     step->content = strdup(content);
-    return step->content ? STATUS_OK : error_no_memory(err, "for a tokenizer");
+    return check_memory(step->content, "for a tokenizer", err);
 }
 
 static enum status read_behavior(const cJSON *json, struct text_step *step, struct error *err)

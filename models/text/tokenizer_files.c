@@ -44,7 +44,7 @@ static enum status parse(const char *text, size_t size, cJSON **ret, struct erro
     if (status != STATUS_OK)
         return error_set(err, STATUS_MODEL, "%s", err->message);
     *ret = cJSON_ParseWithLength(text, size);
-    return *ret ? STATUS_OK : error_no_memory(err, "for a tokenizer");
+    return check_memory(*ret, "for a tokenizer", err);
 }
 
 /* Reads a file as JSON; NULL if no folder has it. */

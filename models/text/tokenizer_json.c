@@ -24,7 +24,7 @@ static enum status set_text(const cJSON *json, const char *key, const char *othe
     if (strlen(text) > TOKEN_BYTES_MAX)
         return json_wrong_part(key, "a short text", err);
     *ret = strdup(text);
-    return *ret ? STATUS_OK : error_no_memory(err, "for a tokenizer");
+    return check_memory(*ret, "for a tokenizer", err);
 }
 
 static enum status wordpiece_read(const cJSON *json, struct token_model *model, struct error *err)

@@ -200,8 +200,7 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     }
     TRY(reserve_tables(axis, length, err));
     double *scratch = alloc_array((size_t)length, sizeof *scratch);
-    if (!scratch)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a resize; try again");
+    TRY(check_memory(scratch, "for a resize; try again", err));
     for (int i = 0; i < axis->count; i++)
         fill_output(axis, filter, i, scale, scratch);
     free(scratch);
@@ -238,8 +237,7 @@ static enum status fill_blurred(struct resample_axis *axis, struct error *err)
     const int radius = (int)ceil(3 * sigma), window = 2 * radius + 2;
     TRY(reserve_tables(axis, window < axis->in ? window : axis->in, err));
     double *blur = alloc_array((size_t)window * 2, sizeof *blur), total = 0;
-    if (!blur)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a resize; try again");
+    TRY(check_memory(blur, "for a resize; try again", err));
     for (int t = 0; t <= 2 * radius; t++)
         total += blur[t] = t == radius ? 1 : exp(-0.5 * pow((t - radius) / sigma, 2));
     for (int t = 0; t <= 2 * radius; t++)

@@ -255,8 +255,7 @@ static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct e
 {
     enum { ALLOCATION = 1 << 30 };
     struct tiff_options *options = tiff.options();
-    if (!options)
-        return error_set(err, STATUS_NO_MEMORY, "no memory to decode the TIFF; try again");
+    TRY(check_memory(options, "to decode the TIFF; try again", err));
     tiff.limit(options, ALLOCATION);
     tiff.on_error(options, tiff_on_error, file);
     tiff.on_warning(options, tiff_on_warning, file);

@@ -127,8 +127,7 @@ static enum status trial_init(struct trial *trial, struct error *err)
         return error_set(err, STATUS_TOO_LARGE, "a batch of probe images is too large");
     trial->values = alloc_array(count, sizeof *trial->values);
     trial->numbers = alloc_array(count, sizeof *trial->values);
-    return trial->values && trial->numbers ? STATUS_OK
-                                           : error_no_memory(err, "for a trial of precisions");
+    return check_memory(trial->values && trial->numbers, "for a trial of precisions", err);
 }
 
 static void trial_done(struct trial *trial)

@@ -165,8 +165,7 @@ enum status deployment_describe(struct deployment *deployment, const struct sess
     deployment->takes_images = deployment->image_input != SIZE_MAX;
     deployment->inputs = alloc_array(deployment->input_count, sizeof *deployment->inputs);
     deployment->outputs = alloc_array(deployment->output_count, sizeof *deployment->outputs);
-    if (!deployment->inputs || !deployment->outputs)
-        return error_set(err, STATUS_NO_MEMORY, "no memory to describe a model");
+    TRY(check_memory(deployment->inputs && deployment->outputs, "to describe a model", err));
     if (deployment->takes_images)
         TRY(check_image(deployment, session, err));
     deployment->has_rows = deployment_may_batch(deployment->model) && !info->rows_mix;

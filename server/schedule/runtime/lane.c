@@ -25,8 +25,8 @@ static enum status allocate(struct lane *lane, struct error *err)
             alloc_array(session_output_count(lane->session), sizeof *inflight->wanted);
         has_inflight = has_inflight && inflight->inputs && inflight->wanted;
     }
-    if (!lane->outputs || !lane->inputs || !lane->retry_marks || !has_inflight)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a device lane");
+    TRY(check_memory(lane->outputs && lane->inputs && lane->retry_marks && has_inflight,
+                     "for a device lane", err));
     return STATUS_OK;
 }
 

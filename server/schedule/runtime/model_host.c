@@ -98,8 +98,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
 {
     TRY(check_options(options, err));
     struct model_host *host = calloc(1, sizeof *host);
-    if (!host)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the model host");
+    TRY(check_memory(host, "for the model host", err));
     host->options = *options;
     host->sizes_to_come = table_sizes_to_come_locked;
     fill_in_defaults(&host->options);

@@ -164,8 +164,7 @@ static void *thread_main(void *argument)
 enum status pool_create(const struct pool_options *options, struct pool **ret, struct error *err)
 {
     struct pool *pool = calloc(1, sizeof *pool);
-    if (!pool)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the decode threads");
+    TRY(check_memory(pool, "for the decode threads", err));
     pool->options = *options;
     if (!options->now)
         pool->options.now = clock_now;

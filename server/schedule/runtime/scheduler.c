@@ -63,8 +63,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                              struct error *err)
 {
     struct scheduler *scheduler = calloc(1, sizeof *scheduler);
-    if (!scheduler)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
+    TRY(check_memory(scheduler, "for a scheduler", err));
     scheduler->deployment = options->deployment;
     scheduler->pool = options->pool;
     scheduler->layout = options->layout;
