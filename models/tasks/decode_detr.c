@@ -7,15 +7,6 @@
 
 #include "models/tasks/decoders.h"
 
-static size_t greatest_of(const float *logits, size_t count)
-{
-    size_t best = 0;
-    for (size_t c = 1; c < count; c++)
-        if (logits[c] > logits[best])
-            best = c;
-    return best;
-}
-
 enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *candidates,
                           struct error *err)
 {
@@ -25,7 +16,7 @@ enum status decode_rtdetr(const struct task_rows *outputs, struct candidates *ca
     const size_t columns = (size_t)rows->shape.dims[1];
     for (size_t i = 0; i < (size_t)rows->shape.dims[0]; i++) {
         const float *row = rows->data + i * columns;
-        const size_t best = 4 + greatest_of(row + 4, columns - 4);
+        const size_t best = 4 + decode_greatest(row + 4, columns - 4);
         if (!(row[best] > candidates->options->confidence))
             continue;
         struct detection found = decode_shares(row, candidates->geometry);
@@ -44,7 +35,7 @@ struct softmax_scale {
 
 static struct softmax_scale softmax_scale(const float *logits, size_t classes)
 {
-    struct softmax_scale scale = {.greatest = logits[greatest_of(logits, classes)]};
+    struct softmax_scale scale = {.greatest = logits[decode_greatest(logits, classes)]};
     for (size_t c = 0; c < classes; c++)
         scale.sum += expf(logits[c] - scale.greatest);
     return scale;
@@ -54,7 +45,7 @@ static struct softmax_scale softmax_scale(const float *logits, size_t classes)
 static struct detection softmax_row(const float *logits, size_t classes)
 {
     const struct softmax_scale scale = softmax_scale(logits, classes);
-    const size_t best = greatest_of(logits, classes - 1);
+    const size_t best = decode_greatest(logits, classes - 1);
     return (struct detection){.index = (uint32_t)best,
                               .score = expf(logits[best] - scale.greatest) / scale.sum};
 }
@@ -76,7 +67,7 @@ enum status decode_mask_queries(const struct task_rows *outputs, struct candidat
         const struct softmax_scale scale = softmax_scale(row, classes);
         struct detection found = {.place = (uint32_t)i};
         if (is_panoptic) {
-            found.index = (uint32_t)greatest_of(row, classes);
+            found.index = (uint32_t)decode_greatest(row, classes);
             found.score = expf(row[found.index] - scale.greatest) / scale.sum;
             if (found.index + 1 < classes) /* the last one is "nothing" */
                 candidates_add(candidates, &found);

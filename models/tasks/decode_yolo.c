@@ -1,4 +1,4 @@
-/* Decodes the outputs of the YOLO family.
+/* Decodes the outputs of the YOLO family, and of detectors that suppress overlaps themselves.
  *
  * A candidate's class has the highest score; on a tie it is the first one. Sources: Ultralytics'
  * non_max_suppression (candidates before the suppression), YOLOX's decode_outputs and
@@ -6,15 +6,6 @@
 #include <math.h>
 
 #include "models/tasks/decoders.h"
-
-static size_t best_class(const float *scores, size_t count, size_t step)
-{
-    size_t best = 0;
-    for (size_t i = 1; i < count; i++)
-        if (scores[i * step] > scores[best * step])
-            best = i;
-    return best;
-}
 
 /* Number of candidates decoded together, so that scores are read in the order of memory. */
 enum { BLOCK = 128 };
@@ -84,7 +75,7 @@ static void decode_cells(const struct task_rows *rows, size_t first, size_t coun
         const float *row = rows->data + (first + i) * columns;
         if (!(row[4] > confidence)) /* scores are at most 1, so the product is below it, too */
             continue;
-        const size_t best = best_class(row + 5, columns - 5, 1);
+        const size_t best = decode_greatest(row + 5, columns - 5);
         const float score = row[4] * row[5 + best];
         if (!(score > confidence))
             continue;
@@ -135,9 +126,13 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
     const struct task_rows *rows = &outputs[0];
     const enum task_layout layout = candidates->task->layout;
     const bool is_paddle = layout == LAYOUT_PADDLE || layout == LAYOUT_PADDLE_FLAT;
-    const size_t columns = 6 + task_extras(candidates->task);
+    const bool is_nas = layout == LAYOUT_YOLO_NAS_FLAT; /* the image's number comes first */
+    const size_t box = is_paddle ? 2 : is_nas, columns = 6 + is_nas + task_extras(candidates->task);
     if (rows->shape.rank != 2 || rows->shape.dims[1] != (int64_t)columns)
-        return task_rows_wrong(rows, "[boxes, 6 + the task's own numbers]", err);
+        return task_rows_wrong(rows,
+                               is_nas ? "[boxes, 7]: image, corners, score, class"
+                                      : "[boxes, 6 + the task's own numbers]",
+                               err);
     if (is_paddle && outputs[1].count != 1)
         return task_rows_wrong(&outputs[1], "the count of boxes", err);
     size_t count = (size_t)rows->shape.dims[0];
@@ -148,15 +143,15 @@ enum status decode_final(const struct task_rows *outputs, struct candidates *can
                          (double)said, count);
     count = is_paddle ? (size_t)said : count;
     for (size_t i = 0; i < count; i++) {
-        const float *row = rows->data + columns * i, *box = is_paddle ? row + 2 : row;
+        const float *row = rows->data + columns * i, *at = row + box;
         struct detection found =
-            layout == LAYOUT_RTDETR_FINAL ? decode_shares(row, candidates->geometry)
-            : candidates->is_oriented     ? decode_centred(row[0], row[1], row[2], row[3])
-                                          : decode_corners(box[0], box[1], box[2], box[3]);
-        found.angle = candidates->is_oriented ? row[6] : 0;
-        found.score = is_paddle ? row[1] : row[4];
+            layout == LAYOUT_RTDETR_FINAL ? decode_shares(at, candidates->geometry)
+            : candidates->is_oriented     ? decode_centred(at[0], at[1], at[2], at[3])
+                                          : decode_corners(at[0], at[1], at[2], at[3]);
+        found.angle = candidates->is_oriented ? at[6] : 0;
+        found.score = is_paddle ? row[1] : at[4];
         found.place = (uint32_t)i;
-        if (decode_class(is_paddle ? row[0] : row[5], &found.index))
+        if (decode_class(is_paddle ? row[0] : at[5], &found.index))
             candidates_add(candidates, &found);
     }
     return STATUS_OK;

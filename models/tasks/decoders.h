@@ -3,17 +3,6 @@
 
 #include "models/tasks/detect.h"
 
-struct layout_entry {
-    const char *name; /* in lensd.json */
-    size_t outputs;   /* minimal number of the model's outputs */
-    float confidence, iou;
-    int max_detections;
-    bool has_rows;
-};
-
-extern const struct layout_entry task_layouts[];
-extern const size_t task_layout_count;
-
 /* The candidates of one image. */
 struct candidates {
     struct detections found;
@@ -39,14 +28,26 @@ void candidates_suppress(struct candidates *candidates, const struct task_option
 typedef enum status layout_decoder(const struct task_rows *outputs, struct candidates *candidates,
                                    struct error *err);
 
+struct layout_entry {
+    const char *name;       /* in lensd.json */
+    layout_decoder *decode; /* NULL: not a detector's */
+    size_t outputs;         /* minimal number of the model's outputs */
+    float confidence, iou;
+    int max_detections;
+    bool has_rows;
+};
+
+extern const struct layout_entry task_layouts[];
+extern const size_t task_layout_count;
+
 layout_decoder decode_yolov8;
 layout_decoder decode_yolo_grids; /* LAYOUT_YOLOV5, LAYOUT_YOLOX and LAYOUT_YOLOX_PIXELS */
-layout_decoder decode_final;      /* LAYOUT_YOLO_FINAL, LAYOUT_RTDETR_FINAL, LAYOUT_PADDLE(_FLAT) */
+layout_decoder decode_final; /* LAYOUT_YOLO_FINAL, _RTDETR_FINAL, _PADDLE(_FLAT), _YOLO_NAS_FLAT */
 layout_decoder decode_rtdetr;
 layout_decoder decode_detr;     /* LAYOUT_DETR, LAYOUT_DETR_SIGMOID and LAYOUT_RFDETR */
 layout_decoder decode_faces;    /* LAYOUT_YUNET, LAYOUT_SCRFD and LAYOUT_SCRFD_FLAT */
 layout_decoder decode_heatmaps; /* LAYOUT_HEATMAPS */
-layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS and LAYOUT_YOLO_NAS_FLAT */
+layout_decoder decode_yolo_nas; /* LAYOUT_YOLO_NAS */
 layout_decoder decode_words;    /* LAYOUT_OWL and LAYOUT_GROUNDING */
 layout_decoder decode_lists;    /* LAYOUT_TORCHVISION, _TENSORFLOW, _RTDETR_LISTS */
 
@@ -122,6 +123,16 @@ static inline struct detection decode_shares(const float *box, const struct task
 {
     return decode_centred(box[0] * geometry->input_width, box[1] * geometry->input_height,
                           box[2] * geometry->input_width, box[3] * geometry->input_height);
+}
+
+/* The index of the greatest number, the first one on a tie. */
+static inline size_t decode_greatest(const float *numbers, size_t count)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < count; i++)
+        if (numbers[i] > numbers[best])
+            best = i;
+    return best;
 }
 
 /* Reads a class number from a float. Returns false if it is not a valid class number. */

@@ -1,4 +1,6 @@
-/* Calls the layout's decoder, suppresses overlaps, and converts boxes to pixels of the photo. */
+/* The layouts of detectors' outputs: names, decoders, and the thresholds of the frameworks they
+ * come from. Calls a layout's decoder, suppresses overlaps, and converts boxes to pixels of the
+ * photo. */
 #include "models/tasks/detect.h"
 
 #include <math.h>
@@ -6,34 +8,50 @@
 #include "engine/base/size.h"
 #include "models/tasks/decoders.h"
 
-static layout_decoder *const decoders[] = {
-    [LAYOUT_YOLOV8] = decode_yolov8,
-    [LAYOUT_YOLOV5] = decode_yolo_grids,
-    [LAYOUT_YOLOX] = decode_yolo_grids,
-    [LAYOUT_YOLOX_PIXELS] = decode_yolo_grids,
-    [LAYOUT_YOLO_FINAL] = decode_final,
-    [LAYOUT_RTDETR] = decode_rtdetr,
-    [LAYOUT_RTDETR_FINAL] = decode_final,
-    [LAYOUT_DETR] = decode_detr,
-    [LAYOUT_DETR_SIGMOID] = decode_detr,
-    [LAYOUT_TORCHVISION] = decode_lists,
-    [LAYOUT_RTDETR_LISTS] = decode_lists,
-    [LAYOUT_TENSORFLOW] = decode_lists,
-    [LAYOUT_RFDETR] = decode_detr,
-    [LAYOUT_PANOPTIC] = decode_mask_queries,
-    [LAYOUT_MASKFORMER] = decode_mask_queries,
-    [LAYOUT_YUNET] = decode_faces,
-    [LAYOUT_TEXT] = decode_text_map,
-    [LAYOUT_SCRFD] = decode_faces,
-    [LAYOUT_SCRFD_FLAT] = decode_faces,
-    [LAYOUT_YOLO_NAS] = decode_yolo_nas,
-    [LAYOUT_YOLO_NAS_FLAT] = decode_yolo_nas,
-    [LAYOUT_PADDLE] = decode_final,
-    [LAYOUT_PADDLE_FLAT] = decode_final,
-    [LAYOUT_OWL] = decode_words,
-    [LAYOUT_GROUNDING] = decode_words,
-    [LAYOUT_HEATMAPS] = decode_heatmaps,
+/* Sources: Ultralytics' predictor (confidence 0.25, IoU 0.7, 300 boxes), YOLOv5's detect.py (0.25,
+ * 0.45, 1000), YOLOX's demo.py (0.3, 0.3), Hugging Face's object-detection pipeline (0.5),
+ * TorchServe's object_detector and TensorFlow's visualisation (0.5), rfdetr's predict() (0.5),
+ * post_process_instance_segmentation() of Hugging Face (0.5), OpenCV's FaceDetectorYN (0.9, 0.3),
+ * PaddleOCR's box_thresh (0.6), InsightFace's SCRFD (0.5, 0.4), YOLO-NAS's predict() in
+ * SuperGradients (0.25, 0.7), PaddleDetection's deploy/python/infer.py (0.5),
+ * post_process_object_detection() of OWL (0.1) and post_process_grounded_object_detection() of
+ * Grounding DINO (0.25). Layouts without suppression have an IoU of 1. */
+const struct layout_entry task_layouts[] = {
+    [LAYOUT_NONE] = {"", NULL, 0, 0, 1, 0, true},
+    [LAYOUT_YOLOV8] = {"yolov8", decode_yolov8, 1, 0.25f, 0.7f, 300, true},
+    [LAYOUT_YOLOV5] = {"yolov5", decode_yolo_grids, 1, 0.25f, 0.45f, 1000, true},
+    [LAYOUT_YOLOX] = {"yolox", decode_yolo_grids, 1, 0.3f, 0.3f, 300, true},
+    [LAYOUT_YOLOX_PIXELS] = {"yolox-pixels", decode_yolo_grids, 1, 0.3f, 0.3f, 300, true},
+    [LAYOUT_YOLO_FINAL] = {"yolo-final", decode_final, 1, 0.25f, 1, 300, true},
+    [LAYOUT_RTDETR] = {"rt-detr", decode_rtdetr, 1, 0.25f, 1, 300, true},
+    [LAYOUT_RTDETR_FINAL] = {"rt-detr-final", decode_final, 1, 0.25f, 1, 300, true},
+    [LAYOUT_DETR] = {"detr", decode_detr, 2, 0.5f, 1, 300, true},
+    [LAYOUT_DETR_SIGMOID] = {"detr-sigmoid", decode_detr, 2, 0.5f, 1, 300, true},
+    [LAYOUT_TORCHVISION] = {"torchvision", decode_lists, 3, 0.5f, 1, 300, false},
+    [LAYOUT_TENSORFLOW] = {"tensorflow", decode_lists, 3, 0.5f, 1, 300, true},
+    [LAYOUT_RTDETR_LISTS] = {"rt-detr-lists", decode_lists, 3, 0.5f, 1, 300, true},
+    [LAYOUT_RFDETR] = {"rf-detr", decode_detr, 2, 0.5f, 1, 300, true},
+    [LAYOUT_PANOPTIC] = {"panoptic", decode_mask_queries, 2, 0.5f, 1, 300, true},
+    [LAYOUT_MASKFORMER] = {"maskformer", decode_mask_queries, 2, 0.5f, 1, 300, true},
+    [LAYOUT_YUNET] = {"yunet", decode_faces, 12, 0.9f, 0.3f, 300, true},
+    [LAYOUT_TEXT] = {"text", decode_text_map, 1, 0.6f, 1, 1000, true},
+    [LAYOUT_SCRFD] = {"scrfd", decode_faces, 9, 0.5f, 0.4f, 300, true},
+    [LAYOUT_SCRFD_FLAT] = {"scrfd-flat", decode_faces, 9, 0.5f, 0.4f, 300, false},
+    [LAYOUT_YOLO_NAS] = {"yolo-nas", decode_yolo_nas, 2, 0.25f, 0.7f, 300, true},
+    [LAYOUT_YOLO_NAS_FLAT] = {"yolo-nas-flat", decode_final, 1, 0.25f, 1, 300, false},
+    [LAYOUT_OWL] = {"owl", decode_words, 2, 0.1f, 1, 300, true},
+    [LAYOUT_GROUNDING] = {"grounding-dino", decode_words, 2, 0.25f, 1, 300, true},
+    [LAYOUT_HEATMAPS] = {"heatmaps", decode_heatmaps, 1, 0, 1, 1, true},
+    [LAYOUT_PADDLE] = {"paddle", decode_final, 2, 0.5f, 1, 300, true},
+    [LAYOUT_PADDLE_FLAT] = {"paddle-flat", decode_final, 2, 0.5f, 1, 300, false},
+    [LAYOUT_SAM] = {"sam", NULL, 2, 0, 1, 300, false},
 };
+const size_t task_layout_count = COUNT_OF(task_layouts);
+
+bool task_layout_has_rows(enum task_layout layout)
+{
+    return task_layouts[layout].has_rows;
+}
 
 static float to_photo(float at, float begin, float gain, float side)
 {
@@ -121,9 +139,9 @@ static enum status find_boxes(const struct task_rows *outputs, const struct task
 {
     const struct task *task = candidates->task;
     const struct task_geometry *geometry = candidates->geometry;
-    if (!decoders[task->layout])
+    if (!task_layouts[task->layout].decode)
         return error_set(err, STATUS_INTERNAL, "the model is not a detector");
-    TRY(decoders[task->layout](outputs, candidates, err));
+    TRY(task_layouts[task->layout].decode(outputs, candidates, err));
     if (candidates->is_out_of_memory)
         return error_set(err, STATUS_NO_MEMORY, "no memory for the boxes of an image");
     if (candidates->found.count == 0)

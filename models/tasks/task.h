@@ -54,13 +54,13 @@ enum task_layout {
     LAYOUT_PANOPTIC,     /* logits [Q, C + 1] for a softmax, masks [Q, height, width] for a sigmoid;
                             each pixel belongs to one query; DETR */
     LAYOUT_MASKFORMER,   /* the same, but masks may overlap; MaskFormer, Mask2Former */
-    LAYOUT_YUNET, /* for cells of 8, 16 and 32 pixels each: class scores [A, 1], objectness [A, 1],
-       boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
-    LAYOUT_TEXT,  /* [1, height, width]: probability that a point is text; PP-OCR */
-    LAYOUT_SCRFD, /* for cells of 8, 16 and 32 pixels, two anchors per cell: scores [A, 1], then
-       distances to a box's sides [A, 4], then points [A, 10]; InsightFace */
-    LAYOUT_SCRFD_FLAT,    /* the same without a batch: one image per run */
-    LAYOUT_YOLO_NAS,      /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
+    LAYOUT_YUNET,        /* for cells of 8, 16 and 32 pixels each: class scores [A, 1], objectness
+                            [A, 1], boxes [A, 4] and points [A, 10]: 12 outputs; YuNet */
+    LAYOUT_TEXT,         /* [1, height, width]: probability that a point is text; PP-OCR */
+    LAYOUT_SCRFD,        /* for cells of 8, 16 and 32 pixels, two anchors per cell: scores [A, 1],
+                            then distances to a box's sides [A, 4], then points [A, 10]; InsightFace */
+    LAYOUT_SCRFD_FLAT,   /* the same without a batch: one image per run */
+    LAYOUT_YOLO_NAS,     /* boxes [A, 4] by corners, scores [A, C]; YOLO-NAS */
     LAYOUT_YOLO_NAS_FLAT, /* [n, 7] of one image: the image's number, corners, score, class */
     LAYOUT_OWL,       /* logits [Q, words] for a sigmoid, boxes [Q, 4] as shares; OWL-ViT, OWLv2 */
     LAYOUT_GROUNDING, /* the same, but logits are per token of all words; Grounding DINO */
@@ -148,12 +148,14 @@ struct task {
     size_t point_count, point_numbers; /* TASK_POSE: points in a box, numbers in a point */
     size_t prototypes;                 /* TASK_INSTANCES of YOLO: number of prototypes (P) */
     unsigned anomaly_parts;            /* TASK_ANOMALY: 1u << enum anomaly_part (anomaly.h) */
-    /* TASK_TEXT_BOXES: boxes are enlarged by this ratio times area / perimeter, on whole points of
-     * the map, as PaddleOCR and rapidocr do; 0: 1.5, not on whole points, as Transformers does. */
+    /* TASK_TEXT_BOXES: each side of a box moves outwards by this ratio times area / perimeter, and
+     * corners are whole points of the map, as in PaddleOCR and rapidocr. 0: the ratio is 1.5, and
+     * corners are exact, as in Transformers. */
     float unclip_ratio;
-    bool dilates;  /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
-    int mask_side; /* Mask2Former: masks are first interpolated to this side. SAM: not 0: to the
-                      input's side. Others: 0 */
+    bool dilates; /* TASK_TEXT_BOXES: first extend text by a pixel to the right and below */
+    /* Mask2Former: interpolate masks to this side first. SAM: if not 0, interpolate masks to the
+     * side of the model's input first. Other models: 0. */
+    int mask_side;
     bool exceeds_queries;        /* LAYOUT_DETR_SIGMOID: may find more boxes than it has queries */
     struct task_options options; /* complete */
     bool is_tensors;             /* lensd.json sets TASK_UNKNOWN */
@@ -216,12 +218,6 @@ const char *task_name(enum task_kind kind);
 
 /* The number of values after box, scores and class of a candidate. */
 size_t task_extras(const struct task *task);
-
-/* The number of points per box: key points, or corners of a line of text. */
-static inline size_t task_point_count(const struct task *task)
-{
-    return task->kind == TASK_TEXT_BOXES ? TEXT_CORNERS : task->point_count;
-}
 
 /* True if answers are boxes (struct detections), possibly with points, an angle or masks. */
 bool task_has_boxes(enum task_kind kind);

@@ -390,8 +390,6 @@ static enum status sum_rows(struct text_map *map, struct error *err)
 
 /* ---- all ---- */
 
-/* ---- outwards ---- */
-
 static int32_t whole(double at)
 {
     return (int32_t)(at < 0 ? at - 0.5 : at + 0.5);

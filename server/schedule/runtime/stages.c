@@ -107,7 +107,8 @@ static enum status check_model(const struct pipeline_config *config, size_t at,
                          "stage, or a stage with \"turn\", may have another kind of model",
                          stage->model, task_name(deployment->model->task.kind));
     const struct pipeline_stage *next = &config->stages[at + 1];
-    const size_t points = task_point_count(&deployment->model->task);
+    const struct task *task = &deployment->model->task;
+    const size_t points = task->kind == TASK_TEXT_BOXES ? TEXT_CORNERS : task->point_count;
     if (next->align.count && next->align.count != points)
         return error_set(err, STATUS_CONFIG,
                          "the next stage aligns %zu points, and the boxes of model '%s' have %zu",
