@@ -9,9 +9,10 @@
  *                    the folder of --faces, for the file and its journal;
  *                    with --core-dumps the folder of core dumps, unless it is the root
  *     execute        nothing
- *     connect, bind  TCP: bind only to its own ports, connect only to that of --trace-endpoint (ABI
- * 4) signal         only its own processes (ABI 6); abstract unix sockets of others: only if
- *                    systemd's NOTIFY_SOCKET is one
+ *     connect, bind  TCP (ABI 4): bind only to its own ports, connect only to that of
+ *                    --trace-endpoint; abstract unix sockets of others: only if systemd's
+ *                    NOTIFY_SOCKET is one
+ *     signal         only its own processes (ABI 6)
  *
  * Rules apply to folders, not to single files, because keys, certificates and models are replaced
  * by renaming a new file over the old one. If a name is a link, the folder of its target is added,

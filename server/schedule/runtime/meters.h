@@ -23,8 +23,7 @@
  *     lensd_response_cache_misses_total{model}  requests whose answers were stored in it
  *     lensd_refused_total{model,cause}          images refused; cause: a status word
  *     lensd_queue_images{model}                 gauge: admitted, waiting for a decode worker
- *     lensd_in_flight_images{model}             gauge: admitted, claimed by a decode worker or
- * later
+ *     lensd_in_flight_images{model}             gauge: admitted, claimed by a worker, no answer yet
  *
  * and, for dashboards made for Triton, its names with {model,version}. A request is one HTTP
  * request. It fails if one of its images fails; its times are those of its slowest image:

@@ -121,8 +121,8 @@ struct predict_image {
     struct predict_image **crops; /* not read by the model host: by box, its crop with the next
                                      stage's answer (stages.h), or NULL; NULL: no crops. Freed like
                                      predictions */
-    uint8_t *photo; /* with decode_only: width * height pixels, RGB; predict_request_free_results()
-         frees it, unless the caller takes it */
+    uint8_t *photo;               /* with decode_only: width * height pixels, RGB; freed by
+                                     predict_request_free_results(), unless the caller takes it */
     struct tensor **outputs; /* with raw_outputs: by output of the model, NULL if not wanted, first
                                 dimension 1 if it has rows; freed by
                                 predict_request_free_results() */
