@@ -30,13 +30,13 @@ in a virtual environment with {packages}.
   the best class of every image is equal; float16 is within 1e-2, bfloat16 within 6e-2. int8 is within 5e-2 or, if that is more, within twice
   the change of ONNX Runtime's own answer when ten input values change by 1/255 of their range: a value at the border between two
   quantization steps can flip with the order of a sum, and a deep network with random weights amplifies that.
-- int8 answers are compared with ONNX Runtime without its fusions, those of bfloat16 files with PyTorch, those of float16 modules (as
-  Optimum's `--dtype fp16` exports them) with PyTorch in float32 with the rounded weights. Detections that the graph itself ranks (RT-DETR)
-  are each compared with the nearest one, within 1e-4 or, if that is more, twice the distance that ONNX Runtime's detections move when the
+- int8 answers are compared with ONNX Runtime without its fusions, answers of bfloat16 files with PyTorch, answers of float16 modules (as
+  Optimum's `--dtype fp16` exports them) with PyTorch in float32 with the rounded weights. If the graph itself ranks detections (RT-DETR),
+  each one is compared with the nearest of ONNX Runtime's, within 1e-4 or, if that is more, twice the distance that ONNX Runtime's detections move when the
   last bit of the image changes. If ONNX Runtime with and without its fusions disagrees, PyTorch decides, and the row is marked (¹).
 - **Opsets**: 7 to 25 are supported; later ones run if their operators have not changed. Operators of opset 1 to 6 keep the
-  meaning that they had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels), and so are the
-  experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9. Features that lensd lacks (BatchNormalization
+  meaning that they had then (`axis` and `broadcast`, `is_test`, `spatial`, slopes along the channels). The
+  experimental operators ImageScaler, Crop, Affine and ThresholdedRelu of opset 1 to 9 are supported, too. Features that lensd lacks (BatchNormalization
   without `is_test = 1`, Split-1 with its lengths as an operand, sparse constants …) are refused by name;
   `onnx.version_converter` converts the file to a newer opset.
 - **Attention** (with masks, grouped heads, caches, windows), RMSNormalization and RotaryEmbedding, which exporters write for
@@ -44,16 +44,16 @@ in a virtual environment with {packages}.
   scores are float32 or wider.
 - **LSTM, GRU and RNN** run in every direction and layout, with `sequence_lens`, initial states, peepholes, `clip` and all of ONNX's
   activations. ThresholdedRelu without an alpha uses ONNX's default (1); ONNX Runtime uses another. The product of all steps with the
-  input weights is one MatMul, also on a GPU. For the recurrence a CPU uses packed weights, except with Affine, ThresholdedRelu,
-  ScaledTanh, Softsign and Softplus, which the reference kernel computes. With a GPU the reference kernel computes it on the host.
+  input weights is one MatMul, also on a GPU. The recurrence runs with packed weights on a CPU, except with the activations Affine, ThresholdedRelu,
+  ScaledTanh, Softsign and Softplus, for which the reference kernel computes it. With a GPU the reference kernel computes the recurrence on the host.
 - **DynamicQuantizeLSTM** of com.microsoft runs as the float32 LSTM of its weights: input and states are not quantized.
 - **Constants of 4 and 2 bits and 8-bit floats** (int4, uint4, int2, uint2, float4e2m1, the four float8 types) run where
   DequantizeLinear (per tensor, by axis, by block) or Cast reads them. They are unpacked to 8-bit integers or float32 when
   the file is read, so they save space on disk, not in memory. Inputs, outputs and tensors that a run computes cannot have these types;
   such a file is refused, with the type's name.
-- **bf16** compares lensd's `--precision bf16` with the float32 answer: images whose best class is equal or, for models that do not
-  classify, the maximum difference. Random weights have no margin between classes; trained ones do. For models that do not classify, a
-  difference of 1 or more is mostly another order of nearly equal boxes ("—": another number of boxes).
+- **bf16** compares lensd's `--precision bf16` with the float32 answer. The column gives the number of images whose best class is equal or, for models that do not
+  classify, the maximum difference. Random weights have no margin between classes; trained weights do. For models that do not classify, a
+  difference of 1 or more usually means another order of nearly equal boxes ("—": another number of boxes).
 - **ms** is for one image and {threads}, the median of the warm-up runs. {busy}
 
 Measured on:

@@ -379,15 +379,15 @@ def write_table(path, rows, photos):
 `./dev test exports --table docs/measurements/exports.md` wrote this page. Each model is exported with seeded weights by its
 recipe in `models/export`, served in fp32, and compared: its outputs with ONNX Runtime's on the same tensor (greatest difference
 over the greatest magnitude), and its answers to {photos} photos with the framework's own pipeline in PyTorch. "Load" is the CPU
-time of all threads from the start of the program until the model is served, from an empty cache, and in brackets how many times
-as much that is as ONNX Runtime takes to create a session; the least of {LOADS} each, in turns, on a machine that others used, too.
-"Commit" is the one that the row was measured at.
+time of all threads from the start of the program until the model is ready, from an empty cache. The number in brackets is its ratio to the CPU
+time that ONNX Runtime takes to create a session. Each time is the least of {LOADS}, measured in turns on a machine with other load.
+"Commit" is the commit at which the row was measured.
 
 {versions()}; {run_lensd("--version").stdout.strip()}
 
 {len(rows)} models tried, {len(tried)} exported, {sum(row['loads'] == 'yes' for row in tried)} served. The best class was equal on
-all photos for {best}; {good} are within the bounds (probability {TOLERANCE:g}, outputs {TENSORS:g}) or excepted, with the reason.
-A model that cannot be exported says why. {left} models of the script's list have not been run.
+all photos for {best}; {good} are within the bounds (probability {TOLERANCE:g}, outputs {TENSORS:g}) or have an exception with its reason.
+If a model cannot be exported, its row says why. {left} models of the script's list have not been run.
 
 Loading takes a median of {median(ratios):.1f} times the CPU time of ONNX Runtime, at most twice for
 {sum(ratio <= 2 for ratio in ratios)} of {len(ratios)}.
