@@ -224,8 +224,9 @@ static enum status add_picture(cJSON *picture, struct dialect_pictures *ret, str
     }
     return cJSON_IsString(picture)
                ? dialect_add_item(picture, ret, err)
-               : error_set(err, STATUS_INVALID,
-                           "an image must be base64 text, a data: URI, or an object with one");
+               : error_set(
+                     err, STATUS_INVALID,
+                     "an image must be base64 text, a data: URI, or an object with such a text");
 }
 
 enum status dialect_add_pictures(cJSON *member, struct dialect_pictures *ret, struct error *err)

@@ -319,11 +319,11 @@ static enum status read_elements(const struct v2_input *input, struct v2_bytes *
                                    : (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
                                          (uint32_t)p[3] << 24;
         if (left < 4 || length > left - 4)
-            return error_set(err, STATUS_INVALID,
-                             "input '%.80s': element %zu of its BYTES does not fit into the "
-                             "remaining %zu bytes; write before each its length, 4 bytes "
-                             "little-endian",
-                             input->name, i, left);
+            return error_set(
+                err, STATUS_INVALID,
+                "input '%.80s': element %zu of its BYTES does not fit into the remaining %zu "
+                "bytes; write the length of each element before it, as 4 bytes little-endian",
+                input->name, i, left);
         ret[i] = (struct v2_bytes){p + 4, length};
         at += 4 + (size_t)length;
     }

@@ -170,7 +170,8 @@ enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install);
     if (install_error)
-        return error_set(err, STATUS_IO, "cannot guard mappings: %s", strerror(install_error));
+        return error_set(err, STATUS_IO, "cannot install the handler for mapped files (SIGBUS): %s",
+                         strerror(install_error));
     size_t lead = (size_t)(offset % page_size), whole;
     if (!size_add(bytes, lead + page_size - 1, &whole) || offset > INT64_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%zu bytes cannot be mapped", bytes);

@@ -15,7 +15,7 @@ static enum status check_scale(const struct node *node, struct error *err)
     if (!zero || shape_count(&zero->shape) == 1 || shape_equal(&zero->shape, &scale->shape))
         return STATUS_OK;
     char left[SHAPE_TEXT], right[SHAPE_TEXT];
-    return error_set(err, STATUS_SHAPE, "the zero point has shape %s but the scale %s",
+    return error_set(err, STATUS_SHAPE, "the zero point has shape %s, but the scale has shape %s",
                      shape_text(&zero->shape, left), shape_text(&scale->shape, right));
 }
 
@@ -35,7 +35,7 @@ static enum status infer_quantize(struct node *node, struct error *err)
     if (wanted)
         TRY(check_output_dtype(wanted, DTYPES_QUANTIZED, err));
     if (wanted && zero && (enum dtype)wanted != zero->dtype)
-        return error_set(err, STATUS_MODEL, "output_dtype is %s but y_zero_point %s",
+        return error_set(err, STATUS_MODEL, "output_dtype is %s, but y_zero_point is %s",
                          dtype_name((enum dtype)wanted), dtype_name(zero->dtype));
     if (precision)
         TRY(check_output_dtype(precision, DTYPES_FLOAT, err));

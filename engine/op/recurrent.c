@@ -135,7 +135,7 @@ enum status recurrent_init(const struct node *node, const struct shape *x, const
         return error_set(err, STATUS_SHAPE, "W has shape %s, expected %s", shape_text(w, text),
                          shape_text(&columns, wanted));
     if (!w && x->dims[2] != directions * width)
-        return error_set(err, STATUS_SHAPE, "X has rows of %lld, expected %lld",
+        return error_set(err, STATUS_SHAPE, "the last dimension of X is %lld, expected %lld",
                          (long long)x->dims[2], (long long)(directions * width));
     *ret = made;
     return STATUS_OK;

@@ -138,7 +138,8 @@ static enum status outputs_follow_batch(const struct session *session, const str
         shape.dims[0] = has_rows ? 1 : shape.dims[0];
         if (!has_rows || (one->size == 1 && !shape_equal(&shape, &compiled_output(one, i)->shape)))
             return error_set(err, STATUS_SHAPE,
-                             "output '%.40s' of %d images has the shape %s, not a row for each",
+                             "output '%.40s' for %d images has the shape %s, whose first dimension "
+                             "is not the number of images",
                              graph->outputs[i]->name, size,
                              shape_text(&graph->outputs[i]->shape, text));
     }
@@ -181,8 +182,8 @@ static enum status check_rows(struct session *session, const struct graph *graph
     return error_set(err, STATUS_SHAPE,
                      "the images of a batch of %d are not proven independent (%s)", size,
                      where                  ? node_text(where, text)
-                     : session->fixes_batch ? "the file fixes its batch to 1"
-                                            : "constants differ between batch sizes");
+                     : session->fixes_batch ? "the file fixes the batch size to 1"
+                                            : "the model's constants depend on the batch size");
 }
 
 static enum status check_batch(struct session *session, const struct graph *graph, int size,

@@ -104,8 +104,8 @@ static enum status compile_all(struct session *session, struct error *err)
         int64_t batch = session->base->inputs[session->options.image_input]->shape.dims[0];
         if (batch > MOST_IMAGES)
             return error_set(err, STATUS_UNSUPPORTED,
-                             "the file fixes its batch to %lld images, but at most %d run "
-                             "together; re-export the model with a smaller batch",
+                             "the file fixes the batch size to %lld images, but lensd runs at most "
+                             "%d together; re-export the model with a smaller batch",
                              (long long)batch, MOST_IMAGES);
         fixed = (int)batch;
     }
@@ -142,8 +142,8 @@ static enum status compile_all(struct session *session, struct error *err)
         if (status == STATUS_NO_MEMORY && i > 0 && !session->options.max_batch_is_pinned) {
             compiled_done(session, c);
             session->compiled_count--;
-            snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
-                     sizes[i - 1], err->message);
+            snprintf(session->info.note, sizeof session->info.note,
+                     "batches have at most %d images: %.130s", sizes[i - 1], err->message);
             break;
         }
         if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
@@ -166,7 +166,8 @@ static enum status compile_all(struct session *session, struct error *err)
         compiled_look_at_two(session);
     if (session->fixes_batch && session->compiled_count > 1 && !session->info.note[0])
         snprintf(session->info.note, sizeof session->info.note,
-                 "the file fixes its batch to 1; its graph allows batches, checked");
+                 "the file fixes the batch size to 1, but lensd has checked that its graph runs "
+                 "batches");
     progress(session, PHASE_COMPILE, PROGRESS_ALL);
     return STATUS_OK;
 }
@@ -225,7 +226,8 @@ static enum status reserve(struct session *session, struct error *err)
             return status;
         compiled_done(session, &session->compiled[--session->compiled_count]);
         session->info.batched = session->compiled_count > 1;
-        snprintf(session->info.note, sizeof session->info.note, "batches of at most %d: %.130s",
+        snprintf(session->info.note, sizeof session->info.note,
+                 "batches have at most %d images: %.130s",
                  session->compiled[session->compiled_count - 1].size, err->message);
     }
 }

@@ -142,7 +142,7 @@ enum status session_check_memory(struct session *session, struct error *err)
                            session->ops->available_bytes(session->backend));
         if (!limit || there < limit) {
             limit = there;
-            otherwise = "free some of the device";
+            otherwise = "free memory on the device";
         }
     }
     if (!limit || bytes <= limit)

@@ -189,7 +189,7 @@ size_t class_output_find(const struct model *model, const struct graph *graph, c
     *ret_classes = 0;
     note[0] = '\0';
     if (found == 1 && !wanted && !is_no_position(&heads, 0)) {
-        snprintf(note, note_size, "output '%.60s' has a name that does not stand for scores",
+        snprintf(note, note_size, "the name of output '%.60s' is unusual for class scores",
                  head_value(&heads, 0)->name);
     } else if (found == 1) {
         heads_names(&all, heads.outputs[0], names, sizeof names);

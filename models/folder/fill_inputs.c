@@ -199,8 +199,8 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
     TRY(check_named(model, constants, count, err));
     if (count && model->image_input == SIZE_MAX)
         return error_set(err, STATUS_MODEL,
-                         "lensd.json: \"inputs\" fills inputs beside a photo, and this model takes "
-                         "none; remove it");
+                         "lensd.json: \"inputs\" is for inputs beside a photo, but this model "
+                         "takes no photos; remove it");
     for (size_t i = 0; i < graph->input_count; i++)
         if (i != model->image_input && !word_input_is(model, graph->inputs[i]) &&
             !find_known(model, graph->inputs[i]) &&

@@ -154,7 +154,9 @@ static enum status fit_size(struct model *model, const struct described_image *i
     if (before_width == 0)
         return STATUS_OK;
     if (configured)
-        model_warn(model, "%s prepares %d x %d pixels but the model takes %lld x %lld: fitted",
+        model_warn(model,
+                   "%s prepares %d x %d pixels, but the model takes %lld x %lld; lensd scales the "
+                   "sizes to fit",
                    model->preprocess_source, before_width, before_height, (long long)width,
                    (long long)height);
     else if (width < SMALL_INPUT || height < SMALL_INPUT) {
@@ -265,7 +267,7 @@ static enum status put_batch_first(struct model *model, size_t i, struct error *
     TRY(check_memory(to && node_set_ints(graph, to->producer, "perm", swapped, 3), NULL, err));
     rename_output(graph, from, to);
     model_warn(model,
-               "output '%.60s' is [steps, batch, classes] in the file; it is answered as [batch, "
+               "output '%.60s' is [steps, batch, classes] in the file; lensd returns it as [batch, "
                "steps, classes]",
                to->name);
     return edit_end(&edit);
@@ -301,8 +303,8 @@ static enum status split_rows(struct model *model, const struct graph *one, bool
     TRY(check_memory(to != NULL, NULL, err));
     rename_output(graph, from, to);
     model_warn(model,
-               "output '%.60s' lists the rows of all photos in the file; it is answered as [batch, "
-               "%lld, 6]",
+               "output '%.60s' has the boxes of all photos in one dimension; lensd returns it as "
+               "[batch, %lld, 6]",
                to->name, (long long)each);
     return edit_end(&edit);
 }

@@ -265,7 +265,8 @@ bool agreement_explain(const struct agreement *a, char *text, size_t size)
         return false;
     }
     if (!share_holds(a->clear, a->agreeing)) {
-        snprintf(text, size, "best class the same for %zu of %zu %s with a clear one (limit %g %%)",
+        snprintf(text, size,
+                 "the best class is the same for %zu of %zu %s in which it is clear (limit %g %%)",
                  a->agreeing, a->clear, a->is_vector ? "photos" : "positions",
                  100 * AGREEMENT_SHARE);
         return false;

@@ -195,9 +195,9 @@ static enum status answer_photo(struct quantize_state *q, int i, float *dst)
     TRY(outputs_run(&q->outputs, q->session, q->photo, 1, &ignored, q->err));
     const size_t each = outputs_each(&q->outputs, 1);
     if (dst && each != q->each)
-        return error_set(q->err, STATUS_UNSUPPORTED,
-                         "the outputs have other sizes for other photos, so that they cannot be "
-                         "compared");
+        return error_set(
+            q->err, STATUS_UNSUPPORTED,
+            "the sizes of the outputs depend on the photo, so they cannot be compared");
     if (!dst)
         return STATUS_OK;
     outputs_read(&q->outputs, 1, dst);

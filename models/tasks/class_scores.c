@@ -122,10 +122,11 @@ void ranking_sort(struct ranking *ranking)
 
 static enum status not_finite(size_t class, const char *what, struct error *err)
 {
-    return error_set(err, STATUS_NUMERIC,
-                     "the model's score of class %zu is %s for this image; it may hold values the "
-                     "model cannot handle, or the model overflows in this precision",
-                     class, what);
+    return error_set(
+        err, STATUS_NUMERIC,
+        "the model's score of class %zu is %s for this image; the image may contain values that "
+        "the model cannot handle, or the model overflows in this precision",
+        class, what);
 }
 
 static enum status find_greatest(const float *scores, size_t count, float *ret, struct error *err)

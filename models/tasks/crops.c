@@ -136,7 +136,7 @@ enum status crop_align(const struct detections *found, size_t box, const struct 
     }
     const double gain = along * along + across * across;
     if (!(spread > 0 && gain > 0))
-        return error_set(err, STATUS_INVALID, "the points of the box lie at one place");
+        return error_set(err, STATUS_INVALID, "all points of the box are at the same place");
     const double a = along * spread / gain, b = across * spread / gain;
     *ret = (struct crop){.is_warped = true,
                          .is_aligned = true,

@@ -127,8 +127,8 @@ static enum status check_finite(const struct task *task, const struct task_rows 
         if (bad > outputs[o].count / 2)
             return error_set(err, STATUS_NUMERIC,
                              "%zu of the %zu numbers of an output are NaN or infinite for this "
-                             "image; it may hold values the model cannot handle, or the model "
-                             "overflows in this precision",
+                             "image; the image may contain values that the model cannot handle, or "
+                             "the model overflows in this precision",
                              bad, outputs[o].count);
     }
     return STATUS_OK;

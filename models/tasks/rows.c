@@ -64,10 +64,10 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
     struct shape shape = output->shape;
     const size_t count = shape_count(&shape) / (size_t)batch;
     if ((!has_rows && batch > 1) || (has_rows && (shape.rank < 1 || shape.dims[0] != batch)))
-        return error_set(
-            err, STATUS_INVALID,
-            "the model's output has the shape %s for %d image%s, not one row per image",
-            shape_text(&shape, text), batch, batch > 1 ? "s" : "");
+        return error_set(err, STATUS_INVALID,
+                         "the model's output has the shape %s for %d image%s; its first dimension "
+                         "is not the number of images",
+                         shape_text(&shape, text), batch, batch > 1 ? "s" : "");
     if (has_rows) {
         shape.rank--;
         memmove(shape.dims, shape.dims + 1, (size_t)shape.rank * sizeof *shape.dims);

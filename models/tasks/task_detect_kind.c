@@ -119,8 +119,8 @@ static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t c
     if (!facts->label_count || layout == LAYOUT_NONE || layout == LAYOUT_YOLO_FINAL || classes < 1)
         return false;
     decided(task, TASK_UNKNOWN,
-            "output '%.40s' has the shape %s, as %s has it for %lld class%s, but the labels are "
-            "%zu: give one for each class, or write \"task\" into lensd.json",
+            "output '%.40s' has the shape %s, as %s has it for %lld class%s, but there are %zu "
+            "labels: give one for each class, or write \"task\" into lensd.json",
             facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text),
             task_layouts[layout].name, (long long)classes, classes == 1 ? "" : "es",
             facts->label_count);
@@ -488,14 +488,16 @@ static void detect_by_outputs(const struct task_facts *facts, struct task *task)
                 facts->outputs[0].name,
                 task->output_count > 1 ? " of boxes, and one of scores" : "");
     } else if (take_paddle(facts, task)) {
-        decided(task, TASK_DETECTION, "outputs of rows of 6 and their count, as PaddleDetection's");
+        decided(task, TASK_DETECTION,
+                "outputs of boxes with 6 numbers each and of their number, as PaddleDetection's");
     } else if (take_named(facts, tensorflow, 4, task) || take_named(facts, tensorflow, 3, task)) {
         task->layout = LAYOUT_TENSORFLOW;
-        decided(task, TASK_DETECTION, "output 'detection_boxes' and its neighbours");
+        decided(task, TASK_DETECTION, "output 'detection_boxes' and its scores and classes");
     } else if (facts->output_count == 3 && take_named(facts, torchvision, 3, task) &&
                facts->outputs[task->outputs[0]].shape.rank == 3) {
         task->layout = LAYOUT_RTDETR_LISTS;
-        decided(task, TASK_DETECTION, "outputs of boxes, labels and scores, as RT-DETR's own");
+        decided(task, TASK_DETECTION,
+                "outputs of boxes, labels and scores, as RT-DETR's own code exports them");
     } else if ((facts->output_count == 4 && take_named(facts, torchvision, 4, task)) ||
                (facts->output_count == 3 && take_named(facts, torchvision, 3, task)) ||
                take_lists(facts, task)) {
@@ -705,7 +707,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
     if (is_pose)
         decided(task, TASK_UNKNOWN,
                 "%.80s in config.json: output '%.60s' is a heatmap for each point of one body, "
-                "which lensd decodes for VitPose alone; ask for tensors",
+                "which lensd decodes only for VitPose; request tensors",
                 architecture, output->name);
     else if (architecture && has_suffix(architecture, "ForSemanticSegmentation"))
         decided(task, TASK_SEGMENTATION, "%.80s in config.json", architecture);
@@ -715,7 +717,7 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
                 output->name, facts->label_count);
     else if (facts->label_count > 1 && facts->class_output == SIZE_MAX) {
         decided(task, TASK_UNKNOWN,
-                "output '%.60s' has %lld maps, but the labels are %zu: give one for each map, or "
+                "output '%.60s' has %lld maps, but there are %zu labels: give one for each map, or "
                 "write \"task\" into lensd.json",
                 output->name, (long long)dim_of(output, 0), facts->label_count);
         return;
@@ -936,8 +938,9 @@ static void refuse_inexact(const struct task_facts *facts, struct task *task)
          "Transformers computes its scores from masks as large as the photo, but lensd would use "
          "the small masks; to accept that, write {\"layout\": \"maskformer\"} into lensd.json"},
         {"ZoeDepthForDepthEstimation",
-         "its processor mirrors the edges of a photo and cuts them off the depths, but lensd does "
-         "neither; to accept that, write {\"task\": \"depth\"} into lensd.json"}};
+         "its processor mirrors the edges of a photo and cuts the mirrored edges off the depth "
+         "map, but lensd does neither; to accept that, write {\"task\": \"depth\"} into "
+         "lensd.json"}};
     for (size_t i = 0; facts->architecture && i < COUNT_OF(inexact); i++)
         if (!strcmp(facts->architecture, inexact[i].architecture)) {
             *task = (struct task){.options = TASK_OPTIONS_NONE};

@@ -113,7 +113,8 @@ static enum status take_row(const struct tensor *output, int batch, int row,
     char text[SHAPE_TEXT];
     if (batch > 1 && (shape.rank < 1 || shape.dims[0] != batch))
         return error_set(err, STATUS_SHAPE,
-                         "the model's output has the shape %s for a batch of %d, not one row each",
+                         "the model's output has the shape %s for a batch of %d; its first "
+                         "dimension is not the batch",
                          shape_text(&shape, text), batch);
     struct tensor *made = (struct tensor *)(uintptr_t)output;
     if (tensor_keep(made, whole))

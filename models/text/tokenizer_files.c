@@ -293,11 +293,10 @@ static enum status read_class(const cJSON *json, struct tokenizer *ret, struct e
     while (i < COUNT_OF(classes) && strncmp(name, classes[i].name, strlen(classes[i].name)) != 0)
         i++;
     if (i == COUNT_OF(classes))
-        return error_set(
-            err, STATUS_UNSUPPORTED,
-            "lensd does not know what the class %.60s adds to sentencepiece's model; put "
-            "its tokenizer.json into the folder",
-            name);
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "lensd does not know which tokens the class %.60s adds to sentencepiece's "
+                         "model; put its tokenizer.json into the folder",
+                         name);
     TRY(json_flag(json, "add_bos_token", classes[i].bos, &bos, err));
     TRY(json_flag(json, "add_eos_token", classes[i].eos, &eos, err));
     return template_set(ret, bos ? ret->bos : TOKEN_NONE, eos ? ret->eos : TOKEN_NONE, err);

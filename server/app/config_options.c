@@ -19,7 +19,7 @@
 #define DEVICE "Device"
 #define SERVER "Server"
 #define ACCESS "Access"
-#define LIMITS "Limits (a request beyond one gets an error that names it, unless noted)"
+#define LIMITS "Limits (an error names the limit that a request exceeds, unless noted)"
 #define TIMES  "Times (seconds, or with ms, s, m)"
 #define OUTPUT "Output"
 
@@ -40,16 +40,16 @@ const struct option config_options[] = {
      "an .onnx file, a model folder, or digits, the built-in digit classifier; the same as the "
      "argument MODEL"},
     {"model-name", TEXT(COMMAND_SERVE, model_name), NULL, "NAME", MODEL,
-     "name of the model in requests, instead of that of its file or folder"},
+     "name of the model in requests, instead of the name of its file or folder"},
     {"models", TEXT(COMMAND_SERVE | COMMAND_PULL, models), NULL, "FOLDER", MODEL,
      "serve every model in this folder instead of one: each sub-folder is a model, its numbered "
      "sub-folders are versions",
-     "folder of models to put the new one in; default: the current folder"},
+     "folder of models to put the new model into; default: the current folder"},
     {"immich", TEXT(COMMAND_SERVE, immich), NULL, "FOLDER", MODEL,
      "serve the models in this cache folder of Immich's machine-learning service, under Immich's "
-     "names, and answer its server; a model is loaded by the first request for it and unloaded "
-     "after 5 minutes without one, unless --load and --idle-unload say otherwise. Some of the "
-     "variables IMMICH_… and MACHINE_LEARNING_… are read"},
+     "names, and answer Immich's server; the first request for a model loads it, and 5 minutes "
+     "without a request unload it, unless --load and --idle-unload are given. lensd also reads "
+     "some of the variables IMMICH_… and MACHINE_LEARNING_…"},
     {"watch", SWITCH(COMMAND_SERVE, watch), MODEL,
      "reload models when their files change; with --models, also add and remove models when their "
      "folders appear or disappear"},
@@ -57,14 +57,14 @@ const struct option config_options[] = {
      "the model for requests that name none; default: the only model, or the only pipeline whose "
      "stages are all other models; with several models such requests get 400"},
     {"load", CHOICE(COMMAND_SERVE, load), "eager", "eager|lazy", MODEL,
-     "when models are loaded. eager: at the start; lazy: by the first request for one, which waits "
-     "for it. A model's lensd.json may say otherwise"},
+     "when models are loaded. eager: at the start; lazy: on the first request for a model, which "
+     "waits until it is loaded. A model's lensd.json may override this"},
     {"preload", TEXT(COMMAND_SERVE, preload), NULL, "NAME,NAME", MODEL,
      "with --load lazy, load these models at the start"},
     {"idle-unload", SECONDS(COMMAND_SERVE, model_host.idle_unload_ms, 0, 604800), "0", "TIME",
      MODEL,
-     "unload a model that no request has used for so long, until the next one: 5m; 0: never. A "
-     "model's lensd.json, or a request's ?keep_alive=, may say otherwise"},
+     "unload a model after this time without a request for it, such as 5m; the next request loads "
+     "it again; 0: never. A model's lensd.json, or a request's ?keep_alive=, may override this"},
     {"ready", CHOICE(COMMAND_SERVE, model_host.ready_strict), "any", "any|strict", MODEL,
      "with --models, when /readyz returns 200 after the start. any: once one model serves; strict: "
      "while every model present at the start serves"},
@@ -72,11 +72,11 @@ const struct option config_options[] = {
      "predictions per image, unless the request sets another number"},
 
     {"size", TEXT(COMMAND_PREDICT | COMMAND_EMBED, size), NULL, "WIDTHxHEIGHT", MODEL,
-     "input size, such as 640x480, if the file leaves height and width free; default: that of its "
-     "configuration, else 224x224"},
+     "input size, such as 640x480, if the file leaves height and width free; default: the size in "
+     "the model's configuration, else 224x224"},
     {"calibrate", TEXT(COMMAND_QUANTIZE, calibrate), NULL, "PHOTOS", MODEL,
-     "folder of photos typical for the model, searched with its sub-folders: about 100; at most "
-     "256 are used, every fifth only for the report"},
+     "folder of photos typical for the model, searched with its sub-folders; give about 100. At "
+     "most 256 are used, every fifth only for the report"},
     {"output", TEXT(COMMAND_QUANTIZE | COMMAND_PULL, output), NULL, "OUT", MODEL,
      "the new model folder, which must not exist; also -o; default: MODEL-int8",
      "the new model folder, which must not exist; also -o; default: REPO in --models"},
@@ -93,7 +93,7 @@ const struct option config_options[] = {
     {"max-detections", NUMBER(LABELS, max_detections, 1, 1000), NULL, "N", TASK,
      "detectors: maximum number of boxes per image"},
     {"classes", TEXT(LABELS, classes), NULL, "CLASS,CLASS", TASK,
-     "detectors and segmenters: answer with these classes only (indices or labels)"},
+     "detectors and segmenters: answer with only these classes (indices or labels)"},
     {"agnostic", SWITCH(LABELS, agnostic), TASK,
      "detectors: let boxes of different classes suppress each other, too"},
     {"normalize", SWITCH(RUNS, normalize), TASK, "embeddings: scale the vectors to length 1"},
@@ -109,15 +109,15 @@ const struct option config_options[] = {
      "arithmetic of the forward pass; tf32: GPUs; auto: the fastest whose answers agree with fp32, "
      "measured when a model is first loaded"},
     {"cache", TEXT(TIMED | COMMAND_INSPECT, cache), NULL, "FOLDER", DEVICE,
-     "folder that stores those measurements for the next start, or none; default: lensd in "
-     "$XDG_CACHE_HOME or ~/.cache"},
+     "folder that stores measurements (precision, kernels) for the next start, or none to store "
+     "nothing; default: lensd in $XDG_CACHE_HOME or ~/.cache"},
     {"threads", NUMBER(TIMED | COMMAND_INSPECT | COMMAND_QUANTIZE, model_host.threads, 0, 1024),
      "0", "N", DEVICE,
-     "CPU threads of a forward pass; 0: the cores this process may use, or one for a model too "
-     "small to share"},
+     "CPU threads of a forward pass; 0: the cores this process may use, or 1 if the model is too "
+     "small to gain from more"},
     {"workers", NUMBER(RUNS, model_host.workers, 0, 1024), "0", "N", DEVICE,
-     "threads that decode and resize images; one more takes small images while others decode "
-     "pictures of 4 megapixels or more; 0: the cores this process may use"},
+     "threads that decode and resize images; an additional thread takes small images while the "
+     "others decode pictures of 4 megapixels or more; 0: the cores this process may use"},
     {"fast-decode", SWITCH(RUNS, model_host.fast_decode), DEVICE,
      "decode JPEGs much larger than the model's input at a half, a quarter or an eighth of their "
      "size: up to four times as fast, but the pixels no longer match Pillow's exactly"},
@@ -125,8 +125,8 @@ const struct option config_options[] = {
      "maximum number of images in one forward pass; 0: the model's own setting, else 8"},
     {"memory", TEXT(RUNS, memory), "0", "BYTES", DEVICE,
      "limit for all models together on each device (weights, activations, batches): 4G, or per "
-     "device: cpu=2G,cuda:0=12G; 0: three quarters of the process's memory, nine tenths of a "
-     "GPU's"},
+     "device: cpu=2G,cuda:0=12G; 0: three quarters of the memory that the process may use, nine "
+     "tenths of a GPU's memory"},
     {"gpu-memory", BYTES(RUNS, gpu_memory, 0, 1024 * 1024 * GIB), "0", "BYTES", DEVICE,
      "the same limit for every GPU in use; overrides --memory there"},
     {"old-libheif", SWITCH(RUNS | COMMAND_INSPECT | COMMAND_QUANTIZE, old_libheif), DEVICE,
@@ -134,34 +134,34 @@ const struct option config_options[] = {
      "memory beyond all limits"},
 
     {"profile", SWITCH(COMMAND_INSPECT, profile), DEVICE,
-     "run the model and print each layer's milliseconds and GFLOP/s beside the peak of this "
+     "run the model and print each layer's milliseconds and GFLOP/s, and the peak rate of this "
      "machine"},
     {"profile-batch", NUMBER(COMMAND_INSPECT, profile_batch, 1, 256), "1", "N", DEVICE,
      "images in the pass that --profile runs"},
     {"sort", CHOICE(COMMAND_INSPECT, profile_sort), "order", "order|time", DEVICE,
-     "layers of --profile in the order they run, or the slowest first"},
+     "order of the layers in --profile: as they run, or the slowest first"},
     {"batch", TEXT(COMMAND_BENCH, batch), "1,8,32", "N,…", DEVICE, "batch sizes to time"},
     {"time", SECONDS(COMMAND_BENCH, bench_time, 0, 3600), "2", "TIME", DEVICE,
      "time to spend on each device and batch size; seconds, or with ms, s, m"},
 
     {"faces", TEXT(COMMAND_SERVE, faces), NULL, "FILE", MODEL,
-     "keep a registry of faces in FILE, for register and recognize of DeepStack's API; lensd makes "
-     "the file, and stores names and vectors, no photos"},
+     "keep a registry of faces in FILE, for register and recognize of DeepStack's API; lensd "
+     "creates FILE, which holds names and vectors but no photos"},
 
     {"host", TEXT(COMMAND_SERVE | COMMAND_HEALTH, http.host), "127.0.0.1", "ADDRESS", SERVER,
      "address to listen on; 0.0.0.0 or :: accepts connections from other machines",
      "address of the server; 0.0.0.0 and :: stand for this machine"},
     {"port", NUMBER(COMMAND_SERVE | COMMAND_HEALTH, http.port, 0, 65535), "8080", "N", SERVER,
-     "port to listen on; 0: any free one", "port of the server"},
+     "port to listen on; 0: any free port", "port of the server"},
     {"port-file", TEXT(COMMAND_SERVE, port_file), NULL, "FILE", SERVER,
      "write the port number to FILE once the port is open; at exit FILE is removed, or emptied if "
      "--user may not remove it"},
     {"admin-port", NUMBER(COMMAND_SERVE, http.admin_port, 0, 65535), "0", "N", SERVER,
-     "second port on --host for health, metrics, pages and admins, with connections and a thread "
-     "of its own: it answers when the other port is full; 0: none"},
+     "second port on --host for health, metrics, pages and admin requests, with its own thread and "
+     "connections, so that it answers when the other port is full; 0: none"},
     {"grpc-port", NUMBER(COMMAND_SERVE, http.grpc_port, 0, 65535), "0", "N", SERVER,
-     "port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS where --tls-cert "
-     "is given); 0: none"},
+     "port on --host for the Open Inference Protocol over gRPC (HTTP/2, with TLS if --tls-cert is "
+     "given); 0: none"},
     {"zmq-port", TEXT(COMMAND_SERVE, http.zmq_port), NULL, "PORT", SERVER,
      "serve Frigate's detector of type zmq over ZeroMQ on PORT of 127.0.0.1, on ADDRESS:PORT, or "
      "on an endpoint (tcp://0.0.0.0:5555, ipc:///run/lensd/zmq); needs libzmq. Clients need no "
@@ -174,7 +174,7 @@ const struct option config_options[] = {
      "given",
      "unix-domain socket of the server, instead of --host and --port"},
     {"unix-mode", TEXT(COMMAND_SERVE, unix_mode), "0660", "MODE", SERVER,
-     "permissions of that socket; whoever may write to it may connect"},
+     "permissions of the socket of --unix; users who may write to it may connect"},
     {"tls-cert", TEXT(ASKS, http.tls_cert), NULL, "FILE", SERVER,
      "serve HTTPS (TLS 1.2 and 1.3) with this PEM certificate, followed by its chain; SIGHUP "
      "rereads it",
@@ -184,7 +184,7 @@ const struct option config_options[] = {
     {"pid-file", TEXT(COMMAND_SERVE, pid_file), NULL, "FILE", SERVER,
      "write the process id to FILE, and remove FILE at exit"},
     {"user", TEXT(COMMAND_SERVE, user), NULL, "NAME", SERVER,
-     "when started as root, become this user (NAME:GROUP: and group) once the port is open"},
+     "switch from root to this user (or NAME:GROUP) once the port is open"},
     {"core-dumps", SWITCH(COMMAND_SERVE, core_dumps), SERVER,
      "allow core dumps and debuggers, which expose photos and keys"},
     {"confine", CHOICE(COMMAND_SERVE, confine), "on", "on|off", SERVER,
@@ -206,7 +206,8 @@ const struct option config_options[] = {
      "answer only requests with an API key listed in FILE (one per line: NAME sha256:HEX rate=N "
      "burst=N; lensd key creates one); SIGHUP rereads it"},
     {"admin-key-file", TEXT(COMMAND_SERVE, http.keys.admin_file), NULL, "FILE", ACCESS,
-     "the same for admins, who may load and unload models and change the log level"},
+     "API keys of admins, in a file like that of --api-keys; admins may load and unload models and "
+     "change the log level"},
     {"protect-health", SWITCH(COMMAND_SERVE, http.keys.protect_open), ACCESS,
      "require a key for health, metrics and the pages as well"},
     {"api-key-file", TEXT(COMMAND_HEALTH, api_key_file), NULL, "FILE", ACCESS,
@@ -259,28 +260,28 @@ const struct option config_options[] = {
     {"max-scans", NUMBER(RUNS, model_host.limits.max_scans, 1, 10000), "100", "N", LIMITS,
      "scans of a progressive JPEG"},
     {"max-connections", NUMBER(COMMAND_SERVE, http.max_connections, 1, 100000), "1024", "N", LIMITS,
-     "open connections; a further one replaces the connection that has been idle longest"},
+     "open connections; beyond that, a new connection replaces the one that has been idle longest"},
     {"max-connections-per-address",
      NUMBER(COMMAND_SERVE, http.max_connections_per_address, 1, 100000), "512", "N", LIMITS,
      "open connections from one address"},
 
     {"header-timeout", SECONDS(COMMAND_SERVE, http.header_timeout_ms, 0, 3600), "10", "TIME", TIMES,
-     "for a request line and headers to arrive; 0: no limit"},
+     "time limit for a request line and headers to arrive; 0: no limit"},
     {"body-timeout", SECONDS(COMMAND_SERVE, http.body_timeout_ms, 0, 3600), "60", "TIME", TIMES,
-     "for a request body to arrive; 0: no limit"},
+     "time limit for a request body to arrive; 0: no limit"},
     {"answer-timeout", SECONDS(COMMAND_SERVE, http.answer_timeout_ms, 0, 3600), "60", "TIME", TIMES,
-     "in which a client must read at least 4 KiB per second of its answer, or be cut off; 0: no "
-     "limit"},
+     "time over which a client must read at least 4 KiB of its answer per second on average, or it "
+     "is disconnected; 0: no limit"},
     {"idle-timeout", SECONDS(COMMAND_SERVE, http.idle_timeout_ms, 1, 3600), "75", "TIME", TIMES,
-     "that a connection may stay open without sending a request or reading its answer"},
+     "time that a connection may stay open without sending a request or reading its answer"},
     {"default-timeout", SECONDS(COMMAND_SERVE, http.default_timeout_ms, 0, 3600), "0", "TIME",
      TIMES,
-     "for a request without X-Request-Timeout-Ms, from its first byte to its answer; a request "
-     "that cannot finish in time is refused or dropped; 0: no limit"},
+     "time limit of a request without X-Request-Timeout-Ms, from its first byte to its answer; a "
+     "request that cannot finish in time is refused or dropped; 0: no limit"},
     {"drain-delay", SECONDS(COMMAND_SERVE, drain_delay, 0, 3600), "0", "TIME", TIMES,
-     "between SIGTERM, when /readyz turns 503, and closing the port"},
+     "time between SIGTERM, when /readyz turns 503, and the closing of the port"},
     {"grace", SECONDS(COMMAND_SERVE, grace, 0, 3600), "20", "TIME", TIMES,
-     "for accepted requests to be answered after that"},
+     "time after --drain-delay in which accepted requests are answered"},
 
     {"log-format", CHOICE(COMMAND_SERVE, log_format), "text", "text|json|auto", OUTPUT,
      "format of the log on standard error; auto: text on a terminal, else json"},
@@ -290,8 +291,8 @@ const struct option config_options[] = {
      "send a trace of each request to this OpenTelemetry collector (OTLP over HTTP, as in "
      "http://localhost:4318); needs libcurl"},
     {"trace-sample", TEXT(COMMAND_SERVE, trace_sample), "1", "N", OUTPUT,
-     "share of the requests that are traced, 0 to 1; requests with a traceparent header say so "
-     "themselves"},
+     "share of the requests that are traced, 0 to 1; for a request with a traceparent header, that "
+     "header decides"},
     {"annotate", TEXT(COMMAND_PREDICT, annotate), NULL, "OUT", OUTPUT,
      "write the photos with labels, boxes, masks and points drawn: one photo to the file OUT (.jpg "
      "or .png), or all into the new folder OUT, as JPEG under their own names"},
@@ -299,7 +300,7 @@ const struct option config_options[] = {
      "print the vector of this text as JSON, instead of answers to photos; for a model that takes "
      "texts"},
     {"labels", SWITCH(COMMAND_INSPECT, labels), OUTPUT,
-     "print the label of each class instead, one per line"},
+     "print only the label of each class, one per line"},
     {"json", SWITCH(SHOWS | COMMAND_QUANTIZE, json), OUTPUT, "print JSON instead of a table"},
     {"jsonl", SWITCH(COMMAND_PREDICT, jsonl), OUTPUT,
      "print a line of JSON for each photo as soon as it is answered"},

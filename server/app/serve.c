@@ -510,10 +510,13 @@ static void end_stuck(const struct serve *serve)
 {
     char models[256];
     (void)model_host_is_stuck(serve->model_host, models, sizeof models);
-    log_event(LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
-              LOG_STR("model", models[0] ? models : NULL),
-              LOG_STR("text", models[0] ? "a pass is stuck: exiting without its answers"
-                                        : "the loader or a decoder is stuck: exiting without it"));
+    log_event(
+        LOG_ERROR, "stopped", LOG_BOOL("all_answered", false),
+        LOG_STR("model", models[0] ? models : NULL),
+        LOG_STR("text",
+                models[0]
+                    ? "a pass is stuck; lensd exits without its answers"
+                    : "the loader or a decoder is stuck; lensd exits without waiting for it"));
     remove_numbers(serve);
     log_flush();
     _exit(STUCK_EXIT);

@@ -174,7 +174,7 @@ static bool supervisor_look(struct supervisor *supervisor)
     bool stuck = model_host_is_stuck(supervisor->model_host, names, sizeof names);
     if (stuck && !supervisor->is_stuck)
         log_event(LOG_ERROR, "stuck", LOG_STR("model", names),
-                  LOG_STR("text", "a pass does not end; the watchdog gets no more signals"));
+                  LOG_STR("text", "a pass does not end; lensd stops notifying systemd's watchdog"));
     /* If the whole process was stopped meanwhile, no model is to blame. */
     if (step > supervisor->limit_ns / 2)
         step = supervisor->limit_ns / 2;
@@ -192,9 +192,10 @@ static bool supervisor_look(struct supervisor *supervisor)
             continue;
         stuck = true;
         if (!supervisor->is_stuck)
-            log_event(LOG_ERROR, "stuck", LOG_STR("model", model->name), LOG_INT("images", waiting),
-                      LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
-                      LOG_STR("text", "no image was answered; the watchdog gets no more signals"));
+            log_event(
+                LOG_ERROR, "stuck", LOG_STR("model", model->name), LOG_INT("images", waiting),
+                LOG_REAL("seconds", clock_ms(pulse->still_ns) / 1000),
+                LOG_STR("text", "no image was answered; lensd stops notifying systemd's watchdog"));
     }
     free(models);
     supervisor->is_stuck = stuck;

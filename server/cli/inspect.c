@@ -315,11 +315,11 @@ static void print_model(const struct inspection *in, const struct model *model)
     } else
         printf("%-12sno input looks like a photo\n", "photos");
     if (model->words.form == WORDS_VECTORS)
-        printf("%-12s%s: up to %zu labels of a request, %zu numbers each\n", "words",
+        printf("%-12s%s: up to %zu labels per request, vectors of %zu numbers\n", "words",
                SHOWN(model->inputs[model->words.input].name), model->words.count,
                model->words.size);
     if (model->words.form == WORDS_TOKENS)
-        printf("%-12slabels of a request: %zu tokens\n", "words", model->text.length);
+        printf("%-12slabels of a request, at most %zu tokens\n", "words", model->text.length);
     if (in->second_half)
         printf("%-12sin the half %s\n",
                strcmp(in->second_ending, MODEL_TEXT_ENDING) ? "masks" : "texts",
@@ -364,7 +364,7 @@ static void print_stage(const struct pipeline_stage *stage, size_t at)
     size_t used = 0;
     snprintf(title, sizeof title, "stage %zu", at + 1);
     snprintf(text, sizeof text, "%s, which gets %s", SHOWN(stage->model),
-             at ? "crops of the boxes before" : "photos");
+             at ? "crops of the previous stage's boxes" : "photos");
     inspect_print_wrapped(title, text);
     for (size_t i = 0; i < stage->label_count && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",

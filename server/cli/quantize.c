@@ -195,8 +195,8 @@ static void print_kept(const struct quantize_report *report)
             printf("%s%s", count == 1 ? ": " : ", ",
                    utf8_shown(report->layers[i].name, shown, sizeof shown));
     printf("%s\n", count > SHOWN ? ", …" : "");
-    printf("%-12swithout them %.2f ms per image, error %.5f instead of %.5f", "", report->all_ms,
-           report->all_error, report->error);
+    printf("%-12sall layers in 8 bits: %.2f ms per image, error %.5f instead of %.5f", "",
+           report->all_ms, report->all_error, report->error);
     if (report->agreement.is_vector)
         printf(", best class as in float32 for %d of %d held-out photos", report->all_same,
                report->agreement.images);

@@ -282,11 +282,10 @@ static void log_photos_refused(struct model_host *model_host, const char *name, 
     char text[480];
     if (model_host_acquire(model_host, name, version, &deployment, NULL, &unloaded) != STATUS_OK)
         return;
-    snprintf(
-        text, sizeof text,
-        "photos cannot be answered: %s; {\"task\": \"tensors\"} in lensd.json says that this is "
-        "intended",
-        deployment->no_answer);
+    snprintf(text, sizeof text,
+             "/predict refuses photos: %s; if that is intended, write {\"task\": \"tensors\"} into "
+             "lensd.json",
+             deployment->no_answer);
     if (deployment->takes_images && deployment->no_answer[0] && !deployment->model->task.is_tensors)
         log_event(LOG_WARN, "model", LOG_STR("model", name), LOG_STR("text", text));
     model_host_release(model_host, deployment);

@@ -131,7 +131,7 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
         break;
     case TRIAL_COSTLY:
         say(choice,
-            "the comparison of %s was stopped after a quarter of the load's time plus a second",
+            "the comparison of %s was stopped after a quarter of the load's CPU time plus a second",
             name);
         break;
     }

@@ -72,29 +72,29 @@ Test(window, numbers_of_a_side)
         taken("pads in front", &w, 3, &conv);
         cr_expect_eq(d ? conv.pad_w : conv.pad_h, MOST - 4);
         w.pad_begin[d] = MOST - 3; /* with the image */
-        refused("pads in front", &w, 3, "2^30 places a side");
+        refused("pads in front", &w, 3, "a side may have 2^30");
         w = plain;
         w.pad_end[d] = MOST - 4;
         taken("pads behind", &w, 3, &conv);
         w.pad_end[d] = MOST - 3;
-        refused("pads behind", &w, 3, "2^30 places a side");
+        refused("pads behind", &w, 3, "a side may have 2^30");
         w.pad_end[d] = INT64_MAX; /* no sum of it may be made */
-        refused("pads behind without end", &w, 3, "2^30 places a side");
+        refused("pads behind without end", &w, 3, "a side may have 2^30");
         w.pad_end[d] = MOST / 2;
         w.pad_begin[d] = MOST / 2;
-        refused("both pads", &w, 3, "2^30 places a side");
+        refused("both pads", &w, 3, "a side may have 2^30");
         w = plain;
         w.stride[d] = MOST;
         taken("stride", &w, 3, &conv);
         cr_expect_eq(d ? conv.stride_w : conv.stride_h, MOST);
         w.stride[d] = MOST + 1;
-        refused("stride", &w, 3, "2^30 places a side");
+        refused("stride", &w, 3, "a side may have 2^30");
         w = plain;
         w.dilation[d] = MOST + 1; /* of one place alone */
-        refused("dilation", &w, 3, "2^30 places a side");
+        refused("dilation", &w, 3, "a side may have 2^30");
         w.kernel[d] = 3;
         w.dilation[d] = MOST / 2;
-        refused("a window of 2^30 + 1", &w, 3, "2^30 places a side");
+        refused("a window of 2^30 + 1", &w, 3, "a side may have 2^30");
         w.dilation[d] = MOST / 2 - 1;
         taken("a window of 2^30 - 1", &w, 3, &conv);
     }
@@ -107,14 +107,14 @@ Test(window, numbers_of_a_window)
     struct window w = plain;
     w.kernel[0] = 1 << 16;
     w.kernel[1] = 1 << 15; /* 2^31 places */
-    refused("2^31 places", &w, 1, "2^30 places a side");
+    refused("2^31 places", &w, 1, "a side may have 2^30");
     w.kernel[1] = (1 << 15) - 1;
     taken("2^31 - 2^16 places", &w, 1, &conv);
     cr_expect_eq(conv.row, (1 << 16) * ((1 << 15) - 1));
-    refused("of two channels", &w, 2, "windows of over 2^31 numbers");
+    refused("of two channels", &w, 2, "a window has more than 2^31 numbers");
     w.kernel[0] = w.kernel[1] = 4;
     taken("16 x (2^27 - 1)", &w, (1 << 27) - 1, &conv);
-    refused("16 x 2^27", &w, 1 << 27, "windows of over 2^31 numbers");
+    refused("16 x 2^27", &w, 1 << 27, "a window has more than 2^31 numbers");
     taken("2^31 - 17 channels", &plain, INT_MAX - 16, &conv);
     refused("2^31 - 16 channels, filled up", &plain, INT_MAX - 15, "2^31 channels");
     refused("2^32 + 1 channels", &plain, (INT64_C(1) << 32) + 1, "2^31 channels");
@@ -141,7 +141,7 @@ Test(window, pools)
         const enum status status = window_of_pool(one.node, &pool, &one.err);
         if (table[i].pad_end < 0) {
             cr_expect_eq(status, STATUS_UNSUPPORTED, "case %zu: %s", i, one.err.message);
-            cr_expect(strstr(one.err.message, "2^30 places a side"), "%s", one.err.message);
+            cr_expect(strstr(one.err.message, "a side may have 2^30"), "%s", one.err.message);
         } else {
             cr_expect_eq(status, STATUS_OK, "case %zu: %s", i, one.err.message);
             cr_expect_eq(pool.pad_h_end, table[i].pad_end);

@@ -99,7 +99,7 @@ class Stuck(Case):
         server = self.serve()
         server.wait_for(lambda: server.get("/readyz").json() == {"status": "stuck"}, "the stuck pass to be seen")
         self.assertEqual(server.get("/readyz").status, 503)
-        self.assertIn("a pass runs far longer", server.get("/health").json()["models"][0]["quarantined"][0]["reason"])
+        self.assertIn("a pass has run far longer", server.get("/health").json()["models"][0]["quarantined"][0]["reason"])
         server.faults.stop()
         server.wait_ready()
 
@@ -109,7 +109,7 @@ class Stuck(Case):
         self.assertEqual(server.wait(), 3, server.log())
         line = server.log().splitlines()[-1]
         self.assertIn("stuck", line)
-        self.assertIn("exiting", line)
+        self.assertIn("lensd exits", line)
 
 
 class Start(Case):

@@ -215,7 +215,7 @@ class Memory(CudaCase):
                        "cuda:0")
         self.assertEqual(tight["memory"]["limit_bytes"], used - 1)
         self.assertEqual([b["size"] for b in tight["models"][0]["batches"]], [1, 2, 4])
-        self.assertIn("batches of at most 4", tight["models"][0]["note"])
+        self.assertIn("batches have at most 4 images", tight["models"][0]["note"])
 
     def test_what_others_have_taken_counts(self):
         path = self.model(channels=32)

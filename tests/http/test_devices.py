@@ -47,7 +47,7 @@ class Memory(DevicesCase):
         server = self.serve(path, *PLAIN, "--memory", str(used - 1))
         tight = cpu(server)
         self.assertEqual(sizes(tight["models"][0]), [1, 2, 4])
-        self.assertIn("batches of at most 4", tight["models"][0]["note"])
+        self.assertIn("batches have at most 4 images", tight["models"][0]["note"])
         server.wait_for(lambda: server.get("/v2/models/plain/config").json()["max_batch_size"] == 4, "the config of what fits")
         self.assertEqual(server.get("/v2/models/plain").json()["inputs"][0]["shape"][0], -1)
         self.assertEqual(tight["memory"]["limit_bytes"], used - 1)

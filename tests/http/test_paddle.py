@@ -27,7 +27,7 @@ class Paddle(FolderCase):
         self.server = self.serve(self.path("net"), "--device", "cpu", "--precision", "fp32")
         inspected = json.loads(run_lensd("inspect", self.path("net"), "--json").stdout)
         self.assertEqual((inspected["task"], inspected["task_evidence"]),
-                         ("detection", "outputs of rows of 6 and their count, as PaddleDetection's"))
+                         ("detection", "outputs of boxes with 6 numbers each and of their number, as PaddleDetection's"))
 
     def check(self, found, wanted):
         self.assertEqual(len(found), len(wanted))

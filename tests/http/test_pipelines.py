@@ -219,7 +219,7 @@ class Aligned(Pipelines):
         self.start()
         first, second = self.crops(self.ask("model=aligned"))
         self.assertEqual(first, self.alone(8, 20, 24, 36))
-        self.assertEqual((second["code"], second["error"]), ("invalid_request", "the points of the box lie at one place"))
+        self.assertEqual((second["code"], second["error"]), ("invalid_request", "all points of the box are at the same place"))
 
     def test_what_has_no_such_points(self):
         self.pipeline("pointless", [{"model": "found"}, {"model": "mean", "align": "arcface"}])

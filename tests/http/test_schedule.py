@@ -43,7 +43,7 @@ class TimeLimits(QueueCase):
             answer, _ = read_answer(connection)
         self.assertIn(answer.status, (503, 504))
         if answer.status == 503:
-            self.assert_error(answer, 503, "overloaded", "the request allows")
+            self.assert_error(answer, 503, "overloaded", "of the request's time limit are left")
             self.assertGreaterEqual(int(answer.headers["retry-after"]), 1)
 
     def test_what_cannot_be_met_behind_a_queue_is_refused(self):

@@ -847,7 +847,7 @@ class TimeMajorLine(Tasks):
         self.assertEqual(answer["text"], "aad")
         each = [math.exp(6) / (math.exp(6) + 3 + math.e)] * 2 + [math.exp(9) / (math.exp(9) + 4)]
         self.assertAlmostEqual(answer["score"], sum(each) / 3, places=5)
-        self.server.wait_log("it is answered as [batch, steps, classes]")
+        self.server.wait_log("lensd returns it as [batch, steps, classes]")
         outputs = self.server.get(f"/v2/models/{self.name}").json()["outputs"]
         self.assertEqual([(output["name"], output["shape"]) for output in outputs], [("row", [-1, 4, 5])] * self.repeats)
 
@@ -1041,7 +1041,7 @@ class FilledInputs(Tasks):
                 self.assertAlmostEqual(got, min(max(number, 0), limit), delta=0.02)
 
     def test_boxes_are_those_of_the_photo(self):
-        self.assertEqual(self.task(), ("detection", "outputs of boxes, labels and scores, as RT-DETR's own"))
+        self.assertEqual(self.task(), ("detection", "outputs of boxes, labels and scores, as RT-DETR's own code exports them"))
         self.assertIn("orig_target_sizes", self.inspected())
         self.assertIn("lensd can run this model.", self.inspected())
         self.assertTrue(self.server.get("/devices").json()["devices"][0]["models"][0]["batched"])
@@ -1085,7 +1085,7 @@ class NamedInputs(unittest.TestCase):
             json.dump({"inputs": {"x": [1, 2, 3, 4]}}, file)
         done = run_lensd("inspect", folder)
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn('"inputs" fills inputs beside a photo', done.stderr)
+        self.assertIn('"inputs" is for inputs beside a photo', done.stderr)
 
     def test_numbers_of_lensd_json(self):
         for dims, numbers in ((), 0), (("N", 3), [0, 0, 0]):

@@ -348,11 +348,11 @@ class OtherModels(unittest.TestCase):
                 with open(os.path.join(os.path.dirname(path), "lensd.json"), "w") as file:
                     file.write('{"task": "tensors"}')
         server = self.serve(make)
-        (line,) = server.wait_log("photos cannot be answered: output 'out'")
-        self.assertIn('{\\"task\\": \\"tensors\\"} in lensd.json', line)
+        (line,) = server.wait_log("/predict refuses photos: output 'out'")
+        self.assertIn('{\\"task\\": \\"tensors\\"} into lensd.json', line)
         server = self.serve(make, True)
         self.assertEqual(server.predict(seven()).status, 400)
-        self.assertNotIn("photos cannot be answered", server.whole_log())
+        self.assertNotIn("/predict refuses photos", server.whole_log())
 
     def test_every_datatype(self):
         # name: (number of TensorProto.DataType, struct format, values)
@@ -443,7 +443,7 @@ class OtherModels(unittest.TestCase):
 
     def test_rows_that_depend_on_the_picture(self):
         """A detector's boxes are no class scores, whatever their number; tensors get them."""
-        for batch, why in ((1, "is not one score per class"), ("N", "has a name that does not stand for scores")):
+        for batch, why in ((1, "is not one score per class"), ("N", "is unusual for class scores")):
             with self.subTest(batch=batch):
                 server = self.serve(lambda path: small_onnx.places_of_light(path, batch))
                 answer = server.predict(seven())

@@ -303,7 +303,10 @@ static enum status make_further(const struct cuda_lowering *compile,
         if (!scale_zero_of(node, o->y_terms, o->stored, &own) ||
             !scale_zero_of(node, QUANTIZED_RESIDUAL + 1, o->stored, &other) ||
             !scale_zero_of(node, QUANTIZED_SUM_SCALE, o->stored, &sum))
-            return error_set(err, STATUS_INTERNAL, "%s: a sum of other terms", node->name);
+            return error_set(
+                err, STATUS_INTERNAL,
+                "%s: the scales of a quantized sum are not constant; this is a bug in lensd",
+                node->name);
         s->residual = residual->index;
         quantized_sum_factors(&own, &other, &sum, &e->own_ratio, &e->residual_ratio, &e->fixed);
     }

@@ -34,7 +34,8 @@ static enum status check(const struct node *node, const struct window *w, struct
         fits_shape(&node->outputs[0]->shape))
         return STATUS_OK;
     return error_set(err, STATUS_UNSUPPORTED,
-                     "%s: images or windows of over 2^30 places a side, or 2^31 channels",
+                     "%s: the image, window, strides or pads are too large: a side may have 2^30 "
+                     "elements, a window 2^31, an image 2^31 channels",
                      node_text(node, text));
 }
 
@@ -45,7 +46,7 @@ enum status window_of_conv(const struct node *node, const struct window *w, int6
     char text[NODE_TEXT];
     TRY(check(node, w, err));
     if (x[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
-        return error_set(err, STATUS_UNSUPPORTED, "%s: windows of over 2^31 numbers",
+        return error_set(err, STATUS_UNSUPPORTED, "%s: a window has more than 2^31 numbers",
                          node_text(node, text));
     *ret = (struct cuda_conv){.n = (int)x[0],
                               .h = (int)x[1],

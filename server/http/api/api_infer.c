@@ -277,9 +277,10 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     size_t at;
     TRY(find_tensor(deployment, false, input->name, &at, err));
     if (deployment->model->text.kinds[at] != TEXT_IDS) /* all its inputs take tokens */
-        return error_set(err, STATUS_INVALID,
-                         "texts (BYTES) belong in the input of token ids, but '%.80s' is another",
-                         input->name);
+        return error_set(
+            err, STATUS_INVALID,
+            "texts (BYTES) belong in the input of token ids, but '%.80s' is another input",
+            input->name);
     TRY(read_elements(x, work, input, "texts", is_never_bare, &bytes, err));
     const enum status status = texts_begin(texts, input->count, err);
     for (size_t i = 0; status == STATUS_OK && i < input->count; i++)

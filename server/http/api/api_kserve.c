@@ -67,8 +67,8 @@ static enum status take_numbers(struct exchange *x, struct kserve_work *work,
     size_t rows = work->v1->rows;
     if (deployment->input_count != 1 || !deployment->has_rows)
         return error_set(err, STATUS_INVALID,
-                         "model '%s' does not take rows of one input; send tensors to POST "
-                         "/v2/models/%s/infer",
+                         "model '%s' has several inputs or no batch dimension; send tensors to "
+                         "POST /v2/models/%s/infer",
                          deployment->model->name, deployment->model->name);
     if (rows > deployment->max_rows)
         return error_set(err, STATUS_TOO_LARGE,

@@ -353,8 +353,8 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
         !work->texts.count && (x->answer_form == DESCRIBE_JPEG || x->answer_form == DESCRIBE_PNG);
     if (work->request.wants_picture && work->as_list)
         return error_set(err, STATUS_INVALID,
-                         "a picture can answer only one photo, but the request has %zu; send them "
-                         "one by one, or ask for JSON",
+                         "a picture can show the answer for only one photo, but the request has "
+                         "%zu; send them one by one, or ask for JSON",
                          work->request.image_count);
     return STATUS_OK;
 }

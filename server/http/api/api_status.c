@@ -167,13 +167,13 @@ void metrics_handle(struct exchange *x)
     struct metrics *metrics = x->server->options.metrics;
     /* Updated only when /metrics is read, not with every byte. */
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
-                           "Memory that bodies of requests and answers take now.", ""),
+                           "Memory in use for bodies of requests and answers.", ""),
                (double)atomic_load(&x->server->budget.used));
     metric_set(metrics_get(metrics, METRIC_COUNTER, "lensd_log_lines_lost_total",
                            "Log lines dropped while standard error was full, or not written.", ""),
                (double)log_lost_total());
-    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_build_info", "The version that runs.",
-                           "version=\"" LENSD_VERSION "\""),
+    metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_build_info",
+                           "The running version of lensd.", "version=\"" LENSD_VERSION "\""),
                1);
     if (x->server->options.faces)
         metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_faces_people",

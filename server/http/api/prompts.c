@@ -87,11 +87,10 @@ bool request_prompt_add(struct request_prompt *prompt, const char *name, const c
         *ret_status = request_prompt_set(prompt, "box", text, err);
     const size_t count = is_box ? 0 : read_numbers(text, n, COUNT_OF(n));
     if (!is_box && *text && (!count || count % 2 || prompt->count + count / 2 > POINTS_MOST))
-        *ret_status =
-            error_set(err, STATUS_INVALID,
-                      "%s must be a list of [x, y] in pixels of the photo; with the other "
-                      "list at most %d points",
-                      is_inside ? "pos_points" : "neg_points", POINTS_MOST);
+        *ret_status = error_set(err, STATUS_INVALID,
+                                "%s must be a list of [x, y] in pixels of the photo; both lists "
+                                "together have at most %d points",
+                                is_inside ? "pos_points" : "neg_points", POINTS_MOST);
     for (size_t i = 0; i + 1 < count && *ret_status == STATUS_OK; i += 2)
         prompt->points[prompt->count++] = (struct prompt_point){n[i], n[i + 1], is_inside};
     return true;

@@ -25,7 +25,7 @@
 #define OF_MODEL(method, api, tail, who, handler, text, ...)                                       \
     method(api "/models/{model}" tail, who, handler, text, __VA_ARGS__),                           \
         method(api "/models/{model}/versions/{version}" tail, who, handler,                        \
-               "the same, of one version", __VA_ARGS__)
+               "the same for one version", __VA_ARGS__)
 /* Shared memory, which Triton has and lensd has not. */
 #define SHARED_MEMORY(kind)                                                                        \
     GET("/v2/" kind "sharedmemory/status", KEY, fixed_handle,                                      \
@@ -94,7 +94,7 @@ static const struct route routes[] = {
      "TorchServe: an image in, {label: probability} out", ROUTE_KEY, POST_A_PHOTO,
      &dialect_torchserve},
     {"/predictions/{model}/{version}", METHOD_POST | METHOD_PUT, true, v2_admit, predict_handle,
-     "the same, of one version", ROUTE_KEY, NULL, &dialect_torchserve},
+     "the same for one version", ROUTE_KEY, NULL, &dialect_torchserve},
     OF_MODEL(
         POST, "/v1", ":predict", KEY, kserve_predict_handle,
         "KServe V1 and TensorFlow Serving: {\"instances\": […]} in, {\"predictions\": […]} out",

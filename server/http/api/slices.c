@@ -34,7 +34,7 @@ enum status slices_set(struct sliced_photo *slices, const char *name, const char
         if (!is_whole || !(value <= OVERLAP_MOST))
             return error_set(err, STATUS_INVALID,
                              "overlap is '%.40s'; it must be the share of a slice that the next "
-                             "one repeats, 0 to %g",
+                             "slice repeats, 0 to %g",
                              text, OVERLAP_MOST);
         slices->overlap = value;
         slices->has_overlap = true;

@@ -53,9 +53,9 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     }
     if (own > most || bytes > most - own)
         return error_set(err, STATUS_TOO_LARGE,
-                         "this request and its answer may take %.1f MiB, and all of them together "
-                         "%.1f MiB; ask for fewer rows or outputs at a time, as binary data where "
-                         "it is JSON, or raise the limit (--max-upload-memory)",
+                         "this request and its answer may need %.1f MiB, but the limit for all "
+                         "requests together is %.1f MiB; request fewer rows or outputs at a time, "
+                         "or binary data instead of JSON, or raise the limit (--max-upload-memory)",
                          ((double)bytes + (double)own) / (1 << 20), (double)most / (1 << 20));
     if (!http_budget_charge(budget, own, bytes))
         return error_set(err, STATUS_OVERLOADED,

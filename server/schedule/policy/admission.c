@@ -91,10 +91,11 @@ static enum status check_bounds(const struct admission *admission, const struct 
     size_t kept = admission->max_images / (are_crops ? ADMISSION_CROPS_DIVISOR : SHARE_DIVISOR);
     if (request->images + kept > room && load->of_client > 0 &&
         load->of_client + request->images > kept)
-        return error_set(err, STATUS_OVERLOADED,
-                         "model '%s' has %zu of at most %zu images waiting or in progress, %zu of "
-                         "them this client's; the rest is for others; try again in %d s",
-                         request->model, load->images, most, load->of_client, seconds);
+        return error_set(
+            err, STATUS_OVERLOADED,
+            "model '%s' has %zu of at most %zu images waiting or in progress, %zu of them from "
+            "this client; the other places are reserved for other clients; try again in %d s",
+            request->model, load->images, most, load->of_client, seconds);
     if (admission->max_bytes > 0 &&
         (load->bytes > admission->max_bytes || request->bytes > admission->max_bytes - load->bytes))
         return error_set(err, STATUS_OVERLOADED,
@@ -111,23 +112,23 @@ static enum status check_time(const struct admission *admission, const struct mo
     if (request->kind != ADMIT_CROPS && admission->max_wait_ns > 0 && load->images > 0 &&
         predicted > admission->max_wait_ns)
         return error_set(err, STATUS_OVERLOADED,
-                         "an answer of model '%s' would take about %.0f ms, more than the %.0f ms "
-                         "it may (--max-queue-ms); try again in %d s",
+                         "an answer of model '%s' would take about %.0f ms, more than the limit of "
+                         "%.0f ms (--max-queue-ms); try again in %d s",
                          request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
                          seconds);
     /* Without images in the batcher no pass renews the measurements, and the prediction may be
      * outdated. Then the shortest pass so far counts. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
     if (load->single_floor > request->time_left)
-        return error_set(err, STATUS_OVERLOADED,
-                         "the request allows %.1f ms more, but an answer of model '%s' takes about "
-                         "%.1f ms on this machine even alone; allow more time",
-                         clock_ms(request->time_left), request->model,
-                         clock_ms(load->single_floor));
+        return error_set(
+            err, STATUS_OVERLOADED,
+            "%.1f ms of the request's time limit are left, but an answer of model '%s' takes about "
+            "%.1f ms on this machine even without other requests; allow more time",
+            clock_ms(request->time_left), request->model, clock_ms(load->single_floor));
     if (needed > request->time_left)
         return error_set(err, STATUS_OVERLOADED,
-                         "an answer of model '%s' would take about %.0f ms, but the request allows "
-                         "%.0f ms more; try again in %d s, or allow more time",
+                         "an answer of model '%s' would take about %.0f ms, but %.0f ms of the "
+                         "request's time limit are left; try again in %d s, or allow more time",
                          request->model, clock_ms(predicted > needed ? predicted : needed),
                          clock_ms(request->time_left), seconds);
     return STATUS_OK;

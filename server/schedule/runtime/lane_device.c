@@ -95,7 +95,8 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
     if (ret->is_stuck) {
         char device[DEVICE_TEXT];
         snprintf(ret->reason, sizeof ret->reason,
-                 "%s: a pass runs far longer than predicted or than its clients wait",
+                 "%s: a pass has run far longer than predicted, or long past the deadlines of its "
+                 "images",
                  device_text(lane->info.device, device));
     }
 }

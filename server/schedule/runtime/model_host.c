@@ -332,10 +332,11 @@ static enum status check_fits(const struct deployment *deployment,
                          "model '%s' takes no photos, its inputs are tensors: GET /v2/models/%s",
                          name, name);
     if (request->raw_outputs && request->image_count > 1 && !deployment->has_rows)
-        return error_set(err, STATUS_INVALID,
-                         "model '%s' takes one image, or one row, per request: it has no batch "
-                         "dimension, or rows change each other's results",
-                         name);
+        return error_set(
+            err, STATUS_INVALID,
+            "model '%s' takes one image, or one row, per request: it has no batch dimension, or "
+            "lensd cannot prove that images do not change each other's results",
+            name);
     return STATUS_OK;
 }
 

@@ -500,13 +500,13 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     atomic_store(&entry->used, clock_now());
     table_settle_and_unlock(host, NULL);
     if (has_failed)
-        log_event(LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
-                  LOG_INT("width", width), LOG_INT("height", height),
-                  LOG_STR("error", failure.message),
-                  LOG_STR("text", base->model->text.allows_short_rows ? "texts get longer rows"
-                                  : table_is_shortage(status)
-                                      ? "pipelines use the nearest size that is compiled"
-                                      : "requests for it are refused"));
+        log_event(
+            LOG_WARN, "size not compiled", LOG_STR("model", base->model->name),
+            LOG_INT("width", width), LOG_INT("height", height), LOG_STR("error", failure.message),
+            LOG_STR("text",
+                    base->model->text.allows_short_rows ? "texts are padded to a longer length"
+                    : table_is_shortage(status) ? "pipelines use the nearest size that is compiled"
+                                                : "requests for it are refused"));
     if (status == STATUS_OK)
         log_event(LOG_INFO, "size compiled", LOG_STR("model", base->model->name),
                   LOG_INT("width", width), LOG_INT("height", height),

@@ -866,7 +866,7 @@ Test(model, chooses_the_output_with_the_scores)
         {{{"boxes", 4, NULL}, {"landmarks", 8, NULL}, {"p", 2, NULL}}, 4, "p", "'landmarks'"},
         {{{"125", 4, NULL}, {"130", 2, "*Softmax"}}, 0, "130", "leaves out '125'"},
         {{{"b", 4, NULL}, {"a", 2, NULL}}, 2, "a", "leaves out 'b'"},
-        {{{"boxes", 4, NULL}}, 4, NULL, "'boxes' has a name that does not stand for scores"},
+        {{{"boxes", 4, NULL}}, 4, NULL, "the name of output 'boxes' is unusual for class scores"},
         /* The vector, or the logits, that the scores are made of. */
         {{{"495", 8, NULL}, {"496", 3, "Gemm"}}, 0, "496", ""},
         {{{"x", 3, NULL}, {"y", 3, "Softmax"}}, 0, "y", ""},

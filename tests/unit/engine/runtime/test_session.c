@@ -513,7 +513,7 @@ Test(session, respects_the_memory_limit)
     cr_assert_eq(info->batches[info->batch_count - 1].size, 4);
     cr_assert(info->batched);
     cr_assert_leq(info->parameter_bytes + info->activation_bytes, options.memory_limit);
-    cr_assert(strstr(info->note, "batches of at most 4"), "%s", info->note);
+    cr_assert(strstr(info->note, "batches have at most 4 images"), "%s", info->note);
     session_free(session);
     options.max_batch_is_pinned = true;
     session = NULL;

@@ -91,10 +91,10 @@ Test(task, ultralytics_metadata)
     cr_expect_eq(task.kind, TASK_ORIENTED);
     struct task_facts odd = {.metadata_task = "detect", .label_count = 80};
     expect_blamed(decide(odd, &OUTPUT("output0", 1, 90, 8400), 1),
-                  "86 classes, but the labels are 80");
+                  "86 classes, but there are 80 labels");
     obb.label_count = 3;
     expect_blamed(decide(obb, &OUTPUT("output0", 1, 20, 8400), 1),
-                  "15 classes, but the labels are 3");
+                  "15 classes, but there are 3 labels");
 }
 
 Test(task, shapes)
@@ -110,11 +110,14 @@ Test(task, shapes)
     const struct task_facts labelled = {.label_count = 80};
     expect_layout(decide(labelled, &OUTPUT("o", 1, 300, 84), 1), LAYOUT_RTDETR);
     const struct task_facts wrong = {.label_count = 3};
-    expect_blamed(decide(wrong, &OUTPUT("o", 1, 84, 8400), 1), "80 classes, but the labels are 3");
-    expect_blamed(decide(wrong, &OUTPUT("o", 1, 8400, 85), 1), "80 classes, but the labels are 3");
+    expect_blamed(decide(wrong, &OUTPUT("o", 1, 84, 8400), 1),
+                  "80 classes, but there are 3 labels");
+    expect_blamed(decide(wrong, &OUTPUT("o", 1, 8400, 85), 1),
+                  "80 classes, but there are 3 labels");
     const struct task_output masks[] = {OUTPUT("o", 1, 116, 8400), OUTPUT("p", 1, 32, 160, 160)};
-    expect_blamed(decide(wrong, masks, 2), "80 classes, but the labels are 3");
-    expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1), "21 maps, but the labels are 3");
+    expect_blamed(decide(wrong, masks, 2), "80 classes, but there are 3 labels");
+    expect_blamed(decide(wrong, &OUTPUT("map", 1, 21, 60, 60), 1),
+                  "21 maps, but there are 3 labels");
 }
 
 Test(task, yolo_nas)

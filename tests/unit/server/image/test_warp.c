@@ -166,5 +166,5 @@ Test(warp, equals_opencv_where_faces_are_aligned)
     for (size_t i = 0; i < POINTS; i++)
         own[i] = (struct task_point){3, 4, -1};
     cr_expect_eq(crop_align(&found, 0, &to, &crop, &err), STATUS_INVALID);
-    cr_expect_str_eq(err.message, "the points of the box lie at one place");
+    cr_expect_str_eq(err.message, "all points of the box are at the same place");
 }

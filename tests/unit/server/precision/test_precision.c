@@ -44,7 +44,8 @@ Test(agreement, names_the_bound_that_fails)
     a.mean = 0.02;
     expect_bound(a, false, "mean change of probability 0.0200");
     a.agreeing = 4;
-    expect_bound(a, false, "best class the same for 4 of 5 photos with a clear one (limit 99 %)");
+    expect_bound(a, false,
+                 "the best class is the same for 4 of 5 photos in which it is clear (limit 99 %)");
     a = good;
     a.correlation = 0.99;
     expect_bound(a, false, "distance of the class scores 0.01000");

@@ -402,7 +402,7 @@ Test(trials, that_take_too_long_are_given_up)
         expect((struct expectation){PRECISION_FP32, CHOICE_MEASURED, 2});
     cr_expect_eq(compiled.trials[0].outcome, TRIAL_COSTLY, "%s", compiled.why);
     cr_expect_eq(runs[PRECISION_BF16], 0);
-    cr_expect(strstr(compiled.why, "a quarter of the load's time"), "%s", compiled.why);
+    cr_expect(strstr(compiled.why, "a quarter of the load's CPU time"), "%s", compiled.why);
     cr_expect_null(strstr(compiled.why, "--precision bf16"), "%s", compiled.why);
 }
 
