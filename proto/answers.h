@@ -17,6 +17,8 @@
 #include "engine/base/status.h"
 #include "proto/json.h"
 
+struct dialect;
+
 /* ---- errors: {"error": sentence, "code": machine word} ---- */
 
 /* *ret_size: bytes without the terminator; may be NULL, here and below. */
@@ -99,6 +101,7 @@ struct answer_image {
 };
 
 struct predict_answer {
+    const struct dialect *dialect; /* the API that writes it; NULL: /predict's own */
     const char *model;
     const struct answer_image *images;
     size_t image_count;
@@ -181,8 +184,6 @@ struct predict_json_limits {
     size_t max_images;
     int max_top_k;
 };
-
-struct dialect;
 
 /* Reads the JSON body of a request in a dialect's form (proto/dialects.h), or in /predict's own
  * (`dialect` NULL): {"image": {"b64": "…"}} or {"images": [{"b64": "…", "name": "a.jpg"}, …]}, with

@@ -1,6 +1,7 @@
-/* The dashboard of Nuclio, which lists and runs functions, as CVAT asks it to annotate pictures. A
- * mask has the pixels of its part of the picture as 0 and 1, then the corners of this part. Source:
- * cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there; tools-control.tsx. */
+/* The API of Nuclio's dashboard, through which CVAT lists functions and runs them to annotate
+ * pictures. A mask is a list: the pixels of its bounding box as 0 and 1, then the corners of the
+ * box. Source: cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there;
+ * tools-control.tsx. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Returns the labels as JSON, each once, as CVAT demands; Returns NULL when out of memory. */
+/* Returns the labels as JSON. Each occurs only once, as CVAT demands. NULL: out of memory. */
 static char *spec_of(const struct dialect_model *model)
 {
     const char **labels = alloc_array(model->label_count, sizeof *labels);
@@ -145,8 +146,8 @@ static bool is_tag(const struct predict_answer *answer, size_t i, float probabil
     return cJSON_IsNumber(least) ? probability >= (float)least->valuedouble : i == 0;
 }
 
-/* Writes an interactor's answer, the best mask of a prompt: the rows of its part of the picture,
- * and the place of this part. */
+/* Writes an interactor's answer, the best mask of a prompt: the rows of its bounding box, and the
+ * place of the box. */
 static char *write_best(const struct answer_image *image)
 {
     static uint8_t nothing;

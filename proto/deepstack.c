@@ -29,11 +29,11 @@ static void write_common(struct writer *w, const struct deepstack_call *call)
                   lrint(call->forward_ms), total, total, "localhost", when, 200);
 }
 
-static struct deepstack_call call_of(const struct predict_answer *answer, const char *command)
+static struct deepstack_call call_of(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    return (struct deepstack_call){command, image->device, image->forward_ms, answer->total_ms,
-                                   answer->when};
+    return (struct deepstack_call){answer->dialect->command, image->device, image->forward_ms,
+                                   answer->total_ms, answer->when};
 }
 
 static void write_place(struct writer *w, json_node *entry, const float *box)
@@ -61,10 +61,10 @@ static void write_found(struct writer *w, const struct answer_image *image)
     write_text(w, w->root, "message", text);
 }
 
-static char *write_boxes(const struct predict_answer *answer, const char *command)
+static char *deepstack_boxes(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    const struct deepstack_call call = call_of(answer, command);
+    const struct deepstack_call call = call_of(answer);
     struct writer w = {.root = write_root()};
     write_members(&w, w.root, "success=%hhd", true);
     write_found(&w, image);
@@ -82,20 +82,10 @@ static char *write_boxes(const struct predict_answer *answer, const char *comman
     return write_finish(&w);
 }
 
-static char *deepstack_detect(const struct predict_answer *answer)
-{
-    return write_boxes(answer, "detect");
-}
-
-static char *deepstack_custom(const struct predict_answer *answer)
-{
-    return write_boxes(answer, "custom");
-}
-
 static char *deepstack_scene(const struct predict_answer *answer)
 {
     const struct answer_image *image = &answer->images[0];
-    const struct deepstack_call call = call_of(answer, "detectScene");
+    const struct deepstack_call call = call_of(answer);
     struct writer w = {.root = write_root()};
     char number[24];
     write_members(&w, w.root, "success=%hhd", true);
@@ -109,9 +99,10 @@ static char *deepstack_scene(const struct predict_answer *answer)
 
 /* ---- text ---- */
 
-static char *write_texts_found(const struct predict_answer *answer, bool is_plate)
+static char *deepstack_texts(const struct predict_answer *answer)
 {
-    const struct deepstack_call call = call_of(answer, is_plate ? "alpr" : "ocr");
+    const bool is_plate = answer->dialect == &dialect_deepstack_plates;
+    const struct deepstack_call call = call_of(answer);
     struct recognized_texts read;
     struct writer w = {.root = write_root(),
                        .failed = !collect_recognized_texts(&answer->images[0], is_plate, &read)};
@@ -133,16 +124,6 @@ static char *write_texts_found(const struct predict_answer *answer, bool is_plat
     write_common(&w, &call);
     free(read.items);
     return write_finish(&w);
-}
-
-static char *deepstack_plates(const struct predict_answer *answer)
-{
-    return write_texts_found(answer, true);
-}
-
-static char *deepstack_text(const struct predict_answer *answer)
-{
-    return write_texts_found(answer, false);
 }
 
 /* ---- lists, faces ---- */
@@ -204,23 +185,25 @@ static const struct dialect_parameter face_parameters[] = {
     {"userid", "userid", false}, {"min_confidence", "min_similarity", false}, {0}};
 static const struct dialect_default face_defaults[] = {{"confidence", "0.55"}, {0}};
 
-#define PICTURES(kind, models, function)                                                           \
-    .name = "DeepStack", .parameters = parameters, .defaults = defaults, .kinds = 1u << (kind),    \
-    .takes = models, .is_single = true, .images = "image", .write = function,                      \
-    .write_error = deepstack_error
+#define PICTURES(word, kind, models, function)                                                     \
+    .name = "DeepStack", .command = word, .parameters = parameters, .defaults = defaults,          \
+    .kinds = 1u << (kind), .takes = models, .is_single = true, .images = "image",                  \
+    .write = function, .write_error = deepstack_error
 
-const struct dialect dialect_deepstack = {PICTURES(ANSWER_BOXES, "a detector", deepstack_detect)};
+const struct dialect dialect_deepstack = {
+    PICTURES("detect", ANSWER_BOXES, "a detector", deepstack_boxes)};
 const struct dialect dialect_deepstack_custom = {
-    PICTURES(ANSWER_BOXES, "a detector", deepstack_custom)};
+    PICTURES("custom", ANSWER_BOXES, "a detector", deepstack_boxes)};
 const struct dialect dialect_deepstack_face = {
-    PICTURES(ANSWER_BOXES, "a detector", deepstack_detect), .takes_pipelines = true};
+    PICTURES("detect", ANSWER_BOXES, "a detector", deepstack_boxes), .takes_pipelines = true};
 const struct dialect dialect_deepstack_scene = {
-    PICTURES(ANSWER_CLASSES, "a classifier", deepstack_scene)};
+    PICTURES("detectScene", ANSWER_CLASSES, "a classifier", deepstack_scene)};
 const struct dialect dialect_deepstack_plates = {
-    PICTURES(ANSWER_BOXES, "a pipeline of a detector and a reader", deepstack_plates),
+    PICTURES("alpr", ANSWER_BOXES, "a pipeline of a detector and a reader", deepstack_texts),
     .takes_pipelines = true};
 const struct dialect dialect_deepstack_text = {
-    PICTURES(ANSWER_BOXES, "a pipeline that reads pages", deepstack_text), .takes_pipelines = true};
+    PICTURES("ocr", ANSWER_BOXES, "a pipeline that reads pages", deepstack_texts),
+    .takes_pipelines = true};
 
 #define FACES                                                                                      \
     .name = "DeepStack", .parameters = face_parameters, .defaults = face_defaults,                 \

@@ -16,7 +16,7 @@ struct dialect_parameter {
 };
 
 struct dialect_default {
-    const char *name, *value; /* of /predict */
+    const char *name, *value; /* a parameter of /predict */
 };
 
 /* The images or texts in a JSON body, as text. */
@@ -29,6 +29,7 @@ struct dialect_pictures {
 
 struct dialect {
     const char *name;                           /* "DeepStack" */
+    const char *command;                        /* DeepStack's name of the call; else NULL */
     const struct dialect_parameter *parameters; /* ends without a name; NULL: /predict's */
     const struct dialect_default *defaults;     /* ends with an entry without a name; NULL: none */
     unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */

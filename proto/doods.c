@@ -1,6 +1,6 @@
-/* DOODS, the detector of Home Assistant's integration of that name: corners as shares of the
- * picture's sides, scores as percentages, a threshold for each label. Source: odrpc.py, doods.py of
- * snowzach/doods2; pydoods. */
+/* The API of DOODS, which Home Assistant's integration of that name uses. Corners are fractions of
+ * the picture's sides, scores are percentages, and each label may have a threshold. Source:
+ * odrpc.py, doods.py of snowzach/doods2; pydoods. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -68,7 +68,8 @@ static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct 
         cJSON_DeleteItemFromObjectCaseSensitive(root, "detector_name");
     TRY(read_thresholds(cJSON_GetObjectItemCaseSensitive(root, "detect"), &least, err));
     TRY(read_regions(cJSON_GetObjectItemCaseSensitive(root, "regions"), &least, err));
-    /* Boxes must exceed the parameter; doods_write() compares each with its label's. */
+    /* Boxes must exceed this parameter. Later doods_write() compares each with the threshold of its
+     * label. */
     cJSON_DeleteItemFromObjectCaseSensitive(root, "confidence");
     TRY(check_memory(cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)),
                      "for a request", err));

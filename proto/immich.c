@@ -86,7 +86,7 @@ static const char *find_language(const char *language)
     return "eng_Latn";
 }
 
-/* Names the pipeline's detector instead: only the reader has a prefix for a language. */
+/* Replaces the pipeline by its detector, whose name lacks the reader's prefix for a language. */
 static void use_detector(const struct immich_task *task, struct immich_entry *ret)
 {
     const char *dashes = task->first_alone == &line_boxes ? strstr(ret->model, "__") : NULL;
@@ -176,10 +176,7 @@ static void write_vector_text(struct writer *w, json_node *parent, const char *k
     }
     strbuf_put(&vector, image->embedding_count ? "]" : "[]");
     char *text = strbuf_finish(&vector, NULL);
-    if (text)
-        write_text(w, parent, key, text);
-    else
-        w->failed = true;
+    write_text(w, parent, key, text);
     free(text);
 }
 
@@ -239,7 +236,7 @@ static char *write_lines(const struct predict_answer *answer)
     return finish_with_size(&w, image);
 }
 
-/* Adds the points of all boxes, a list for each; `corners`: instead the corners x1, y1, x2, y2. */
+/* Adds a list of points for each box, or with `corners` a list of the corners x1, y1, x2, y2. */
 static void write_places(struct writer *w, json_node *parent, const char *key,
                          const struct answer_image *image, bool corners)
 {
@@ -256,8 +253,9 @@ static void write_places(struct writer *w, json_node *parent, const char *key,
 }
 
 /* Answers `detection` without `recognition`. */
-static char *write_boxes(const struct predict_answer *answer, bool are_faces)
+static char *write_boxes(const struct predict_answer *answer)
 {
+    const bool are_faces = answer->dialect == &face_boxes;
     const struct answer_image *image = &answer->images[0];
     struct writer w = {.root = write_root()};
     json_node *all = write_object(&w, w.root, are_faces ? "facial-recognition" : "ocr");
@@ -270,19 +268,10 @@ static char *write_boxes(const struct predict_answer *answer, bool are_faces)
     return finish_with_size(&w, image);
 }
 
-static char *write_face_boxes(const struct predict_answer *answer)
-{
-    return write_boxes(answer, true);
-}
-
-static char *write_line_boxes(const struct predict_answer *answer)
-{
-    return write_boxes(answer, false);
-}
-
 char *immich_join(char *first, char *second)
 {
-    /* Keeps the picture's size only from the second answer. No colon follows a string. */
+    /* Drops the picture's size from the first answer. A string cannot contain this text, because
+     * its quotation marks would be escaped. */
     struct strbuf both = {.failed = !second};
     strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\":") - first));
     strbuf_put(&both, second ? second + 1 : "");
@@ -317,7 +306,6 @@ static const struct dialect text_lines = {
     .takes_pipelines = true, .write = write_lines};
 static const struct dialect face_boxes = {IMMICH, .kinds = 1u << ANSWER_BOXES,
                                           .takes = "for facial-recognition a face detector",
-                                          .write = write_face_boxes};
+                                          .write = write_boxes};
 static const struct dialect line_boxes = {IMMICH, .kinds = 1u << ANSWER_BOXES,
-                                          .takes = "for ocr a text detector",
-                                          .write = write_line_boxes};
+                                          .takes = "for ocr a text detector", .write = write_boxes};

@@ -93,8 +93,8 @@ static enum nsfw_kind kind_of(const char *label)
     return NSFW_KINDS;
 }
 
-/* Finds the picture's best score of each kind. Returns false without labels, or for one of no
- * kind. */
+/* Finds the picture's best score of each kind. Returns false if there is no label, or one that
+ * names no kind. */
 static bool read_kinds(const struct answer_image *image, float *kinds)
 {
     for (size_t i = 0; i < image->prediction_count; i++) {

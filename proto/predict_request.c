@@ -73,15 +73,15 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
     bool is_value = true;
     if (!cJSON_IsArray(member))
         is_value = put_parameter(out, member, "");
-    const char *labels = strstr(member->string, "labels"); /* labels are any text; others have no
-                                                            * commas */
+    /* Labels may contain commas, which are escaped; values of other parameters have none. */
+    const char *escaped = strstr(member->string, "labels") ? ",\\" : "";
     for (const cJSON *entry = cJSON_IsArray(member) ? member->child : NULL; entry && is_value;
          entry = entry->next) {
         const bool is_point = cJSON_IsArray(entry) && (strstr(member->string, "points") ||
                                                        !strcmp(member->string, "obj_bbox"));
         const cJSON *within = is_point ? entry->child : entry;
         for (; within && is_value; within = is_point ? within->next : NULL) {
-            is_value = !cJSON_IsBool(within) && put_parameter(out, within, labels ? ",\\" : "");
+            is_value = !cJSON_IsBool(within) && put_parameter(out, within, escaped);
             if (is_point && within->next)
                 fputc(',', out);
         }
@@ -102,6 +102,14 @@ static enum status read_parameter(const cJSON *member, struct predict_json *requ
 }
 
 /* ---- /predict's own form ---- */
+
+/* Decodes a text in place. Malformed base64 fails only this image. */
+static void read_base64(const cJSON *item, struct predict_json_image *ret)
+{
+    char *text = item->valuestring;
+    if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
+        ret->data = NULL;
+}
 
 /* Reads an image: its base64 text, or {"b64": "…", "name": "…"}; decodes the text in place. */
 static enum status read_image(cJSON *object, const char *where, struct predict_json_image *ret,
@@ -128,10 +136,7 @@ static enum status read_image(cJSON *object, const char *where, struct predict_j
     if (name && !cJSON_IsString(name))
         return error_set(err, STATUS_INVALID, "\"name\" in %s must be a string", where);
     ret->name = name ? name->valuestring : NULL;
-    /* Malformed base64 fails this image only. */
-    if (picture_text_decode(data->valuestring, strlen(data->valuestring), &ret->data, &ret->size,
-                            &ret->error) != STATUS_OK)
-        ret->data = NULL;
+    read_base64(data, ret);
     return STATUS_OK;
 }
 
@@ -258,13 +263,6 @@ static enum status read_text(cJSON *item, struct predict_json_image *ret, struct
         ret->ids[ret->id_count++] = (int64_t)value;
     }
     return STATUS_OK;
-}
-
-static void read_base64(const cJSON *item, struct predict_json_image *ret)
-{
-    char *text = item->valuestring;
-    if (picture_text_decode(text, strlen(text), &ret->data, &ret->size, &ret->error) != STATUS_OK)
-        ret->data = NULL; /* fails this image only */
 }
 
 static enum status read_pictures(const struct dialect *dialect, cJSON *root, size_t max_images,

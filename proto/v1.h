@@ -30,7 +30,7 @@ void v1_request_free(struct v1_request *request); /* accepts NULL */
 /* {"predictions": [{"classes": [label …], "indices": […], "probabilities": […]} …]}. */
 char *v1_classes_json(const struct predict_answer *answer);
 
-/* One row of a model's outputs. */
+/* A model's outputs for one row of the input. */
 struct v1_row {
     struct tensor *const *outputs;
 };

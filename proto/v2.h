@@ -61,13 +61,13 @@ enum status v2_request_parse(const uint8_t *body, size_t size, size_t json_size,
                              struct error *err) MUST_USE;
 void v2_request_free(struct v2_request *request);
 
-/* Does the same for a ModelInferRequest (gRPC); borrows nothing. Charges memory before it allocates
- * it, some kilobytes at a time, because a message of n bytes may unpack to 50 n. */
+/* Reads a ModelInferRequest (gRPC) into the same struct; borrows nothing. Charges memory before it
+ * allocates it, some kilobytes at a time, because a message of n bytes may unpack to 50 n. */
 typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
 enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
                               struct v2_request **ret, struct error *err) MUST_USE;
 
-/* For both: sets dtype and count of an input with a name, datatype and shape. */
+/* For both forms of request: sets dtype and count of an input with a name, datatype and shape. */
 enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
 /* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`. It
@@ -209,7 +209,7 @@ enum status v2_named_set(struct v2_named *named, const char *model, const char *
 enum status v2_named_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
                             struct error *err) MUST_USE;
 
-/* Does the same for RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: the request has
+/* Reads the requests RepositoryModelLoad and RepositoryModelUnload. *ret_overrides: the request has
  * its own configuration or files. */
 enum status v2_repository_unpack(const uint8_t *message, size_t size, struct v2_named *ret,
                                  bool *ret_overrides, struct error *err) MUST_USE;

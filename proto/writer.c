@@ -52,7 +52,7 @@ json_node *write_array(struct writer *w, json_node *parent, const char *key)
 
 void write_text(struct writer *w, json_node *parent, const char *key, const char *text)
 {
-    cJSON *item = attach(w, parent, key, cJSON_String, text);
+    cJSON *item = attach(w, text ? parent : NULL, key, cJSON_String, text);
     if (item && !utf8_valid(text, strlen(text)))
         utf8_repair(item->valuestring);
 }

@@ -38,8 +38,8 @@ void write_members(struct writer *w, json_node *parent, const char *template, ..
 /* Writes an object with these members as a text; see write_finish(). */
 char *write_document(const char *template, ...) __attribute__((format(printf, 1, 2)));
 
-/* Each adds a member `key` to an object, or with key NULL an entry to an array. Containers are NULL
- * when out of memory, and every function accepts NULL. */
+/* Each adds a member `key` to an object, or with key NULL an entry to an array. A NULL container or
+ * text means that memory ran out: the writer fails. */
 json_node *write_object(struct writer *w, json_node *parent, const char *key);
 json_node *write_array(struct writer *w, json_node *parent, const char *key);
 void write_text(struct writer *w, json_node *parent, const char *key, const char *text);

@@ -396,7 +396,8 @@ static char *describe_request(const struct predict_request *request,
     for (size_t i = 0; has_room && i < count; i++)
         has_room = describe_image(&request->images[i], model, how, &described, &images[i]);
     if (has_room) {
-        struct predict_answer answer = {.model = how->model            ? how->model
+        struct predict_answer answer = {.dialect = how->dialect,
+                                        .model = how->model            ? how->model
                                                  : request->used_model ? request->used_model->name
                                                                        : "",
                                         .images = images,

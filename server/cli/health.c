@@ -99,7 +99,7 @@ static bool begin_tls(int fd, gnutls_session_t *session,
     return failure == 0;
 }
 
-/* Reads the one line of a file without blanks around it, for a header. */
+/* Reads the API key, the only line of a file, without the blanks after it. */
 static enum status health_read_key(const char *path, char key[static KEY_MAX + 3],
                                    struct error *err)
 {

@@ -45,8 +45,8 @@ struct photo {
     struct predict_request request;
     struct staged_request *staged; /* NULL: the model is not a pipeline */
     uint8_t *file;
-    _Atomic bool is_answered; /* set by the callback: the request, or its last part, is done */
-    bool is_done;             /* all parts are done */
+    _Atomic bool is_answered; /* set by the callback: the current request is done */
+    bool is_done;             /* all requests for the photo are done */
 };
 
 struct prediction_run {
@@ -54,7 +54,7 @@ struct prediction_run {
     struct model_host *host;
     char **paths;
     size_t count, room;
-    /* Both arrays have `places` elements; photo i uses number i % places. */
+    /* Both arrays have `places` elements; photo i uses element i % places. */
     struct photo *photos;
     struct predict_image *images;
     size_t places;
@@ -470,7 +470,8 @@ static bool begin_photo(struct prediction_run *run)
     return status == STATUS_OK;
 }
 
-/* Called when a submitted part of a photo is answered: submits its next part if there is one. */
+/* Called when a request for a photo is answered. Submits the next one if there is one: a pipeline
+ * sends several. */
 static void continue_photo(const struct prediction_run *run, struct photo *photo)
 {
     struct predict_image *image = photo->request.images;
@@ -489,7 +490,7 @@ static void continue_photo(const struct prediction_run *run, struct photo *photo
     photo->is_done = status != STATUS_OK || !part;
 }
 
-/* Handles the parts that were answered. Returns true if there were any. */
+/* Handles the requests that were answered. Returns true if there were any. */
 static bool continue_answered(const struct prediction_run *run)
 {
     bool has_changed = false;

@@ -1,4 +1,4 @@
-/* What several commands use. */
+/* Functions that several commands use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
