@@ -1,6 +1,6 @@
 #!/bin/sh
-# sbom.sh PROGRAM VERSION [PACKAGE… | NAME=VERSION…]: what an image holds, as SPDX 2.3 in JSON on standard output: PROGRAM,
-# which is lensd of that VERSION, and the Debian packages named (none named: all that are installed) with the versions
+# sbom.sh PROGRAM VERSION [PACKAGE… | NAME=VERSION…]: lists the contents of an image on standard output, as SPDX 2.3 in JSON: PROGRAM,
+# which is lensd of that VERSION, and the named Debian packages (without names: all that are installed) with the versions
 # that dpkg knows. NAME=VERSION adds a library that is in no package. The same contents give the same bytes;
 # SOURCE_DATE_EPOCH is the date.
 set -eu

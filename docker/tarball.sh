@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One archive of lensd for any Linux of this architecture (kernel 4.18 or later): the program, every library that it
-# needs with the loader, a script that starts them (docker/tarball/lensd), licences, and what it is made of (SPDX).
+# Makes one archive of lensd for any Linux of this architecture (kernel 4.18 or later): the program, the dynamic loader and every
+# library that it needs, a script that starts it (docker/tarball/lensd), licences, and a list of its contents (SPDX).
 #
 #   tarball.sh BUILD FOLDER [PREFIX]    BUILD: a Meson build folder with server/lensd; FOLDER: where the archive and its
 #                                       checksum go; PREFIX: of the tools of another CPU (aarch64-linux-gnu-), run by
@@ -22,12 +22,12 @@ export SOURCE_DATE_EPOCH
 
 cp "$build/server/lensd" "$work/lensd"
 "${prefix}strip" "$work/lensd"
-# The libraries that lensd loads itself where they are there: for WebP.
+# Libraries that lensd loads at run time if they exist: for WebP.
 packages=$(sh "$tree/docker/collect.sh" "$work/lensd" "$work/$name" libwebp.so.7)
 cd "$work/$name"
 # shellcheck disable=SC2086  # names are words
 sh "$tree/docker/sbom.sh" usr/bin/lensd "$version" $packages >sbom.spdx.json
-# An account, places for models: those are the machine's.
+# The archive needs no user and no folder for models.
 rm -rf etc tmp models
 loader=$(readelf -l usr/bin/lensd | sed -n 's/.*program interpreter: \/\(.*\)\]/\1/p')
 libraries=$(find usr/lib -name libc.so.6 -printf '%h')
