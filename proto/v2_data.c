@@ -145,21 +145,16 @@ static enum status data_read_number(struct json_cursor *c, struct number *ret)
 
 /* ---- storing ---- */
 
-static enum status out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
-{
-    size_t length = c->at - start < 40 ? c->at - start : 40;
-    return error_set(c->err, STATUS_INVALID, "input '%.80s': %.*s is not a valid %s", c->name,
-                     (int)length, c->text + start, dtype_oip_name(dtype));
-}
-
-/* Refuses a finite number that the datatype could only hold as an infinity. */
-static enum status error_out_of_range(const struct json_cursor *c, size_t start, enum dtype dtype)
+/* Refuses the value that begins at `start`. A number that a float type could only store as an
+ * infinity gets the type's largest number as `most`; otherwise it is NULL. */
+static enum status error_value(const struct json_cursor *c, size_t start, enum dtype dtype,
+                               const char *most)
 {
     size_t length = c->at - start < 40 ? c->at - start : 40;
     return error_set(c->err, STATUS_INVALID,
-                     "input '%.80s': %.*s is larger than the largest number of %s, %s", c->name,
-                     (int)length, c->text + start, dtype_oip_name(dtype),
-                     dtype == DTYPE_F32 ? "3.4e38" : "1.8e308");
+                     most ? "input '%.80s': %.*s is larger than the largest number of %s, %s"
+                          : "input '%.80s': %.*s is not a valid %s",
+                     c->name, (int)length, c->text + start, dtype_oip_name(dtype), most);
 }
 
 /* Stores an integer or a boolean; false if the dtype cannot hold the number. */
@@ -189,17 +184,17 @@ static enum status store_number(const struct json_cursor *c, size_t start, struc
 {
     if (dtype == DTYPE_F32) {
         ((float *)dst)[i] = (float)number.value;
-        return isinf(((float *)dst)[i]) ? error_out_of_range(c, start, dtype) : STATUS_OK;
+        return isinf(((float *)dst)[i]) ? error_value(c, start, dtype, "3.4e38") : STATUS_OK;
     }
     if (dtype == DTYPE_F64) {
         ((double *)dst)[i] = number.value;
-        return isinf(number.value) ? error_out_of_range(c, start, dtype) : STATUS_OK;
+        return isinf(number.value) ? error_value(c, start, dtype, "1.8e308") : STATUS_OK;
     }
     if (dtype == DTYPE_F16 || dtype == DTYPE_BF16 || dtype == DTYPE_NONE)
         return error_set(c->err, STATUS_INVALID,
                          "input '%.80s': %s has no JSON form, send it as binary data", c->name,
                          dtype_oip_name(dtype));
-    return store_integer(number, dtype, dst, i) ? STATUS_OK : out_of_range(c, start, dtype);
+    return store_integer(number, dtype, dst, i) ? STATUS_OK : error_value(c, start, dtype, NULL);
 }
 
 static bool take_word(struct json_cursor *c, const char *word)
@@ -221,16 +216,15 @@ static enum status read_scalar(struct json_cursor *c, enum dtype dtype, void *ds
         TRY(data_read_number(c, &number));
     bool word = c->text[start] == 't' || c->text[start] == 'f';
     if (word && dtype != DTYPE_BOOL)
-        return out_of_range(c, start, dtype);
+        return error_value(c, start, dtype, NULL);
     return store_number(c, start, number, dtype, dst, i);
 }
 
 /* ---- sequences of scalars ---- */
 
-/* Moves to the next scalar, over brackets and commas. *ret_done: the value has ended. `depth` is 0
- * before the first bracket; `is_first`: no scalar or array has ended on this level. */
+/* The place between two scalars of an array. */
 struct scalar_cursor {
-    size_t depth;
+    size_t depth;        /* 0: before the first bracket or after the last */
     bool is_after_value; /* a scalar or an array has just ended: a comma or a bracket must follow */
     bool is_open;        /* a bracket has just opened: the array may be empty */
 };
@@ -243,6 +237,7 @@ static enum status too_deep(const struct json_cursor *c)
                      c->name, c->at, c->max_nesting);
 }
 
+/* Moves to the next scalar, over brackets and commas. *ret_done: the array has ended. */
 static enum status next_scalar(struct json_cursor *c, struct scalar_cursor *w, bool *ret_done)
 {
     *ret_done = false;
