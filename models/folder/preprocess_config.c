@@ -10,37 +10,16 @@
 #include "engine/base/size.h"
 #include "models/folder/embedded.h"
 #include "models/folder/model_internal.h"
+#include "models/text/json_fields.h"
 
 /* ---- reading JSON ---- */
-
-static enum status bad_key(const char *key, const char *expected, struct error *err)
-{
-    return error_set(err, STATUS_MODEL, "\"%s\" is not %s", key, expected);
-}
-
-/* Returns NULL if the key is missing or null. */
-static const cJSON *get(const cJSON *json, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-static enum status get_bool(const cJSON *json, const char *key, bool otherwise, bool *ret,
-                            struct error *err)
-{
-    const cJSON *item = get(json, key);
-    if (item && !cJSON_IsBool(item))
-        return bad_key(key, "true or false", err);
-    *ret = item ? cJSON_IsTrue(item) : otherwise;
-    return STATUS_OK;
-}
 
 static enum status get_number(const cJSON *json, const char *key, double otherwise, double *ret,
                               struct error *err)
 {
-    const cJSON *item = get(json, key);
+    const cJSON *item = json_get(json, key);
     if (item && (!cJSON_IsNumber(item) || !isfinite(item->valuedouble)))
-        return bad_key(key, "a number", err);
+        return json_wrong_part(key, "a number", err);
     *ret = item ? item->valuedouble : otherwise;
     return STATUS_OK;
 }
@@ -57,22 +36,22 @@ static bool as_pixels(const cJSON *item, int *ret)
 static enum status get_channels(const cJSON *json, const char *key, const float otherwise[3],
                                 float ret[3], struct error *err)
 {
-    const cJSON *item = get(json, key);
+    const cJSON *item = json_get(json, key);
     int count = cJSON_IsArray(item) ? cJSON_GetArraySize(item) : 1;
     if (!item) {
         memcpy(ret, otherwise, 3 * sizeof *ret);
         return STATUS_OK;
     }
     if (count != 1 && count != 3)
-        return bad_key(key, "a list of 3 numbers", err);
+        return json_wrong_part(key, "a list of 3 numbers", err);
     for (int c = 0; c < 3; c++) {
         const cJSON *value =
             cJSON_IsArray(item) ? cJSON_GetArrayItem(item, count == 3 ? c : 0) : item;
         if (!cJSON_IsNumber(value))
-            return bad_key(key, "a list of 3 numbers", err);
+            return json_wrong_part(key, "a list of 3 numbers", err);
         ret[c] = (float)value->valuedouble;
         if (!isfinite(ret[c]))
-            return bad_key(key, "a list of 3 finite numbers", err);
+            return json_wrong_part(key, "a list of 3 finite numbers", err);
     }
     return STATUS_OK;
 }
@@ -92,7 +71,7 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
 {
     static const char expected[] =
         "a size in pixels: a number, {\"height\", \"width\"} or {\"shortest_edge\"}";
-    const cJSON *item = get(json, key);
+    const cJSON *item = json_get(json, key);
     const struct {
         const char *key;
         int *pixels;
@@ -111,11 +90,12 @@ static enum status read_size(const cJSON *json, const char *key, struct size_spe
              as_pixels(cJSON_GetArrayItem(item, cJSON_GetArraySize(item) > 1), &ret->width);
     } else {
         for (size_t i = 0; i < COUNT_OF(edges) && ok; i++)
-            ok = !get(item, edges[i].key) || as_pixels(get(item, edges[i].key), edges[i].pixels);
+            ok = !json_get(item, edges[i].key) ||
+                 as_pixels(json_get(item, edges[i].key), edges[i].pixels);
         ok = ok && !ret->height == !ret->width && !ret->max_height == !ret->max_width &&
              (ret->height || ret->shortest || ret->longest || ret->max_height);
     }
-    return ok ? STATUS_OK : bad_key(key, expected, err);
+    return ok ? STATUS_OK : json_wrong_part(key, expected, err);
 }
 
 static const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f};
@@ -124,9 +104,9 @@ static const float imagenet_std[3] = {0.229f, 0.224f, 0.225f};
 /* Returns the name of the image processor's class in transformers. */
 static const char *class_name(const cJSON *json)
 {
-    const cJSON *type = get(json, "image_processor_type");
+    const cJSON *type = json_get(json, "image_processor_type");
     if (!cJSON_IsString(type))
-        type = get(json, "feature_extractor_type");
+        type = json_get(json, "feature_extractor_type");
     return cJSON_IsString(type) ? type->valuestring : NULL;
 }
 
@@ -160,7 +140,7 @@ static enum status add_class_defaults(cJSON *json, struct error *err)
     TRY(json_parse((const char *)processor_table, processor_table_size, &table, err));
     cJSON_ArrayForEach(item, class_defaults(table, name))
     {
-        if (get(json, item->string))
+        if (json_get(json, item->string))
             continue;
         cJSON *copy = cJSON_Duplicate(item, true);
         cJSON_DeleteItemFromObjectCaseSensitive(json, item->string); /* replaces a null */
@@ -192,7 +172,7 @@ static void resize_short(struct preprocess *p, int resize, int crop)
  * class of Hugging Face, else to the even pixel, as in torchvision. */
 static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, struct error *err)
 {
-    const cJSON *item = get(json, "crop_rounding");
+    const cJSON *item = json_get(json, "crop_rounding");
     p->crop_floors = class_name(json) != NULL;
     if (!item)
         return STATUS_OK;
@@ -200,7 +180,7 @@ static enum status read_crop_rounding(const cJSON *json, struct preprocess *p, s
     p->crop_floors = !strcmp(word, "down");
     return p->crop_floors || !strcmp(word, "even")
                ? STATUS_OK
-               : bad_key("crop_rounding", "\"even\" or \"down\"", err);
+               : json_wrong_part("crop_rounding", "\"even\" or \"down\"", err);
 }
 
 /* crop_pct: the short side is resized to size / crop_pct, then size is cropped. If size is at least
@@ -211,11 +191,11 @@ static enum status read_crop_pct(const cJSON *json, int side, struct preprocess 
     double crop_pct = 0, squash_from = 0;
     TRY(get_number(json, "crop_pct", 0, &crop_pct, err));
     TRY(get_number(json, "squash_from", 0, &squash_from, err));
-    *ret_given = get(json, "crop_pct") != NULL;
+    *ret_given = json_get(json, "crop_pct") != NULL;
     if (!*ret_given)
         return STATUS_OK;
     if (!(crop_pct > 0.01 && crop_pct <= 1))
-        return bad_key("crop_pct", "a number above 0.01 and at most 1", err);
+        return json_wrong_part("crop_pct", "a number above 0.01 and at most 1", err);
     if (squash_from > 0 && side >= squash_from)
         resize_exact(p, side, side);
     else
@@ -235,9 +215,9 @@ static enum status read_padded(const cJSON *json, const struct size_spec *size,
     p->resize = RESIZE_LETTERBOX;
     p->pads_corner = true;
     p->sides_floor = size->max_height > 0;
-    p->pads_normalised = !get(json, "pad_value");
+    p->pads_normalised = !json_get(json, "pad_value");
     p->pad_value = value >= 0 && value <= 255 ? (int)value : -1;
-    return p->pad_value < 0 ? bad_key("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
+    return p->pad_value < 0 ? json_wrong_part("pad_value", "a byte, 0 to 255", err) : STATUS_OK;
 }
 
 /* Rounds both sides to multiples of DPT's "ensure_multiple_of", in pixels. */
@@ -246,7 +226,7 @@ static enum status round_sides(const cJSON *json, struct preprocess *p, struct e
     double multiple = 1;
     TRY(get_number(json, "ensure_multiple_of", 1, &multiple, err));
     if (!(multiple >= 1 && multiple <= 1024) || multiple != floor(multiple))
-        return bad_key("ensure_multiple_of", "a number of pixels, 1 to 1024", err);
+        return json_wrong_part("ensure_multiple_of", "a number of pixels, 1 to 1024", err);
     const double width = fmax(1, rint(p->width / multiple)) * multiple;
     const double height = fmax(1, rint(p->height / multiple)) * multiple;
     resize_exact(p, (int)width, (int)height);
@@ -261,7 +241,7 @@ static enum status read_resize(const cJSON *json, bool do_crop, const struct siz
     const int box_width = size->max_width ? size->max_width : size->longest;
     struct size_spec canvas;
     bool do_pad = false, special = false;
-    TRY(get_bool(json, "do_pad", false, &do_pad, err));
+    TRY(json_flag(json, "do_pad", false, &do_pad, err));
     TRY(read_size(json, "pad_size", &canvas, err));
     if (short_side)
         TRY(read_crop_pct(json, short_side, p, &special, err));
@@ -290,16 +270,16 @@ static enum status read_geometry(const cJSON *json, struct preprocess *p, struct
 {
     bool do_resize = false, do_crop = false, to_square = false, crop_first = false, warps = false;
     struct size_spec size, crop;
-    TRY(get_bool(json, "do_resize", true, &do_resize, err));
-    TRY(get_bool(json, "do_center_crop", false, &do_crop, err));
-    TRY(get_bool(json, "crop_first", false, &crop_first, err));
-    TRY(get_bool(json, "do_affine_transform", false, &warps, err));
-    TRY(get_bool(json, "default_to_square", true, &to_square, err));
+    TRY(json_flag(json, "do_resize", true, &do_resize, err));
+    TRY(json_flag(json, "do_center_crop", false, &do_crop, err));
+    TRY(json_flag(json, "crop_first", false, &crop_first, err));
+    TRY(json_flag(json, "do_affine_transform", false, &warps, err));
+    TRY(json_flag(json, "default_to_square", true, &to_square, err));
     TRY(read_size(json, "size", &size, err));
     TRY(read_size(json, "crop_size", &crop, err));
     if (crop.shortest)
         crop.height = crop.width = crop.shortest;
-    if (!to_square && cJSON_IsNumber(get(json, "size")))
+    if (!to_square && cJSON_IsNumber(json_get(json, "size")))
         size.shortest = size.height;
     if (do_resize && size.given) {
         TRY(read_resize(json, do_crop, &size, p, err));
@@ -327,19 +307,20 @@ static enum status read_resample(const cJSON *json, struct preprocess *p, struct
     double resample = 0;
     TRY(get_number(json, "resample", RESAMPLE_BILINEAR, &resample, err));
     if (resample < RESAMPLE_NEAREST || resample > RESAMPLE_HAMMING || resample != floor(resample))
-        return bad_key("resample", "one of Pillow's filters, 0 to 5", err);
+        return json_wrong_part("resample", "one of Pillow's filters, 0 to 5", err);
     p->resample = (enum resample)(int)resample;
     bool antialias = true;
-    const char *word = cJSON_GetStringValue(get(json, "antialias"));
+    const char *word = cJSON_GetStringValue(json_get(json, "antialias"));
     const bool blurs = word && !strcmp(word, "gaussian");
     if (!blurs)
-        TRY(get_bool(json, "antialias", true, &antialias, err));
+        TRY(json_flag(json, "antialias", true, &antialias, err));
     if (!blurs && (antialias || p->resample == RESAMPLE_NEAREST))
         return STATUS_OK;
     if (p->resample != RESAMPLE_BILINEAR)
-        return bad_key("antialias", "true, as it must be unless \"resample\" is 2, bilinear", err);
+        return json_wrong_part("antialias",
+                               "true, as it must be unless \"resample\" is 2, bilinear", err);
     p->resample = blurs ? RESAMPLE_BLURRED : RESAMPLE_LINEAR;
-    p->pads_square = blurs && cJSON_IsTrue(get(json, "do_pad")) && p->resize == RESIZE_EXACT &&
+    p->pads_square = blurs && cJSON_IsTrue(json_get(json, "do_pad")) && p->resize == RESIZE_EXACT &&
                      p->width == p->resize_width && p->height == p->resize_height;
     return STATUS_OK;
 }
@@ -349,13 +330,13 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
 {
     bool do_rescale = false, do_normalize = false, offset = false, again = false;
     double factor = 0;
-    TRY(get_bool(json, "do_rescale", true, &do_rescale, err));
-    TRY(get_bool(json, "do_normalize", true, &do_normalize, err));
-    TRY(get_bool(json, "rescale_offset", false, &offset, err));
-    TRY(get_bool(json, "include_top", false, &again, err));
+    TRY(json_flag(json, "do_rescale", true, &do_rescale, err));
+    TRY(json_flag(json, "do_normalize", true, &do_normalize, err));
+    TRY(json_flag(json, "rescale_offset", false, &offset, err));
+    TRY(json_flag(json, "include_top", false, &again, err));
     TRY(get_number(json, "rescale_factor", 1.0 / 255.0, &factor, err));
     if (do_rescale && !(factor > 0))
-        return bad_key("rescale_factor", "above 0", err);
+        return json_wrong_part("rescale_factor", "above 0", err);
     p->scale = do_rescale ? (float)factor : 1.0f;
     for (int c = 0; c < 3; c++) {
         p->mean[c] = 0;
@@ -367,7 +348,7 @@ static enum status read_values(const cJSON *json, struct preprocess *p, struct e
     }
     for (int c = 0; c < 3; c++) {
         if (p->std[c] == 0)
-            return bad_key("image_std", "different from 0", err);
+            return json_wrong_part("image_std", "different from 0", err);
         if (do_rescale && offset)
             p->mean[c] += 1.0f;
         if (again)
@@ -386,10 +367,10 @@ static void swap_floats(float *a, float *b)
 static enum status read_channels(const cJSON *json, struct preprocess *p, struct error *err)
 {
     bool flip = false, flip_last = false, gray = false;
-    TRY(get_bool(json, "do_flip_channel_order", false, &flip, err));
-    TRY(get_bool(json, "flip_last", false, &flip_last, err));
-    TRY(get_bool(json, "do_convert_grayscale", false, &gray, err));
-    TRY(get_bool(json, "do_invert", false, &p->invert, err));
+    TRY(json_flag(json, "do_flip_channel_order", false, &flip, err));
+    TRY(json_flag(json, "flip_last", false, &flip_last, err));
+    TRY(json_flag(json, "do_convert_grayscale", false, &gray, err));
+    TRY(json_flag(json, "do_invert", false, &p->invert, err));
     p->channels = gray ? CHANNELS_GRAY : flip ? CHANNELS_BGR : CHANNELS_RGB;
     if (p->channels == CHANNELS_BGR && flip_last) { /* mean and std are in the order of RGB */
         swap_floats(&p->mean[0], &p->mean[2]);
@@ -437,11 +418,11 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     struct error ignored;
     cJSON *table;
     size_t used = 0;
-    if (!name || get(json, "pretrained_cfg") ||
+    if (!name || json_get(json, "pretrained_cfg") ||
         json_parse((const char *)processor_table, processor_table_size, &table, &ignored) !=
             STATUS_OK)
         return 0;
-    const cJSON *row = class_defaults(table, name), *inexact = get(row, "inexact");
+    const cJSON *row = class_defaults(table, name), *inexact = json_get(row, "inexact");
     if (!row)
         used = (size_t)snprintf(ret, capacity,
                                 "lensd does not know the image processor %.60s: photos are "
@@ -456,13 +437,15 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
 /* Adds remarks on settings that make images of several sizes; lensd makes only one. */
 static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
 {
-    const cJSON *size = get(json, "size");
-    const cJSON *shortest = get(size, "shortest_edge"), *longest = get(size, "longest_edge");
-    const bool pads = cJSON_IsTrue(get(json, "do_pad"));
-    const bool has_both = pads && !cJSON_IsTrue(get(json, "do_center_crop")) &&
+    const cJSON *size = json_get(json, "size");
+    const cJSON *shortest = json_get(size, "shortest_edge"),
+                *longest = json_get(size, "longest_edge");
+    const bool pads = cJSON_IsTrue(json_get(json, "do_pad"));
+    const bool has_both = pads && !cJSON_IsTrue(json_get(json, "do_center_crop")) &&
                           cJSON_IsNumber(shortest) && cJSON_IsNumber(longest);
     const bool varies = has_both && shortest->valueint != longest->valueint;
-    const cJSON *canvas = has_both && !varies ? get(get(json, "pad_size"), "height") : NULL;
+    const cJSON *canvas =
+        has_both && !varies ? json_get(json_get(json, "pad_size"), "height") : NULL;
     const struct {
         bool is_set;
         const char *words;
@@ -471,10 +454,10 @@ static void remark_sizes(const cJSON *json, char *ret, size_t capacity)
                  "largest of a batch; lensd resizes each to the model's size"},
         {cJSON_IsNumber(canvas) && canvas->valueint != longest->valueint,
          "lensd makes photos as large as \"pad_size\", not \"longest_edge\""},
-        {cJSON_IsTrue(get(json, "keep_aspect_ratio")),
+        {cJSON_IsTrue(json_get(json, "keep_aspect_ratio")),
          "\"keep_aspect_ratio\" makes photos of any size; lensd resizes each to the model's size"},
-        {pads && cJSON_IsNumber(get(json, "size_divisor")) &&
-             get(json, "size_divisor")->valueint > 1,
+        {pads && cJSON_IsNumber(json_get(json, "size_divisor")) &&
+             json_get(json, "size_divisor")->valueint > 1,
          "lensd does not pad to multiples of \"size_divisor\""},
     };
     size_t used = 0;
@@ -502,7 +485,7 @@ void preprocess_remarks(const char *text, size_t size, char *ret, size_t capacit
     cJSON_ArrayForEach(item, json)
     {
         for (size_t k = 0; item->string && k < COUNT_OF(keys) && used < capacity; k++)
-            if (is_one_slip(item->string, keys[k]) && !get(json, keys[k]))
+            if (is_one_slip(item->string, keys[k]) && !json_get(json, keys[k]))
                 used += (size_t)snprintf(ret + used, capacity - used,
                                          "%sunknown key \"%.40s\": did you mean \"%s\"?",
                                          used ? "; " : "", item->string, keys[k]);
@@ -526,7 +509,7 @@ static enum status read_interpolation(const cJSON *cfg, struct preprocess *p, st
         {"box", RESAMPLE_BOX},           {"hamming", RESAMPLE_HAMMING},
         {"random", RESAMPLE_BILINEAR},
     };
-    const cJSON *item = get(cfg, "interpolation");
+    const cJSON *item = json_get(cfg, "interpolation");
     const char *word = cJSON_IsString(item) ? item->valuestring : "bilinear";
     for (size_t i = 0; i < COUNT_OF(words); i++) {
         if (!strcmp(words[i].word, word)) {
@@ -534,21 +517,22 @@ static enum status read_interpolation(const cJSON *cfg, struct preprocess *p, st
             return STATUS_OK;
         }
     }
-    return bad_key("interpolation", "a filter lensd knows (bilinear, bicubic, nearest, …)", err);
+    return json_wrong_part("interpolation", "a filter lensd knows (bilinear, bicubic, nearest, …)",
+                           err);
 }
 
 static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, struct error *err)
 {
-    const cJSON *input = get(cfg, "input_size"), *mode = get(cfg, "crop_mode");
+    const cJSON *input = json_get(cfg, "input_size"), *mode = json_get(cfg, "crop_mode");
     double crop_pct = 0;
     int width, height;
     if (!cJSON_IsArray(input) || cJSON_GetArraySize(input) != 3 ||
         !as_pixels(cJSON_GetArrayItem(input, 1), &height) ||
         !as_pixels(cJSON_GetArrayItem(input, 2), &width))
-        return bad_key("input_size", "a list of channels, height and width", err);
+        return json_wrong_part("input_size", "a list of channels, height and width", err);
     TRY(get_number(cfg, "crop_pct", 0.875, &crop_pct, err));
     if (!(crop_pct > 0.01 && crop_pct <= 1))
-        return bad_key("crop_pct", "a number above 0.01 and at most 1", err);
+        return json_wrong_part("crop_pct", "a number above 0.01 and at most 1", err);
     int resize_width = (int)floor(width / crop_pct), resize_height = (int)floor(height / crop_pct);
     const char *word = cJSON_IsString(mode) ? mode->valuestring : "center";
     if (!strcmp(word, "border")) {
@@ -561,7 +545,7 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
         p->resize = RESIZE_SHORT_SIDE;
         p->resize_short = resize_width;
     } else {
-        return bad_key("crop_mode", "center, squash or border", err);
+        return json_wrong_part("crop_mode", "center, squash or border", err);
     }
     p->resize_width = resize_width;
     p->resize_height = resize_height;
@@ -572,16 +556,16 @@ static enum status read_timm_geometry(const cJSON *cfg, struct preprocess *p, st
 
 static enum status read_timm(cJSON *json, struct preprocess *p, struct error *err)
 {
-    const cJSON *cfg = get(json, "pretrained_cfg");
+    const cJSON *cfg = json_get(json, "pretrained_cfg");
     if (!cfg)
-        cfg = get(json, "input_size") ? json : NULL;
+        cfg = json_get(json, "input_size") ? json : NULL;
     if (!cJSON_IsObject(cfg))
         return error_set(err, STATUS_NOT_FOUND, "the file has no \"pretrained_cfg\"");
     preprocess_default(p);
     TRY(get_channels(cfg, "mean", imagenet_mean, p->mean, err));
     TRY(get_channels(cfg, "std", imagenet_std, p->std, err));
     TRY(read_timm_geometry(cfg, p, err));
-    const cJSON *input = get(cfg, "input_size");
+    const cJSON *input = json_get(cfg, "input_size");
     if (cJSON_GetArrayItem(input, 0)->valuedouble == 1)
         p->channels = CHANNELS_GRAY;
     return read_interpolation(cfg, p, err);
@@ -591,17 +575,17 @@ static enum status read_timm(cJSON *json, struct preprocess *p, struct error *er
 
 static enum status read_open_clip(cJSON *json, struct preprocess *p, struct error *err)
 {
-    const cJSON *size = get(json, "size"), *mode = get(json, "resize_mode");
+    const cJSON *size = json_get(json, "size"), *mode = json_get(json, "resize_mode");
     const cJSON *height = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 0) : size;
     const cJSON *width = cJSON_IsArray(size) ? cJSON_GetArrayItem(size, 1) : size;
     const char *word = cJSON_IsString(mode) ? mode->valuestring : "shortest";
     preprocess_default(p);
     if (!as_pixels(height, &p->height) || !as_pixels(width, &p->width))
-        return bad_key("size", "a number of pixels, or a list of height and width", err);
+        return json_wrong_part("size", "a number of pixels, or a list of height and width", err);
     TRY(get_channels(json, "mean", imagenet_mean, p->mean, err));
     TRY(get_channels(json, "std", imagenet_std, p->std, err));
     if (strcmp(word, "shortest") != 0 && strcmp(word, "squash") != 0)
-        return bad_key("resize_mode", "shortest or squash", err);
+        return json_wrong_part("resize_mode", "shortest or squash", err);
     p->resize = !strcmp(word, "squash") ? RESIZE_EXACT : RESIZE_SHORT_SIDE;
     p->resize_width = p->width;
     p->resize_height = p->height;

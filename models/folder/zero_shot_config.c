@@ -7,11 +7,7 @@
 
 #include "engine/base/size.h"
 #include "models/folder/model_internal.h"
-
-static enum status zero_shot_wrong(const char *key, const char *expected, struct error *err)
-{
-    return error_set(err, STATUS_MODEL, "\"%s\" is not %s", key, expected);
-}
+#include "models/text/json_fields.h"
 
 /* One vector, scaled to length 1. */
 static enum status read_vector(const cJSON *list, size_t size, float *ret, struct error *err)
@@ -23,12 +19,12 @@ static enum status read_vector(const cJSON *list, size_t size, float *ret, struc
     for (const cJSON *entry = cJSON_IsArray(list) ? list->child : NULL; entry;
          entry = entry->next, k++) {
         if (k == size || !cJSON_IsNumber(entry) || !(fabs(entry->valuedouble) < 1e18))
-            return zero_shot_wrong("vectors", expected, err);
+            return json_wrong_part("vectors", expected, err);
         ret[k] = (float)entry->valuedouble;
         sum += entry->valuedouble * entry->valuedouble;
     }
     if (k != size || !(sum > 0))
-        return zero_shot_wrong("vectors", expected, err);
+        return json_wrong_part("vectors", expected, err);
     for (k = 0; k < size; k++)
         ret[k] = (float)((double)ret[k] / sqrt(sum));
     return STATUS_OK;
@@ -40,7 +36,7 @@ static enum status read_vectors(const cJSON *json, struct zero_shot *ret, struct
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
     size_t all;
     if (!cJSON_IsArray(first) || !first->child)
-        return zero_shot_wrong("vectors", "a list of vectors, one for each label", err);
+        return json_wrong_part("vectors", "a list of vectors, one for each label", err);
     ret->count = (size_t)cJSON_GetArraySize(list);
     ret->size = (size_t)cJSON_GetArraySize(first);
     TRY(check_memory(size_mul(ret->count, ret->size, &all), "for the vectors of texts", err));
@@ -101,7 +97,7 @@ static enum status read_texts(const cJSON *json, struct zero_shot *ret, struct l
     TRY(read_vectors(json, ret, err));
     char *names = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "labels"));
     if (!names)
-        return zero_shot_wrong("labels", "a list of strings", err);
+        return json_wrong_part("labels", "a list of strings", err);
     const enum status status = labels_from_json(names, strlen(names), labels, err);
     free(names);
     if (status == STATUS_NOT_FOUND) /* side_file_close() does not name the file */

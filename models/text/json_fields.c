@@ -1,8 +1,8 @@
 /* Reads members of JSON objects, and checks their values. */
+#include "models/text/json_fields.h"
+
 #include <cjson/cJSON.h>
 #include <math.h>
-
-#include "models/text/pipeline.h"
 
 const cJSON *json_get(const cJSON *json, const char *key)
 {

@@ -1,0 +1,19 @@
+/* Reads members of JSON objects. Members that are missing or null have no value. */
+#pragma once
+
+#include "engine/base/status.h"
+
+struct cJSON;
+
+/* Returns the member; NULL if it is missing or null. */
+const struct cJSON *json_get(const struct cJSON *json, const char *key);
+/* Reads a string; `other` if it has no value. STATUS_MODEL for any other type. */
+enum status json_text(const struct cJSON *json, const char *key, const char *other,
+                      const char **ret, struct error *err) MUST_USE;
+enum status json_flag(const struct cJSON *json, const char *key, bool other, bool *ret,
+                      struct error *err) MUST_USE;
+/* Reads an integer of at least 0; values above `most` become `most`. */
+enum status json_size(const struct cJSON *json, const char *key, size_t other, size_t most,
+                      size_t *ret, struct error *err) MUST_USE;
+/* Returns STATUS_MODEL: "WHAT" must be `expected`. */
+enum status json_wrong_part(const char *what, const char *expected, struct error *err);
