@@ -538,8 +538,7 @@ void scheduler_abandon(struct scheduler *scheduler, struct batch_slot slot)
     scheduler_dispatch_and_unlock(scheduler);
 }
 
-void scheduler_empty_queue(struct scheduler *scheduler,
-                           enum status (*refuse)(struct scheduler *scheduler, struct error *err))
+void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why)
 {
     for (;;) {
         pthread_mutex_lock(&scheduler->lock);
@@ -547,7 +546,8 @@ void scheduler_empty_queue(struct scheduler *scheduler,
         pthread_mutex_unlock(&scheduler->lock);
         if (!image)
             return;
-        image->status = refuse(scheduler, &image->error);
+        image->status = why->status;
+        image->error = *why;
         scheduler_finish(scheduler, image);
         scheduler_answered(scheduler, 1);
     }
@@ -602,16 +602,12 @@ bool scheduler_wait_answered(struct scheduler *scheduler, int64_t until)
     return is_answered_locked(scheduler);
 }
 
-static enum status refuse_cut(struct scheduler *scheduler, struct error *err)
-{
-    (void)scheduler;
-    return scheduler_cut_error(err);
-}
-
 void scheduler_cut(struct scheduler *scheduler)
 {
+    struct error why;
     atomic_store_explicit(&scheduler->cut, true, memory_order_relaxed);
-    scheduler_empty_queue(scheduler, refuse_cut);
+    (void)scheduler_cut_error(&why);
+    scheduler_empty_queue(scheduler, &why);
 }
 
 void scheduler_leave_pool(struct scheduler *scheduler)

@@ -100,12 +100,6 @@ bool scheduler_take_ahead(struct scheduler *scheduler, int lane, struct device_t
     return taken;
 }
 
-static enum status refuse_lost(struct scheduler *scheduler, struct error *err)
-{
-    LOCK(&scheduler->lock);
-    return scheduler_lost_error_locked(scheduler, err);
-}
-
 void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *reason)
 {
     pthread_mutex_lock(&scheduler->lock);
@@ -113,11 +107,13 @@ void scheduler_quarantine(struct scheduler *scheduler, int lane, const char *rea
     scheduler->is_quarantined[lane] = true;
     snprintf(scheduler->quarantine_reason, sizeof scheduler->quarantine_reason, "%s", reason);
     bool is_lost = scheduler->quarantined_count == scheduler->lanes;
+    struct error why;
+    (void)scheduler_lost_error_locked(scheduler, &why);
     scheduler->is_lost = is_lost;
     batcher_lane_works(scheduler->batcher, lane, false, clock_now());
     scheduler_dispatch_and_unlock(scheduler);
     if (is_lost)
-        scheduler_empty_queue(scheduler, refuse_lost);
+        scheduler_empty_queue(scheduler, &why);
 }
 
 void scheduler_end_quarantine(struct scheduler *scheduler, int lane)

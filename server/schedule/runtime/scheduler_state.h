@@ -51,6 +51,5 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler);
 /* Sets *err to the reason why no lane works, and returns its status; with the lock held. */
 enum status scheduler_lost_error_locked(const struct scheduler *scheduler, struct error *err);
 
-/* Removes the queued images and finishes them with the status that `refuse` returns. */
-void scheduler_empty_queue(struct scheduler *scheduler,
-                           enum status (*refuse)(struct scheduler *scheduler, struct error *err));
+/* Removes the queued images and finishes them with this error. */
+void scheduler_empty_queue(struct scheduler *scheduler, const struct error *why);
