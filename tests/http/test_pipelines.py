@@ -337,7 +337,7 @@ class Failures(Pipelines):
         cases = {"blind": ([{"model": "mean"}, {"model": "mean"}], "the next stage needs boxes"),
                  "horse": ([{"model": "found"}, {"model": "mean", "labels": ["a horse"]}],
                            "stage 1 of pipeline 'horse': the next stage names the label 'a horse'"),
-                 "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "the next stage names the class 2, but its model 'found'"),
+                 "many": ([{"model": "found"}, {"model": "mean", "labels": [2]}], "the next stage names class 2, but model 'found'"),
                  "wide": ([{"model": "found"}, {"model": "mean", "sizes": ["64x32"]}],
                           "stage 2 of pipeline 'wide': \"sizes\" names 64x32: model 'mean' takes"),
                  "vague": ([{"model": "odd"}, {"model": "mean"}], "model 'odd' has no answer to a photo")}

@@ -29,22 +29,22 @@
 static enum status check_options(const struct model_host_options *options, struct error *err)
 {
     if (options->device_count < 1 || options->device_count > DEVICE_MAX)
-        return error_set(err, STATUS_CONFIG, "%zu devices; 1 to %d can be used",
+        return error_set(err, STATUS_CONFIG, "the host has %zu devices; give it 1 to %d",
                          options->device_count, DEVICE_MAX);
     if (options->max_batch < 0 || options->max_batch > BATCHER_MAX_BATCH)
-        return error_set(err, STATUS_CONFIG, "a largest batch of %d; 1 to %d is possible",
+        return error_set(err, STATUS_CONFIG, "the largest batch is %d; it must be 1 to %d",
                          options->max_batch, BATCHER_MAX_BATCH);
     if (options->max_queue > MAX_QUEUE)
-        return error_set(err, STATUS_CONFIG, "a queue of %zu images; 1 to %u is possible",
+        return error_set(err, STATUS_CONFIG, "the queue has %zu images; it must have 1 to %u",
                          options->max_queue, MAX_QUEUE);
     if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS)
-        return error_set(err, STATUS_CONFIG, "a queue of %" PRId64 " ms; 0 to %d are possible",
+        return error_set(err, STATUS_CONFIG, "the queue has %" PRId64 " ms; it must have 0 to %d",
                          options->max_queue_ms, MAX_TIME_MS);
     if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
         options->threads > MAX_THREADS)
         return error_set(err, STATUS_CONFIG,
-                         "%d decode and %d forward threads; 1 to %d are possible, 0 for as many as "
-                         "there are cores",
+                         "there are %d decode and %d forward threads; each number must be 0 to %d; "
+                         "0: as many as there are cores",
                          options->workers, options->threads, MAX_THREADS);
     return STATUS_OK;
 }
@@ -256,7 +256,8 @@ enum status model_host_acquire(struct model_host *host, const char *name, const 
     } else if (entry->state != MODEL_READY) {
         status = explain_not_ready(entry, ret_retry_after_s, err);
     } else if (!entry->deployment) {
-        status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline, too", entry->name);
+        status = error_set(err, STATUS_NOT_READY, "'%s' is a pipeline; a stage must name a model",
+                           entry->name);
     } else {
         *ret = entry->deployment;
         (*ret)->users++;

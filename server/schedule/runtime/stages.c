@@ -38,12 +38,12 @@ static enum status check_labels(const struct pipeline_stage *next, const struct 
             continue;
         if (label[strspn(label, "0123456789")])
             return error_set(err, STATUS_CONFIG,
-                             "the next stage names the label '%s', which its model '%s' does not "
-                             "have",
+                             "the next stage names the label '%s', but model '%s' of this stage "
+                             "has no such label",
                              label, model->name);
         if (model->labels.count > 0 && strtoull(label, NULL, 10) >= model->labels.count)
             return error_set(err, STATUS_CONFIG,
-                             "the next stage names the class %s, but its model '%s' has %zu "
+                             "the next stage names class %s, but model '%s' of this stage has %zu "
                              "classes, counted from 0",
                              label, model->name, model->labels.count);
     }
