@@ -1,5 +1,7 @@
-/* Finds the name that the user probably meant. */
+/* Finds the name that the user probably meant; appends to texts; ends texts in memory streams. */
 #include "engine/base/text.h"
+
+#include <stdarg.h>
 
 /* Returns the edit distance; a swap of neighbours is one edit. Cuts words at 40 characters. */
 static size_t distance(const char *a, const char *b)
@@ -42,6 +44,18 @@ const char *text_nearest(const char *word, const char *const *names, size_t coun
         }
     }
     return nearest;
+}
+
+void text_append(char *text, size_t size, const char *separator, const char *format, ...)
+{
+    va_list args;
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, size - used, "%s", used ? separator : "");
+    if (used >= size)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(text + used, size - used, format, args);
+    va_end(args);
 }
 
 char *text_close(FILE *out, char **text)

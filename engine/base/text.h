@@ -32,5 +32,10 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
  * failed frees *text and returns NULL. */
 char *text_close(FILE *out, char **text);
 
+/* Appends to `text`, of `size` bytes, and puts `separator` before it if there is text already. Cuts
+ * what does not fit. */
+void text_append(char *text, size_t size, const char *separator, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* Returns the most similar of `count` names, or NULL if none is similar to `word`. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/op/ops.h"
 #include "models/folder/model_internal.h"
 
@@ -156,12 +157,10 @@ static void heads_prefer(struct heads *heads, bool (*is_wanted)(const struct hea
 /* Writes all outputs except `except`: "'age', 'gender'". */
 static void heads_names(const struct heads *heads, size_t except, char *text, size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < heads->count && used < size; i++)
+    for (size_t i = 0; i < heads->count; i++)
         if (heads->outputs[i] != except)
-            used += (size_t)snprintf(text + used, size - used, "%s'%.24s'", used ? ", " : "",
-                                     head_value(heads, i)->name);
+            text_append(text, size, ", ", "'%.24s'", head_value(heads, i)->name);
 }
 
 size_t class_output_find(const struct model *model, const struct graph *graph, const char *wanted,

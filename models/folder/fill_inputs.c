@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/passes/edit.h"
 #include "models/folder/model_internal.h"
 
@@ -171,12 +172,6 @@ static enum status check_named(const struct model *model, const struct input_con
     return STATUS_OK;
 }
 
-static void note_filled(struct model *model, const char *name)
-{
-    const size_t used = strlen(model->filled);
-    snprintf(model->filled + used, sizeof model->filled - used, "%s%.60s", used ? ", " : "", name);
-}
-
 /* Removes input i from the graph. */
 static void drop_input(struct model *model, size_t i)
 {
@@ -223,7 +218,7 @@ enum status model_fill_inputs(struct model *model, const struct input_constant *
             continue;
         if (!fill_input(&edit, model, input, find_known(model, input), named))
             return edit_end(&edit) == STATUS_OK ? error_no_memory(err, NULL) : edit.status;
-        note_filled(model, input->name);
+        text_append(model->filled, sizeof model->filled, ", ", "%.60s", input->name);
         drop_input(model, i);
     }
     return edit_end(&edit);

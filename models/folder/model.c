@@ -108,9 +108,8 @@ static struct value *input_named(const struct graph *graph, const char *name)
 static enum status no_such_input(const struct graph *graph, const char *name, struct error *err)
 {
     char names[160] = "";
-    for (size_t i = 0, used = 0; i < graph->input_count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", i ? ", " : "",
-                                 graph->inputs[i]->name);
+    for (size_t i = 0; i < graph->input_count; i++)
+        text_append(names, sizeof names, ", ", "'%.60s'", graph->inputs[i]->name);
     return error_set(
         err, STATUS_MODEL,
         "it describes an input '%.60s', which the model does not have; the model's %s %s", name,

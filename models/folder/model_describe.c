@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 #include "engine/passes/validate.h"
@@ -551,13 +552,13 @@ static enum status copy_tensors(struct value *const *values, size_t count,
 static size_t list_unnamed(const struct labels *labels, size_t count, char *text, size_t size)
 {
     enum { NAMED = 3 };
-    size_t unnamed = 0, used = 0;
+    size_t unnamed = 0;
     text[0] = '\0';
     for (size_t i = 0; i < count; i++)
-        if (!labels_name(labels, i) && unnamed++ < NAMED && used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s%zu", used ? ", " : "", i);
-    if (unnamed > NAMED && used < size)
-        snprintf(text + used, size - used, " and %zu more", unnamed - NAMED);
+        if (!labels_name(labels, i) && unnamed++ < NAMED)
+            text_append(text, size, ", ", "%zu", i);
+    if (unnamed > NAMED)
+        text_append(text, size, " and ", "%zu more", unnamed - NAMED);
     return unnamed;
 }
 

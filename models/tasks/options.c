@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/tasks/tracker.h"
 
 bool task_option_wants(const struct task_options *options, uint32_t index)
@@ -122,21 +123,20 @@ enum status task_options_check(const struct task *task, const struct task_option
     const struct task_options none = TASK_OPTIONS_NONE;
     const char *stray = NULL;
     char names[160] = "";
-    size_t used = 0;
-    for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K && used < sizeof names; i++) {
+    for (int i = OPTION_CONFIDENCE; i <= OPTION_TOP_K; i++) {
         const enum task_option option = (enum task_option)i;
         const char *name = option == OPTION_TOP_K ? "top_k" : task_options[i].name;
         if (has_option(task, option))
-            used +=
-                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+            text_append(names, sizeof names, ", ", "%s", name);
         else if (option == OPTION_TOP_K ? asks_top_k : is_asked(asked ? asked : &none, option))
             stray = name;
     }
     if (!stray)
         return STATUS_OK;
-    return error_set(
-        err, STATUS_INVALID, "%s has no effect on a model whose task is %s%s%s%s; leave it out",
-        stray, task_name(task->kind), used ? " (its parameters: " : "", names, used ? ")" : "");
+    return error_set(err, STATUS_INVALID,
+                     "%s has no effect on a model whose task is %s%s%s%s; leave it out", stray,
+                     task_name(task->kind), names[0] ? " (its parameters: " : "", names,
+                     names[0] ? ")" : "");
 }
 
 static enum status option_share(const char *name, const char *text, float *ret, struct error *err)

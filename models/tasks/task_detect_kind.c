@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/tasks/anomaly.h"
 #include "models/tasks/decoders.h"
 
@@ -771,9 +772,8 @@ static enum status configured_layout(const struct task_facts *facts, struct task
 {
     const enum task_layout layout = layout_named(facts->configured_layout);
     char names[300] = "";
-    for (size_t i = 1, used = 0; i < task_layout_count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 1 ? ", " : "",
-                                 task_layouts[i].name);
+    for (size_t i = 1; i < task_layout_count; i++)
+        text_append(names, sizeof names, ", ", "%s", task_layouts[i].name);
     if (layout == LAYOUT_NONE)
         return error_set(
             err, STATUS_MODEL,

@@ -571,12 +571,10 @@ static void note_threads(struct config *config)
         {"--threads", each, lanes ? config->model_host.threads : 0, cores / (lanes ? lanes : 1)},
         {"--workers", "", config->model_host.workers, 4 * (int64_t)cores},
         {"--http-threads", "", config->http.threads, 4 * (int64_t)cores}};
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        const size_t used = strlen(names);
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (kinds[i].count > 1 && kinds[i].count > kinds[i].most)
-            snprintf(names + used, sizeof names - used, "%s%s is %lld%s", used ? ", " : "",
-                     kinds[i].name, (long long)kinds[i].count, kinds[i].what);
-    }
+            text_append(names, sizeof names, ", ", "%s is %lld%s", kinds[i].name,
+                        (long long)kinds[i].count, kinds[i].what);
     if (names[0])
         snprintf(config->thread_note, sizeof config->thread_note,
                  "%s, but this process may use %d core%s (affinity mask and cgroup quota): more "

@@ -49,6 +49,7 @@
 
 #include "engine/backend/cuda_module.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "models/folder/pipeline_config.h"
 #include "server/app/confine.h"
 #include "server/loader/model_open.h"
@@ -432,8 +433,7 @@ void confine_files(const struct config *config, struct confinement *ret)
     else
         ret->landlock = (int)abi;
     const int kept = drop_rights();
-    const size_t used = strlen(ret->missing);
     if (kept)
-        snprintf(ret->missing + used, sizeof ret->missing - used,
-                 "%sthe capabilities of root are kept: %s", used ? "; " : "", strerror(kept));
+        text_append(ret->missing, sizeof ret->missing, "; ",
+                    "the capabilities of root are kept: %s", strerror(kept));
 }

@@ -27,6 +27,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "lensd_version.h"
 #include "server/answers/tracks.h"
@@ -378,16 +379,14 @@ static int lanes_there(const struct model_status *status, size_t i)
 /* Lists a model's devices with commas, "cpu (2 passes at a time)". */
 static void list_lanes(const struct model_status *status, char *text, size_t size, int *ret_threads)
 {
-    size_t used = 0;
-    for (size_t i = 0; i < status->lane_count && used < size; i++) {
+    for (size_t i = 0; i < status->lane_count; i++) {
         char device[DEVICE_TEXT], times[32] = "";
         const int lanes = lanes_there(status, i);
         if (lanes > 1)
             snprintf(times, sizeof times, " (%d passes at a time)", lanes);
         (void)device_text(status->lanes[i].device, device);
-        int n =
-            lanes ? snprintf(text + used, size - used, "%s%s%s", i ? ", " : "", device, times) : 0;
-        used += n < 0 ? 0 : (size_t)n;
+        if (lanes)
+            text_append(text, size, ", ", "%s%s", device, times);
         if (status->lanes[i].device.kind == DEVICE_CPU)
             *ret_threads = status->lanes[i].threads;
     }
@@ -409,13 +408,10 @@ static const struct model_status *find_shown(const struct model_status *models, 
 /* Writes "resnet50", or "ocr (stage models det, rec)". */
 static void name_model(const struct model_status *status, char *text, size_t size)
 {
-    size_t used = 0;
-    int n = snprintf(text, size, "%s", status->name);
-    for (size_t i = 0; i < status->stage_count && n >= 0 && used + (size_t)n < size; i++) {
-        used += (size_t)n;
-        n = snprintf(text + used, size - used, "%s%s%s", i ? ", " : " (stage models ",
-                     status->stages[i], i + 1 == status->stage_count ? ")" : "");
-    }
+    snprintf(text, size, "%s", status->name);
+    for (size_t i = 0; i < status->stage_count; i++)
+        text_append(text, size, i ? ", " : " (stage models ", "%s%s", status->stages[i],
+                    i + 1 == status->stage_count ? ")" : "");
 }
 
 static void print_banner(const struct serve *serve, const struct model_status *status,

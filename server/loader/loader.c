@@ -14,6 +14,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "models/folder/repository.h"
 #include "server/loader/loader_watch.h"
@@ -97,11 +98,9 @@ static enum status no_such_model(const struct loader *loader, const char *option
                                  struct error *err)
 {
     char names[256];
-    size_t used =
-        (size_t)snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
-    for (size_t i = 0; i < loader->first.count && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                                 loader->first.models[i].name);
+    snprintf(names, sizeof names, "%s", loader->is_embedded ? loader->name : "");
+    for (size_t i = 0; i < loader->first.count; i++)
+        text_append(names, sizeof names, ", ", "%s", loader->first.models[i].name);
     return error_set(err, STATUS_CONFIG, "%s '%.128s': there is no such model; the server has: %s",
                      option, name, names);
 }
@@ -789,21 +788,19 @@ static void sum_up(struct loader *loader)
 {
     const size_t all = loader->first.count;
     char names[300] = "";
-    size_t failed = 0, listed = 0, used = 0;
+    size_t failed = 0, listed = 0;
     for (size_t i = 0; i < all; i++) {
         const char *name = loader->first.models[i].name;
         if (!has_failed(loader, name))
             continue;
         failed++;
-        if (used + strlen(name) + sizeof ", and 4096 more" > sizeof names)
+        if (strlen(names) + strlen(name) + sizeof ", and 4096 more" > sizeof names)
             continue;
-        used +=
-            (size_t)snprintf(names + used, sizeof names - used, "%s%s", listed ? ", " : "", name);
+        text_append(names, sizeof names, ", ", "%s", name);
         listed++;
     }
     if (listed < failed)
-        snprintf(names + used, sizeof names - used, "%s%zu more", listed ? " and " : "",
-                 failed - listed);
+        text_append(names, sizeof names, " and ", "%zu more", failed - listed);
     if (failed > 0)
         snprintf(loader->served_text, sizeof loader->served_text, "%zu of %zu model%s (failed: %s)",
                  all - failed, all, all == 1 ? "" : "s", names);

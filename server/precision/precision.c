@@ -2,11 +2,11 @@
  * other precision is worth a trial. */
 #include "server/precision/precision.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/text.h"
 #include "server/observe/log.h"
 #include "server/precision/calibrated.h"
 #include "server/precision/internal.h"
@@ -68,24 +68,12 @@ const struct precision_trial *precision_chosen_trial(const struct precision_choi
     return NULL;
 }
 
-/* Appends to choice->why, with a semicolon before it if there is text already. */
-static void __attribute__((format(printf, 2, 3)))
-say(struct precision_choice *choice, const char *format, ...)
-{
-    va_list args;
-    size_t used = strlen(choice->why);
-    used += (size_t)snprintf(choice->why + used, sizeof choice->why - used, used ? "; " : "");
-    if (used >= sizeof choice->why)
-        return;
-    va_start(args, format);
-    vsnprintf(choice->why + used, sizeof choice->why - used, format, args);
-    va_end(args);
-}
+#define SAY(choice, ...) text_append((choice)->why, sizeof(choice)->why, "; ", __VA_ARGS__)
 
 static void take_only(struct precision_choice *choice, enum precision precision, const char *why)
 {
     *choice = (struct precision_choice){.precision = precision, .origin = CHOICE_ONLY};
-    say(choice, "%s", why);
+    SAY(choice, "%s", why);
 }
 
 static void agreement_text(const struct agreement *a, char *text, size_t size)
@@ -113,24 +101,24 @@ static void explain_trial(struct precision_choice *choice, const struct precisio
     switch (trial->outcome) {
     case TRIAL_PASSED:
         agreement_text(&trial->agreement, text, sizeof text);
-        say(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
+        SAY(choice, "%s is %.2f times as fast as fp32: %s", name, trial->speed, text);
         break;
     case TRIAL_SLOWER:
-        say(choice, "%s is not used: it is %.2f times as fast as fp32; the minimum is %g", name,
+        SAY(choice, "%s is not used: it is %.2f times as fast as fp32; the minimum is %g", name,
             trial->speed, PRECISION_GAIN);
         break;
     case TRIAL_DIFFERS:
         agreement_explain(&trial->agreement, text, sizeof text);
-        say(choice,
+        SAY(choice,
             "%s is %.2f times as fast as fp32 but answers differently: %s, %d images; --precision "
             "%s uses it anyway",
             name, trial->speed, text, trial->agreement.images, precision_name(trial->precision));
         break;
     case TRIAL_FAILED:
-        say(choice, "%s cannot run this model", name);
+        SAY(choice, "%s cannot run this model", name);
         break;
     case TRIAL_COSTLY:
-        say(choice,
+        SAY(choice,
             "the comparison of %s was stopped after a quarter of the load's CPU time plus a second",
             name);
         break;
@@ -225,11 +213,8 @@ static bool find_kept(const struct question *question, struct precision_choice *
 static void log_trials(const struct question *question, const struct probes *probes)
 {
     char names[48] = "", device[DEVICE_TEXT];
-    for (size_t i = 0; i < question->count; i++) {
-        const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? "," : "",
-                 precision_name(question->candidates[i]));
-    }
+    for (size_t i = 0; i < question->count; i++)
+        text_append(names, sizeof names, ",", "%s", precision_name(question->candidates[i]));
     log_event(LOG_INFO, "precision trials", LOG_STR("model", question->model->name),
               LOG_STR("device", device_text(question->session->device, device)),
               LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(probes)),
@@ -327,7 +312,7 @@ enum status precision_try(const struct model *model, const struct precision_opti
     TRY(status);
     explain_trials(ret, photos);
     if (failure.message[0]) { /* not kept, so the next start calibrates again with better photos */
-        say(ret, "int8 was not compared, because its calibration failed: %.300s", failure.message);
+        SAY(ret, "int8 was not compared, because its calibration failed: %.300s", failure.message);
         ret->origin = CHOICE_ONLY;
     }
     if (ret->origin == CHOICE_MEASURED)
@@ -426,7 +411,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
         const struct question question = ask(model, options, session);
         status = choose(&question, ret_choice, &made, err);
     } else {
-        say(ret_choice, "--precision %s", precision_name(session->precision));
+        SAY(ret_choice, "--precision %s", precision_name(session->precision));
         status = precision_session(model, options, session, &made, err);
     }
     if (status != STATUS_OK) {

@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/base/thread.h"
 #include "models/tasks/tensor_copy.h"
 #include "server/schedule/runtime/meters.h"
@@ -144,27 +145,23 @@ enum model_host_state model_host_state(const struct model_host *host)
 /* Lists the models: "a, b (failed), c". */
 static void name_models_locked(struct model_host *host, char *text, size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < host->entry_count && used < size; i++)
-        if (i == 0 || strcmp(host->entries[i - 1]->name, host->entries[i]->name) != 0)
-            used += (size_t)snprintf(
-                text + used, size - used, "%s%s%s", used ? ", " : "", host->entries[i]->name,
-                table_find_locked(host, host->entries[i]->name, NULL)->state == MODEL_FAILED
-                    ? " (failed)"
-                    : "");
+    for (size_t i = 0; i < host->entry_count; i++) {
+        const char *name = host->entries[i]->name;
+        const bool has_failed = table_find_locked(host, name, NULL)->state == MODEL_FAILED;
+        if (i == 0 || strcmp(host->entries[i - 1]->name, name) != 0)
+            text_append(text, size, ", ", "%s%s", name, has_failed ? " (failed)" : "");
+    }
 }
 
 /* Lists the versions of a model: "1, 3". */
 static void name_versions_locked(const struct model_host *host, const char *name, char *text,
                                  size_t size)
 {
-    size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < host->entry_count && used < size; i++)
+    for (size_t i = 0; i < host->entry_count; i++)
         if (!strcmp(host->entries[i]->name, name) && host->entries[i]->version[0])
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                                     host->entries[i]->version);
+            text_append(text, size, ", ", "%s", host->entries[i]->version);
 }
 
 static enum status explain_not_found_locked(struct model_host *host, const char *name,
@@ -662,16 +659,14 @@ struct model_status *model_host_snapshot(struct model_host *host, size_t *ret_co
 
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size)
 {
-    size_t used = 0;
     bool is_stuck = false;
     ret_models[0] = '\0';
     for (struct deployment *i = NULL; (i = table_use_next(host, i)) != NULL;) {
         bool is_here = false;
         for (size_t k = 0; k < i->lane_count; k++)
             is_here = is_here || lane_is_stuck(i->lanes[k]);
-        if (is_here && used < size)
-            used += (size_t)snprintf(ret_models + used, size - used, "%s%s", used ? ", " : "",
-                                     i->model->name);
+        if (is_here)
+            text_append(ret_models, size, ", ", "%s", i->model->name);
         is_stuck = is_stuck || is_here;
     }
     return is_stuck;
