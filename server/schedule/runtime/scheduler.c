@@ -18,18 +18,13 @@
 #include "engine/base/thread.h"
 #include "server/schedule/runtime/scheduler_state.h"
 
-static int depth_of(const struct scheduler_options *options)
-{
-    return options->depth > 0 ? options->depth : 1;
-}
-
 /* Number of buffers of max_batch images. It exceeds the batcher's lanes * depth + 2, so that every
  * worker can hold a ticket while all lanes run and one buffer waits, for any batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
     int max_batch = options->max_batch;
     int for_workers = (options->workers + max_batch - 1) / max_batch;
-    return options->lanes * depth_of(options) + 1 + (for_workers > 1 ? for_workers : 1);
+    return options->lanes * options->depth + 1 + (for_workers > 1 ? for_workers : 1);
 }
 
 static enum status allocate_buffers(struct scheduler *scheduler,
@@ -87,7 +82,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                                      .capacity = (int)options->layout.rows,
                                      .buffers = scheduler->buffer_count,
                                      .lanes = options->lanes,
-                                     .depth = depth_of(options),
+                                     .depth = options->depth,
                                      .workers = options->workers,
                                      .larges = options->workers,
                                      .max_images = admission_capacity(&options->admission)});

@@ -27,7 +27,7 @@ struct scheduler_options {
     struct pool *pool; /* borrowed; gets a ticket for every image that a worker may prepare */
     struct admission admission;
     int max_batch, lanes;
-    int depth;               /* batches that a lane can have at a time; 0: 1 */
+    int depth;               /* batches that a lane can have at a time, at least 1 */
     struct device_id device; /* device that batches are copied to; determines the kind of memory */
     bool takes_pixels;       /* every lane's session takes photos as bytes */
     int workers;             /* threads of the pool */

@@ -99,30 +99,32 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     return clock_ms(spent);
 }
 
+/* Ends an image's wait. Alone, it prepares a row of a raw-tensor request up to its slot. */
+static enum status worker_begin(struct scheduler *scheduler, struct predict_image *image)
+{
+    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
+    image->decode_start = image->since;
+    return scheduler_check_wanted(scheduler, image, &image->error);
+}
+
 /* Prepares an image up to its slot. */
 static enum status worker_decode(struct worker *worker, struct scheduler *scheduler,
                                  struct predict_image *image, struct image *ret)
 {
     struct error *err = &image->error;
-    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    image->decode_start = image->since;
-    TRY(scheduler_check_wanted(scheduler, image, err));
+    TRY(worker_begin(scheduler, image));
     const struct model_host_options *options = worker->context->options;
     const struct preprocess *preprocess = &scheduler_served(scheduler)->model->preprocess;
     worker->scheduler = scheduler;
     worker->image = image;
+    const bool is_whole = image->request->decode_only;
     enum status status = STATUS_OK;
     if (image->pixels)
         *ret = *image->pixels;
-    else if (image->request->decode_only)
-        status =
-            image_decode(worker->decoder, image->data, image->size, &options->limits, ret, err);
-    else if (options->fast_decode)
-        status = image_decode_reduced(worker->decoder, image->data, image->size, &options->limits,
-                                      preprocess, ret, err);
     else
-        status = image_decode_part(worker->decoder, image->data, image->size, &options->limits,
-                                   preprocess, ret, err);
+        status = (options->fast_decode && !is_whole ? image_decode_reduced : image_decode_part)(
+            worker->decoder, image->data, image->size, &options->limits,
+            is_whole ? NULL : preprocess, ret, err);
     image->decode_ms = end_phase(scheduler, image, PHASE_DECODE);
     TRY(status);
     image->width = ret->info.width;
@@ -139,14 +141,6 @@ static enum status worker_keep_photo(struct predict_image *image, const struct i
     for (size_t y = 0; y < pixels->height; y++)
         memcpy(image->photo + y * row, pixels->pixels + y * pixels->stride, row);
     return STATUS_OK;
-}
-
-/* Prepares a row of a raw-tensor request up to its slot. */
-static enum status worker_begin_row(struct scheduler *scheduler, struct predict_image *image)
-{
-    image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
-    image->decode_start = image->since;
-    return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
 static void worker_write_row(struct scheduler *scheduler, const struct predict_image *image,
@@ -192,7 +186,7 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
                            struct predict_image *image)
 {
     struct image pixels = {0};
-    image->status = image->request->tensors ? worker_begin_row(scheduler, image)
+    image->status = image->request->tensors ? worker_begin(scheduler, image)
                                             : worker_decode(worker, scheduler, image, &pixels);
     struct batch_slot slot;
     if (image->status == STATUS_OK && image->request->decode_only)
