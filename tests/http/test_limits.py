@@ -295,7 +295,7 @@ class Idle(ServedCase):
 class SlowUploads(ServedCase):
     """A body may take longer than a head; however slow the machine, this one is in time."""
 
-    arguments = ("--header-timeout", "1", "--body-timeout", "3600")
+    arguments = ("--header-timeout", "3", "--body-timeout", "3600")
 
     def test_a_slow_upload_in_time_is_fine(self):
         head, body = post("/predict", seven()).split(b"\r\n\r\n", 1)
@@ -305,7 +305,7 @@ class SlowUploads(ServedCase):
             step = len(body) // 20 + 1
             for start in range(0, len(body), step):
                 connection.sendall(body[start:start + step])
-                time.sleep(0.06)
+                time.sleep(0.17)
             answer, _ = read_answer(connection)
         self.assertEqual(answer.json()["predictions"][0]["label"], "7")
 
