@@ -4,7 +4,7 @@
     malformed.py CHECKER… -- CORPUS [--no-limits] [--sentences]
 
 CHECKER is a command that takes a file and exits 0 (taken) or 1 to 123 (refused). Every file gets
-10 seconds, 8 MiB of stack and, unless --no-limits (AddressSanitizer reserves terabytes), 8 GiB of
+10 seconds of CPU time, 8 MiB of stack and, unless --no-limits (AddressSanitizer reserves terabytes), 8 GiB of
 address space. A signal, a timeout, a refusal without a sentence are failures whatever was expected.
 With --sentences so is one that does not say where, and what to do; of an operator also what was
 expected.
@@ -15,11 +15,13 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 
-SECONDS = 10
+SECONDS = 10    # of CPU time, which other processes do not lengthen
+PATIENCE = 600  # for a checker that waits
 STACK = 8 << 20
 MEMORY = 8 << 30
 
@@ -52,6 +54,7 @@ def limit(no_limits):
     def apply():
         resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
         if not no_limits:
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     return apply
@@ -84,8 +87,8 @@ def vague(name, text):
 
 def judge(expect, code, text):
     """None when the outcome is allowed, else what is wrong with it."""
-    if code is None:
-        return f"took more than {SECONDS} s"
+    if code is None or code == -signal.SIGXCPU:
+        return f"took more than {SECONDS} s of CPU time, or waited for {PATIENCE} s"
     if code < 0 or code > 123:
         return f"ended by a signal or sanitizer (exit {code})"
     if code and len(text.strip()) < 20:
@@ -120,7 +123,7 @@ def main():
             rows = [line.rstrip("\n").split("\t") for line in file][1:]
         for name, expect, *_ in rows:
             try:
-                done = subprocess.run(checker + [os.path.join(copy, name)], timeout=SECONDS,
+                done = subprocess.run(checker + [os.path.join(copy, name)], timeout=PATIENCE,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                       preexec_fn=limit(no_limits))
                 code, text = done.returncode, done.stdout.decode("utf-8", "replace")

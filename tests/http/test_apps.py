@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 import small_onnx
-from harness import ROOT, multipart, png
+from harness import PATIENCE, ROOT, multipart, png
 from test_faces import FaceCase
 from test_tasks import DETECT, LABELS
 
@@ -73,12 +73,12 @@ class Pages(Apps):
                 self.server = self.serve(*(local.get(word, word) for word in words[2:]), "--device", "cpu", "--precision", "fp32")
                 continue
             if words[0] == "printf":  # writes a file for the next line
-                subprocess.run(["bash", "-c", command], cwd=self.folder, check=True, timeout=60)
+                subprocess.run(["bash", "-c", command], cwd=self.folder, check=True, timeout=PATIENCE)
                 continue
             self.assertEqual(words[0], "curl")
             address = f"http://127.0.0.1:{self.server.port}"
             run = subprocess.run([word.replace(f"http://localhost:{port}", address) for word in words] + ["-sS"],
-                                 cwd=self.folder, capture_output=True, text=True, timeout=60)
+                                 cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
             self.assertEqual((run.returncode, run.stderr), (0, ""), command)
             answer = json.loads(run.stdout)
             if "/v1/vision/" in command and "/api/" not in command or "/v1/status/" in command:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import ROOT
+from harness import PATIENCE, ROOT
 from test_apps import commands
 from test_texts import PHOTO, TextCase
 
@@ -58,7 +58,7 @@ class Frigate(TextCase):
             if "image=@photo.jpg" in words:  # test_apps.py runs it, with a detector
                 continue
             run = subprocess.run([word.replace("localhost:8080", f"127.0.0.1:{self.server.port}") for word in words] + ["-sSf"],
-                                 capture_output=True, text=True, timeout=60)
+                                 capture_output=True, text=True, timeout=PATIENCE)
             self.assertEqual((run.returncode, run.stderr), (0, ""), command)
             if not words[-1].endswith("/metrics"):
                 answers.append(json.loads(run.stdout))

@@ -12,7 +12,7 @@ import unittest
 
 import immich_models
 import small_onnx
-from harness import ROOT, FolderCase, flat_png, multipart, png, run_lensd
+from harness import PATIENCE, ROOT, FolderCase, flat_png, multipart, png, run_lensd
 from test_apps import commands
 
 with open(os.path.join(ROOT, "tests", "data", "immich", "expected.json"), encoding="utf-8") as golden:
@@ -359,7 +359,7 @@ class Page(ImmichCase):
                 self.server = self.serve(*(local.get(word, word) for word in words[2:]), "--device", "cpu")
                 continue
             run = subprocess.run([word.replace("localhost:3003", f"127.0.0.1:{self.server.port}") for word in words] + ["-sSf"],
-                                 cwd=self.folder, capture_output=True, text=True, timeout=60)
+                                 cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
             self.assertEqual((run.returncode, run.stderr), (0, ""), command)
             answers.append(run.stdout)
         self.assertEqual(answers[0], "pong")

@@ -16,7 +16,7 @@ import threading
 import unittest
 import urllib.parse
 
-from harness import ServedCase, Server, multipart, png, run_lensd
+from harness import PATIENCE, ServedCase, Server, multipart, png, run_lensd
 from small_onnx import blob, constant, integer, ints, node, number, tensor_info, value, write
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "text_models")
@@ -822,7 +822,7 @@ class Search(TextCase):
                     file.write(PHOTO if i == 1 else png(40, 40, i))
             for _ in range(2):  # the second time no photo is new
                 made = subprocess.run([sys.executable, "-c", code, folder, "a red car"], cwd=folder, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, text=True, timeout=60)
+                                      stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
                 self.assertEqual(made.returncode, 0, made.stderr)
                 lines = [line.split() for line in made.stdout.splitlines()]
                 self.assertEqual(len(lines), 3)
