@@ -19,7 +19,7 @@
 static cJSON *attach(struct writer *w, cJSON *parent, const char *key, int type, const char *text)
 {
     const size_t key_size = key ? strlen(key) + 1 : 0, text_size = text ? strlen(text) + 1 : 0;
-    cJSON *item = parent ? malloc(sizeof *item + key_size + text_size) : NULL;
+    cJSON *item = parent ? cJSON_malloc(sizeof *item + key_size + text_size) : NULL;
     if (!item) {
         w->failed = true;
         return NULL;

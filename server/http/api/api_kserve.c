@@ -217,13 +217,9 @@ void kserve_models_handle(struct exchange *x)
     size_t count, found = 0;
     struct model_status *models = model_host_snapshot(x->server->options.model_host, &count);
     const char **names = alloc_array(count, sizeof *names);
-    for (size_t i = 0; models && names && i < count; i++) {
-        bool is_new = true;
-        for (size_t k = 0; k < found; k++)
-            is_new = is_new && strcmp(names[k], models[i].name) != 0;
-        if (is_new)
+    for (size_t i = 0; models && names && i < count; i++)
+        if (found == 0 || strcmp(names[found - 1], models[i].name) != 0)
             names[found++] = models[i].name;
-    }
     respond_json(x, 200, models && names ? v1_models_json(names, found) : NULL);
     free(names);
     free(models);

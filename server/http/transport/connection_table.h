@@ -114,9 +114,6 @@ void connection_table_wake(struct connections *connections);
 /* Moves the connection to the list that its state requires. */
 void connection_place_locked(struct connections *connections, struct connection *connection);
 
-/* The number of connections with a request in progress. */
-size_t connection_busy_locked(const struct connections *connections);
-
 /* Enters a phase, even if the connection has been refused. */
 void connection_enter_locked(struct connections *connections, struct connection *connection,
                              enum connection_phase phase);

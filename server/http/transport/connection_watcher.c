@@ -18,17 +18,7 @@
 #define STUCK_RUNS 100   /* event-loop iterations in a tick that read nothing although bytes wait */
 #define LINGER_MS  2000  /* how long a refused client may go on sending */
 #define SILENT_MS  200   /* how long a refused client may be silent before it is closed */
-#define LATE_MAX   64    /* late clients handled in one tick */
 #define FULL_MS    10000 /* least time between two warnings of a full server */
-
-/* Clients that were refused under the lock; they are reported after it is released. */
-struct late_clients {
-    size_t count;
-    struct {
-        char address[PEER_ADDRESS_MAX];
-        int64_t waited;
-    } clients[LATE_MAX];
-};
 
 /* ---- hang-ups ---- */
 
@@ -118,23 +108,27 @@ static int64_t header_deadline_locked(const struct connections *connections,
                : INT64_MAX;
 }
 
-/* Returns false if the headers are in time, or if `late` is full: then they are checked again at
- * once. */
-static bool check_header_locked(struct connections *connections, struct connection *connection,
-                                int64_t now, struct late_clients *late)
+/* Refuses the client whose headers began first, if they are late. Returns false if they are not. */
+static bool refuse_late_headers(struct connections *connections, int64_t now)
 {
-    if (now < header_deadline_locked(connections, connection) || late->count == LATE_MAX)
-        return false;
-    if (connection->tls && !connection->has_shaken) {
+    char address[PEER_ADDRESS_MAX];
+    pthread_mutex_lock(&connections->lock);
+    struct connection *connection = TAILQ_FIRST(&connections->headers);
+    const bool is_late = now >= header_deadline_locked(connections, connection);
+    const bool has_shaken = is_late && (!connection->tls || connection->has_shaken);
+    const int64_t waited = is_late ? now - connection->header_since : 0;
+    if (has_shaken) {
+        memcpy(address, connection->address, sizeof address);
+        refuse_late_locked(connections, connection, connections->limits.header_timeout_ms,
+                           "headers", "them", "--header-timeout");
+    } else if (is_late) {
         metric_add(connections->late_handshakes, 1);
         connection_leave_locked(connections, connection);
-        return true;
     }
-    memcpy(late->clients[late->count].address, connection->address, sizeof connection->address);
-    late->clients[late->count++].waited = now - connection->header_since;
-    refuse_late_locked(connections, connection, connections->limits.header_timeout_ms, "headers",
-                       "them", "--header-timeout");
-    return true;
+    pthread_mutex_unlock(&connections->lock);
+    if (has_shaken)
+        connections->observer.late(connections->observer.context, address, waited);
+    return is_late;
 }
 
 /* libmicrohttpd (0.9.75) buffers the whole line with a chunk's size. If the line does not fit, it
@@ -211,21 +205,16 @@ static void check_answer_locked(struct connections *connections, struct connecti
     connection_enter_locked(connections, connection, CONNECTION_REFUSED);
 }
 
-static void check_times_once(struct connections *connections, int64_t now,
-                             struct late_clients *late)
+static void check_times(struct connections *connections, int64_t now)
 {
     struct connection *c;
-    late->count = 0;
+    while (refuse_late_headers(connections, now))
+        ; /* that connection has left the list */
     LOCK(&connections->lock);
-    while (check_header_locked(connections, TAILQ_FIRST(&connections->headers), now, late))
-        ; /* the connection has left this list */
     TAILQ_FOREACH(c, &connections->checked, listed)
     {
         show_end_locked(c);
         switch (c->phase) {
-        case CONNECTION_AWAITS_REQUEST:
-            (void)check_header_locked(connections, c, now, late);
-            break;
         case CONNECTION_BODY:
             check_body_locked(connections, c, now);
             break;
@@ -243,19 +232,10 @@ static void check_times_once(struct connections *connections, int64_t now,
         case CONNECTION_WORKING:
             ask_for_end_locked(c, now);
             break;
+        case CONNECTION_AWAITS_REQUEST: /* libmicrohttpd closes it once it has seen the end */
+            break;
         }
     }
-}
-
-static void check_times(struct connections *connections, int64_t now)
-{
-    struct late_clients late;
-    const struct connection_observer *observer = &connections->observer;
-    do {
-        check_times_once(connections, now, &late);
-        for (size_t i = 0; i < late.count; i++)
-            observer->late(observer->context, late.clients[i].address, late.clients[i].waited);
-    } while (late.count == LATE_MAX);
 }
 
 /* ---- penalties ---- */
@@ -409,7 +389,7 @@ static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t 
     int64_t until = next;
     connections->rests = !ticks && !connections->is_active && !connections->shed &&
                          TAILQ_EMPTY(&connections->checked) &&
-                         connection_busy_locked(connections) == 0;
+                         connections->counts[false].busy + connections->counts[true].busy == 0;
     if (connections->rests)
         until = header_deadline_locked(connections, TAILQ_FIRST(&connections->headers));
     if (connections->delayed)

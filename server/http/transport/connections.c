@@ -39,22 +39,13 @@ static bool is_busy(enum connection_phase phase)
 static struct connection_list *list_of(struct connections *connections,
                                        const struct connection *connection)
 {
+    const enum connection_phase phase = connection->phase;
     if (connection->is_multiplexed)
         return &connections->quiet;
-    if (connection->ended)
+    if (connection->ended || phase == CONNECTION_BODY || phase == CONNECTION_ANSWERING ||
+        phase == CONNECTION_REFUSED)
         return &connections->checked;
-    switch (connection->phase) {
-    case CONNECTION_AWAITS_REQUEST:
-        return connection->header_since ? &connections->headers : &connections->quiet;
-    case CONNECTION_BODY:
-    case CONNECTION_ANSWERING:
-    case CONNECTION_REFUSED:
-        return &connections->checked;
-    case CONNECTION_DELAYED:
-    case CONNECTION_WORKING:
-        break;
-    }
-    return &connections->quiet;
+    return connection->header_since ? &connections->headers : &connections->quiet;
 }
 
 void connection_place_locked(struct connections *connections, struct connection *connection)
@@ -72,11 +63,6 @@ void connection_place_locked(struct connections *connections, struct connection 
     if (connections->rests)
         connection_table_wake(connections);
     connections->rests = false;
-}
-
-size_t connection_busy_locked(const struct connections *connections)
-{
-    return connections->counts[false].busy + connections->counts[true].busy;
 }
 
 void connection_enter_locked(struct connections *connections, struct connection *connection,
