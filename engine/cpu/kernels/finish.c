@@ -29,25 +29,34 @@ ALWAYS_INLINE vec real_of(const struct tile_columns *c, const int32_t *sums)
                      : vec_add(vec_load((const float *)(const void *)sums), c->real_bias);
 }
 
-ALWAYS_INLINE vec divide_by_step(const struct tile_finish *f, vec v)
+/* Copies of members of a tile_finish: the compiler must assume that a store of bytes changes the
+ * originals. */
+struct tile_ending {
+    size_t n;
+    bool residual, clamp, is_signed;
+    float step;
+    int zero;
+};
+
+ALWAYS_INLINE vec divide_by_step(const struct tile_ending *e, vec v)
 {
-    return f->step != 0 ? vec_div(v, vec_set(f->step)) : v;
+    return e->step != 0 ? vec_div(v, vec_set(e->step)) : v;
 }
 
 #if defined __AVX512F__
 
 /* Stores the first n numbers of a row of `count` registers: one cache line at a time. */
-ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t *y, size_t n,
+ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
                               const size_t count)
 {
     ints q[4] = {ints_zero(), ints_zero(), ints_zero(), ints_zero()};
     for (size_t i = 0; i < count; i++) /* the minimum keeps NaN, whose integer is the lowest */
-        q[i] = ints_round(vec_min(vec_set(INT16_MAX), divide_by_step(f, v[i])));
-    const ints zero = _mm512_set1_epi16((short)f->zero);
+        q[i] = ints_round(vec_min(vec_set(INT16_MAX), divide_by_step(e, v[i])));
+    const ints zero = _mm512_set1_epi16((short)e->zero);
     const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
     const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
-    const ints mixed = f->to == DTYPE_I8 ? _mm512_packs_epi16(low, high) /* four of each register */
-                                         : _mm512_packus_epi16(low, high);
+    const ints mixed = e->is_signed ? _mm512_packs_epi16(low, high) /* four of each register */
+                                    : _mm512_packus_epi16(low, high);
     const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const ints bytes = _mm512_permutexvar_epi32(order, mixed);
     if (n == (size_t)4 * VEC)
@@ -56,19 +65,40 @@ ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t
         _mm512_mask_storeu_epi8(y, ((__mmask64)1 << n) - 1, bytes);
 }
 
-#else
+#elif defined __AVX2__
 
-ALWAYS_INLINE void store_8bit(const struct tile_finish *f, const vec *v, uint8_t *y, size_t n,
+ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
                               const size_t count)
 {
-    const bool is_signed = f->to == DTYPE_I8;
-    const float low = (float)((is_signed ? -128 : 0) - f->zero);
+    ints q[2] = {ints_zero(), ints_zero()};
+    for (size_t i = 0; i < count; i++)
+        q[i] = ints_round(vec_min(vec_set(INT16_MAX), divide_by_step(e, v[i])));
+    const ints both =
+        _mm256_adds_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_set1_epi16((short)e->zero));
+    const ints mixed =
+        e->is_signed ? _mm256_packs_epi16(both, both) : _mm256_packus_epi16(both, both);
+    const ints order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+    const __m128i bytes = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(mixed, order));
+    if (n == (size_t)2 * VEC)
+        _mm_storeu_si128((__m128i *)(void *)y, bytes);
+    else if (n == VEC)
+        _mm_storel_epi64((__m128i *)(void *)y, bytes);
+    else
+        memcpy(y, &bytes, n);
+}
+
+#else
+
+ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t *y, size_t n,
+                              const size_t count)
+{
+    const float low = (float)((e->is_signed ? -128 : 0) - e->zero);
     for (size_t i = 0, at = 0; i < count && at < n; i++, at += VEC) {
-        const vec q = divide_by_step(f, v[i]);
+        const vec q = divide_by_step(e, v[i]);
         const vec clamped = vec_min(vec_max(q, vec_set(low)), vec_set(low + 255)); /* NaN: `low` */
-        const ints stored = ints_add(ints_round(clamped), ints_set(f->zero));
+        const ints stored = ints_add(ints_round(clamped), ints_set(e->zero));
         uint8_t bytes[VEC];
-        store_bytes(n - at < VEC ? bytes : y + at, stored, is_signed);
+        store_bytes(n - at < VEC ? bytes : y + at, stored, e->is_signed);
         if (n - at < VEC)
             memcpy(y + at, bytes, n - at);
     }
@@ -81,7 +111,11 @@ ALWAYS_INLINE void store_bf16(const vec *v, uint16_t *y, size_t n, const size_t 
 {
 #if defined __AVX512BF16__
     for (size_t i = 0; i < count; i += 2, y += (size_t)2 * VEC) {
-        const size_t more = n < i * VEC ? 0 : n - i * VEC;
+        const size_t more = n - i * VEC;
+        if (i + 1 == count) {
+            vec_narrow_n(y, v[i], more);
+            break;
+        }
         const ints both = (ints)_mm512_cvtne2ps_pbh(v[i + 1], v[i]);
         if (more >= (size_t)2 * VEC)
             ints_store(y, both);
@@ -111,36 +145,47 @@ ALWAYS_INLINE void finish_rows(const struct tile_finish *f, const int32_t *sums,
     vec v[TILE_REGISTERS];
     for (size_t i = 0; i < count; i++)
         c[i] = columns_at(f, i * VEC);
-    for (; rows > 0; rows--, sums += f->lds, y += f->ldy) {
+    const struct tile_ending e = {f->n, f->residual, f->clamp, f->to == DTYPE_I8, f->step, f->zero};
+    const size_t lds = f->lds, ldy = f->ldy;
+    for (; rows > 0; rows--, sums += lds, y += ldy) {
         for (size_t i = 0; i < count; i++) {
             const size_t width = whole ? VEC : c[i].width;
             c[i].is_int = is_int;
             v[i] = real_of(&c[i], sums + i * VEC);
-            if (f->residual && (to == DTYPE_F32 || to == DTYPE_BF16))
+            if (e.residual && (to == DTYPE_F32 || to == DTYPE_BF16))
                 v[i] = add_residual(v[i], y, i * VEC, width, to);
-            if (f->clamp) /* this order keeps NaN */
+            if (e.clamp) /* this order keeps NaN */
                 v[i] = vec_min(high, vec_max(low, v[i]));
             if (to == DTYPE_F32)
                 vec_store_n((float *)(void *)y + i * VEC, v[i], width);
         }
         if (to == DTYPE_BF16)
-            store_bf16(v, (uint16_t *)(void *)y, whole ? count * VEC : f->n, count);
+            store_bf16(v, (uint16_t *)(void *)y, whole ? count * VEC : e.n, count);
         if (to == DTYPE_U8)
-            store_8bit(f, v, y, whole ? count * VEC : f->n, count);
+            store_8bit(&e, v, y, whole ? count * VEC : e.n, count);
     }
 }
 
 static void finish_to(const struct tile_finish *f, const int32_t *sums, size_t rows,
                       unsigned char *y)
 {
+#define FINISH_COUNT(to, is_int, count)                                                            \
+    do {                                                                                           \
+        if (f->n == (size_t)(count)*VEC)                                                           \
+            finish_rows(f, sums, rows, y, to, is_int, true, count);                                \
+        else                                                                                       \
+            finish_rows(f, sums, rows, y, to, is_int, false, count);                               \
+    } while (0)
 #define FINISH_WIDE(to, is_int)                                                                    \
     do {                                                                                           \
-        if (f->n == (size_t)TILE_REGISTERS * VEC)                                                  \
-            finish_rows(f, sums, rows, y, to, is_int, true, TILE_REGISTERS);                       \
-        else if (f->n > (size_t)TILE_REGISTERS / 2 * VEC)                                          \
-            finish_rows(f, sums, rows, y, to, is_int, false, TILE_REGISTERS);                      \
+        if (f->n <= VEC)                                                                           \
+            FINISH_COUNT(to, is_int, 1);                                                           \
+        else if (TILE_REGISTERS == 2 || f->n <= (size_t)2 * VEC)                                   \
+            FINISH_COUNT(to, is_int, 2);                                                           \
+        else if (f->n <= (size_t)3 * VEC)                                                          \
+            FINISH_COUNT(to, is_int, TILE_REGISTERS - 1);                                          \
         else                                                                                       \
-            finish_rows(f, sums, rows, y, to, is_int, false, TILE_REGISTERS / 2);                  \
+            FINISH_COUNT(to, is_int, TILE_REGISTERS);                                              \
     } while (0)
 #define FINISH(to)                                                                                 \
     do {                                                                                           \

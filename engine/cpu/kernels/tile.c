@@ -41,14 +41,11 @@
 #define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
 #define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
 
-/* X for each register of a panel, or for the first half, which is enough for few columns. */
-#if TILE_REGISTERS == 4
-#define EACH_REGISTER(X, r) X(r, 0) X(r, 1) X(r, 2) X(r, 3)
-#define EACH_OF_FEW(X, r)   X(r, 0) X(r, 1)
-#else
-#define EACH_REGISTER(X, r) X(r, 0) X(r, 1)
-#define EACH_OF_FEW(X, r)   X(r, 0)
-#endif
+/* X for the registers of a panel that have columns. */
+#define EACH_OF_1(X, r) X(r, 0)
+#define EACH_OF_2(X, r) EACH_OF_1(X, r) X(r, 1)
+#define EACH_OF_3(X, r) EACH_OF_2(X, r) X(r, 2)
+#define EACH_OF_4(X, r) EACH_OF_3(X, r) X(r, 3)
 
 #if !defined __AVX512BF16__
 

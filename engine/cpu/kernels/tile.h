@@ -7,8 +7,8 @@
  *     TILE_WEIGHTS, TILE_LOAD, TILE_BYTES         a register of weights: type, load, bytes
  *     TILE_ADD                                    adds products of a factor and weights to sums
  *
- * Each sum is a variable, and each number of rows has its own function: gcc 12 would keep an array
- * of sums in memory, and take up to three times as long. */
+ * Each sum is a variable, and each number of rows and of registers has its own function: gcc 12
+ * would keep an array of sums in memory, and take up to three times as long. */
 
 #define TILE_FUNCTION_(name, count, each) name##_##count##_##each
 #define TILE_FUNCTION(name, count, each)  TILE_FUNCTION_(name, count, each)
@@ -39,24 +39,28 @@
         }                                                                                          \
         EACH_ROW_##count(each, STORE_SUM)                                                          \
     }
+#if TILE_ROWS > 6
+#define TILES_OF_MORE(each) TILE_OF(7, each) TILE_OF(8, each)
+#define TILE_MORE(each)     , TILE_FUNCTION(TILE_NAME, 7, each), TILE_FUNCTION(TILE_NAME, 8, each)
+#else
+#define TILES_OF_MORE(each)
+#define TILE_MORE(each)
+#endif
+
 #define TILES_OF(each)                                                                             \
     TILE_OF(1, each)                                                                               \
     TILE_OF(2, each)                                                                               \
     TILE_OF(3, each)                                                                               \
     TILE_OF(4, each)                                                                               \
     TILE_OF(5, each)                                                                               \
-    TILE_OF(6, each)
+    TILE_OF(6, each)                                                                               \
+    TILES_OF_MORE(each)
 
-TILES_OF(EACH_REGISTER)
-TILES_OF(EACH_OF_FEW)
-#if TILE_ROWS > 6
-TILE_OF(7, EACH_REGISTER)
-TILE_OF(8, EACH_REGISTER)
-TILE_OF(7, EACH_OF_FEW)
-TILE_OF(8, EACH_OF_FEW)
-#define TILE_MORE(each) , TILE_FUNCTION(TILE_NAME, 7, each), TILE_FUNCTION(TILE_NAME, 8, each)
-#else
-#define TILE_MORE(each)
+TILES_OF(EACH_OF_1)
+TILES_OF(EACH_OF_2)
+#if TILE_REGISTERS > 2
+TILES_OF(EACH_OF_3)
+TILES_OF(EACH_OF_4)
 #endif
 
 #define TILE_FUNCTIONS(each)                                                                       \
@@ -68,9 +72,15 @@ TILE_OF(8, EACH_OF_FEW)
 
 void SIMD_NAMED(TILE_NAME)(const struct tile *t, size_t rows)
 {
-    static void (*const of[2][TILE_ROWS])(const struct tile *) = {TILE_FUNCTIONS(EACH_REGISTER),
-                                                                  TILE_FUNCTIONS(EACH_OF_FEW)};
-    of[t->n <= TILE_REGISTERS / 2 * VEC][rows - 1](t);
+    static void (*const of[TILE_REGISTERS][TILE_ROWS])(const struct tile *) = {
+        TILE_FUNCTIONS(EACH_OF_1),
+        TILE_FUNCTIONS(EACH_OF_2),
+#if TILE_REGISTERS > 2
+        TILE_FUNCTIONS(EACH_OF_3),
+        TILE_FUNCTIONS(EACH_OF_4),
+#endif
+    };
+    of[(t->n - 1) / VEC][rows - 1](t);
 }
 
 #undef TILE_NAME
@@ -93,6 +103,7 @@ void SIMD_NAMED(TILE_NAME)(const struct tile *t, size_t rows)
 #undef STORE_SUM
 #undef TILE_OF
 #undef TILES_OF
+#undef TILES_OF_MORE
 #undef TILE_MORE
 #undef TILE_FUNCTIONS
 #undef TILE_FUNCTION
