@@ -111,6 +111,12 @@ static void narrow_bf16(const float *x, uint16_t *y, size_t n)
 #endif
 }
 
+static void widen_8bit(const uint8_t *x, uint8_t flip, int zero, int16_t *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = (int16_t)((x[i] ^ flip) - zero);
+}
+
 /* A subnormal gets the exponent of 2^-14, and 2^-14 is then subtracted. So no operand or result is
  * a subnormal float32: cpu_flush_subnormals() would make it 0. */
 static void widen_f16(const uint16_t *x, float *y, size_t n)
@@ -163,6 +169,7 @@ const struct simd_kernels SIMD_JOIN(simd, SIMD_VARIANT) = {
     .accumulate = accumulate,
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
+    .widen_8bit = widen_8bit,
     .widen_f16 = widen_f16,
     .narrow_f16 = narrow_f16,
     /* clang-format off */

@@ -291,6 +291,8 @@ struct simd_kernels {
     /* float16: rounds to nearest even; numbers beyond its range become infinite; NaN stays NaN */
     void (*widen_f16)(const uint16_t *x, float *y, size_t n);
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
+    /* y[i] = (x[i] ^ flip) - zero */
+    void (*widen_8bit)(const uint8_t *x, uint8_t flip, int zero, int16_t *y, size_t n);
 };
 
 /* The largest tile_rows and tile_columns of all variants. */

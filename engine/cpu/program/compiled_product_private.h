@@ -27,7 +27,7 @@ struct compiled_product {
     size_t taps;         /* taps of a window; with `strips`, runs of taps */
     bool in_place;       /* rows are read in place: float32 rows as one run, others tap by tap */
     bool is_even;        /* … and are equally spaced */
-    bool strips, copies; /* AMX reads groups of pixels of a line; it reads copies of the lines */
+    bool strips, copies; /* groups of pixels of a line are read; they are read in copies */
     size_t group, line_groups;   /* pixels; groups per result line. The last may be too long */
     size_t pixel_bytes;          /* from pixel to pixel of a line … */
     int64_t line_bytes;          /* … and from line to line */
@@ -87,9 +87,19 @@ static inline size_t padded_run(const struct compiled_product *p, size_t bytes, 
     return bytes;
 }
 
-/* Strips: AMX reads groups of up to 16 rows that are equally far apart. For a convolution these
- * rows are pixels of a line of its result. AMX reads them in the source, or in a copy of the lines
- * that a block needs, with their padding. Neighbouring taps and their channels form one run. */
+/* Copies `count` numbers, channel_step elements apart, converted to the product's operand type. */
+void gather_run(const struct compiled_product *p, const void *from, size_t count, void *to);
+
+/* Strips: AMX reads groups of up to 16 rows that are equally far apart; other instructions read
+ * groups of one row. For a convolution these rows are pixels of a line of its result. They are read
+ * in the source, or in a copy of the lines that a block needs, with their padding. Neighbouring
+ * taps and their channels form one run. */
+
+/* The number of pointers per run of a tile: to groups, or to rows. */
+static inline size_t tile_pointers(const struct simd_kernels *simd)
+{
+    return simd->tile_rows_are_even ? 2 : simd->tile_rows;
+}
 
 /* Decides whether and how the product reads strips; if so, the taps become runs. */
 void strips_describe(struct compiled_product *p);

@@ -1,5 +1,42 @@
-/* Lets AMX read the windows of a convolution in place, or in a copy of the source's lines. */
+/* Lets kernels read the windows of a convolution in place, or in a copy of the source's lines. */
+#include "engine/base/float_bits.h"
 #include "engine/cpu/program/compiled_product_private.h"
+
+void gather_run(const struct compiled_product *p, const void *from, size_t count, void *to)
+{
+    const int64_t step = p->channel_step;
+    const bool as_stored =
+        p->weights.operands == OPERANDS_BF16 || (p->weights.operands == OPERANDS_DOT && !p->flip);
+    if (step == 1 && as_stored) {
+        copy_short(from, count * operand_bytes(&p->weights), to);
+    } else if (p->weights.operands == OPERANDS_DOT) {
+        for (size_t i = 0; i < count; i++)
+            ((uint8_t *)to)[i] = ((const uint8_t *)from)[(int64_t)i * step] ^ p->flip;
+    } else if (p->weights.operands == OPERANDS_PAIRS) {
+        const uint8_t flip = p->src.dtype == DTYPE_I8 ? 0x80 : 0;
+        const int zero = p->src_zero + flip;
+        if (step == 1)
+            p->simd->widen_8bit(from, flip, zero, to, count);
+        else
+            for (size_t i = 0; i < count; i++)
+                ((int16_t *)to)[i] =
+                    (int16_t)((((const uint8_t *)from)[(int64_t)i * step] ^ flip) - zero);
+    } else if (p->weights.operands == OPERANDS_BF16) {
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[(int64_t)i * step];
+    } else if (p->src.dtype == DTYPE_BF16 && step == 1) {
+        p->simd->widen_bf16(from, to, count);
+    } else if (p->src.dtype == DTYPE_BF16) {
+        for (size_t i = 0; i < count; i++)
+            ((float *)to)[i] =
+                float_from_bits((uint32_t)((const uint16_t *)from)[(int64_t)i * step] << 16);
+    } else if (step == 1) {
+        memcpy(to, from, count * sizeof(float));
+    } else {
+        for (size_t i = 0; i < count; i++)
+            ((float *)to)[i] = ((const float *)from)[(int64_t)i * step];
+    }
+}
 
 /* Returns how many lines of the source the windows of a line of the result span. */
 static int64_t window_lines(const struct product_axis *y)
@@ -17,6 +54,12 @@ static int64_t strip_line(const struct compiled_product *p, int64_t first, int64
            (more > 0 ? (line / y->out - first / y->out) * more : 0);
 }
 
+/* True if the stored numbers are not those that are multiplied. */
+static bool converts(const struct compiled_product *p)
+{
+    return p->weights.operands == OPERANDS_PAIRS || p->flip;
+}
+
 /* Copies pixels of `bytes`, which become p->pixel_bytes. May write 8 bytes more. */
 static void copy_pixels(const struct compiled_product *p, const unsigned char *from, size_t bytes,
                         size_t count, unsigned char *to)
@@ -24,13 +67,13 @@ static void copy_pixels(const struct compiled_product *p, const unsigned char *f
     const size_t wide = p->pixel_bytes;
     const size_t apart = (size_t)p->axis[2].stride * dtype_size(p->src.dtype);
     uint64_t few, mask = ~UINT64_C(0);
-    if (bytes == wide && bytes == apart) {
-        memcpy(to, from, count * bytes);
+    if (bytes == wide && p->axis[2].stride == (int64_t)p->channels) {
+        gather_run(p, from, count * p->channels, to);
         return;
     }
     if (bytes < sizeof mask)
-        mask = (UINT64_C(1) << bytes * 8) - 1; /* little-endian, as is each CPU with AMX */
-    for (; wide <= sizeof few && count * apart >= apart + sizeof few; count--) {
+        mask = (UINT64_C(1) << bytes * 8) - 1; /* little-endian, as is each supported CPU */
+    for (; wide <= sizeof few && !converts(p) && count * apart >= apart + sizeof few; count--) {
         memcpy(&few, from, sizeof few);
         few &= mask;
         memcpy(to, &few, sizeof few);
@@ -38,7 +81,7 @@ static void copy_pixels(const struct compiled_product *p, const unsigned char *f
         to += wide;
     }
     for (; count > 0; count--, from += apart, to += wide) {
-        copy_short(from, bytes, to);
+        gather_run(p, from, p->channels, to);
         memset(to + bytes, 0, wide - bytes);
     }
 }
@@ -52,12 +95,13 @@ static void copy_line(const struct compiled_product *p, const unsigned char *src
     const int64_t left = -x->offset < pixels ? -x->offset : pixels;
     const int64_t most = pixels - left < x->in ? pixels - left : x->in;
     const int64_t count = at < 0 || at >= y->in ? 0 : most, pixel = (int64_t)p->pixel_bytes;
-    memset(to, p->src_zero, (size_t)(left * pixel));
+    const int zero = p->weights.operands == OPERANDS_PAIRS ? 0 : (uint8_t)p->src_zero ^ p->flip;
+    memset(to, zero, (size_t)(left * pixel));
     to += left * pixel;
     if (count > 0)
         copy_pixels(p, src + (z * p->axis[0].stride + at * y->stride) * size,
-                    p->channels * (size_t)size, (size_t)count, to);
-    memset(to + count * pixel, p->src_zero, (size_t)((pixels - left - count) * pixel));
+                    p->channels * operand_bytes(&p->weights), (size_t)count, to);
+    memset(to + count * pixel, zero, (size_t)((pixels - left - count) * pixel));
 }
 
 void strip_copy(const struct compiled_product *p, const struct product_block *b)
@@ -74,37 +118,38 @@ void strip_copy(const struct compiled_product *p, const struct product_block *b)
     }
 }
 
-/* Returns where the window of pixel x of a line of the result begins. */
-static const unsigned char *strip_pixel(const struct compiled_product *p,
-                                        const struct product_block *b, int64_t line, size_t x)
+/* Returns where the first window of a line of the result begins. */
+static const unsigned char *strip_start(const struct compiled_product *p,
+                                        const struct product_block *b, int64_t line)
 {
-    const int64_t first = (int64_t)(b->first / p->unit_rows);
     const struct product_axis *y = &p->axis[1];
-    const int64_t along = (int64_t)(x * (size_t)p->axis[2].result_step * p->pixel_bytes);
     if (p->copies)
-        return b->gathered + strip_line(p, first, line) * p->line_bytes + along;
+        return b->gathered +
+               strip_line(p, (int64_t)(b->first / p->unit_rows), line) * p->line_bytes;
     return b->src + (line / y->out * p->axis[0].stride) * (int64_t)dtype_size(p->src.dtype) +
-           line % y->out * y->result_step * p->line_bytes + along;
+           line % y->out * y->result_step * p->line_bytes;
 }
 
 void locate_groups(const struct compiled_product *p, const struct product_block *b, size_t taps,
                    size_t apart)
 {
-    const size_t lines = b->rows / p->unit_rows;
-    const size_t groups = p->strips ? lines * p->line_groups : (b->rows + p->group - 1) / p->group;
-    const unsigned char *const start = p->in_place ? b->src + b->first * apart : b->gathered;
-    for (size_t g = 0; g < groups; g++) {
-        const unsigned char **at = b->taps + g / 2 * taps * 2 + g % 2;
-        if (!p->strips) {
-            *at = start + g * p->group * apart;
-            continue;
-        }
-        const size_t line = b->first / p->unit_rows + g / p->line_groups;
-        const unsigned char *pixel =
-            strip_pixel(p, b, (int64_t)line, g % p->line_groups * p->group);
-        for (size_t tap = 0; tap < taps; tap++)
-            at[tap * 2] = pixel + p->tap_offsets[tap];
+    const size_t most = tile_pointers(p->simd), step = p->group * apart;
+    const unsigned char *from = p->in_place ? b->src + b->first * apart : b->gathered;
+    if (!p->strips) {
+        for (size_t g = 0; g * p->group < b->rows; g++, from += step)
+            b->taps[g] = from;
+        return;
     }
+    size_t line = b->first / p->unit_rows, x = 0;
+    const size_t groups = b->rows / p->unit_rows * p->line_groups;
+    for (size_t g = 0; g < groups; g += most)
+        for (size_t i = 0; i < most && g + i < groups; i++, from += step) {
+            if (x == 0)
+                from = strip_start(p, b, (int64_t)line++);
+            x = x + 1 < p->line_groups ? x + 1 : 0;
+            for (size_t tap = 0; tap < taps; tap++)
+                b->taps[g * taps + tap * most + i] = from + p->tap_offsets[tap];
+        }
 }
 
 size_t strip_bytes(const struct compiled_product *p, int64_t lines)
@@ -116,21 +161,21 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
                       TENSOR_ALIGN);
 }
 
-/* True if AMX can read strips: images have two axes, and the windows of a line of the result fit in
- * the second-level cache. Padding and dilation can be of any size. */
+/* True if kernels read strips: images have two axes, and the windows of a line of the result fit in
+ * the second-level cache. Padding and dilation can be of any size. Without AMX, skipped pixels are
+ * not copied. */
 static bool reads_strips(const struct compiled_product *p)
 {
     enum { MOST = 1 << 20 };
-    const size_t pixel = p->channels * dtype_size(p->src.dtype);
-    size_t bytes = pixel;
-    bool strips = p->simd->tile_rows_are_even && are_narrow(&p->weights) && !p->in_place &&
-                  p->op == PRODUCT_CONV && p->src.rank == 4 && p->channel_step == 1 &&
-                  p->weights.operands != OPERANDS_PAIRS && !p->flip;
+    size_t bytes = p->channels * operand_bytes(&p->weights);
+    bool strips = are_narrow(&p->weights) && !p->in_place && p->op == PRODUCT_CONV &&
+                  p->src.rank == 4 && p->channel_step == 1;
     for (int a = 1; strips && a < AXES; a++) {
         const struct product_axis *axis = &p->axis[a];
         const int64_t results = a == 1 ? 1 : axis->out;
         strips = axis->offset <= 0 && axis->tap_step < MOST && axis->kernel < MOST &&
-                 axis->result_step < MOST && results < MOST;
+                 axis->result_step < MOST && results < MOST &&
+                 (p->simd->tile_rows_are_even || axis->result_step <= axis->kernel);
         const int64_t span =
             strips ? (axis->kernel - 1) * axis->tap_step + results * axis->result_step : 0;
         strips = strips && size_mul(bytes, (size_t)span, &bytes) && bytes <= MOST;
@@ -142,20 +187,22 @@ void strips_describe(struct compiled_product *p)
 {
     enum { GROUP = 16 };
     const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
-    const size_t size = dtype_size(p->src.dtype), width = (size_t)x->out;
+    const size_t size = operand_bytes(&p->weights), width = (size_t)x->out;
     p->strips = reads_strips(p);
     if (!p->strips)
         return;
     p->in_place = true;
     const size_t together = x->tap_step == 1 ? (size_t)x->kernel : 1;
     const size_t pixel = p->channels * size, apart = (size_t)x->stride * size;
-    p->pixel_bytes = padded_run(p, pixel, together);
-    p->run_bytes = p->pixel_bytes * together;
-    p->line_groups = (width + GROUP - 1) / GROUP;
+    /* Integers can read the next pixel with weights of 0; bfloat16 cannot: it may be infinite. */
+    const bool pads = p->simd->tile_rows_are_even || p->weights.operands == OPERANDS_BF16;
+    p->pixel_bytes = pads ? padded_run(p, pixel, together) : pixel;
+    p->run_bytes = padded_run(p, p->pixel_bytes * together, 1);
+    p->line_groups = p->simd->tile_rows_are_even ? (width + GROUP - 1) / GROUP : width;
     p->group = (width + p->line_groups - 1) / p->line_groups;
-    p->copies = p->pixel_bytes != pixel || (together > 1 && apart != pixel) || y->offset ||
-                x->offset || y->inside_to < y->out || x->inside_to < x->out ||
-                p->line_groups * p->group != width;
+    p->copies = p->run_bytes != pixel * together || (together > 1 && apart != pixel) ||
+                converts(p) || y->offset || x->offset || y->inside_to < y->out ||
+                x->inside_to < x->out || p->line_groups * p->group != width;
     const int64_t pixels = ((int64_t)(p->line_groups * p->group) - 1) * x->result_step +
                            (x->kernel - 1) * x->tap_step + 1;
     p->line_bytes = y->stride * (int64_t)size;
@@ -168,8 +215,9 @@ void strips_describe(struct compiled_product *p)
     for (size_t t = 0; t < p->taps; t++)
         p->tap_offsets[t] = (int64_t)(t / across) * y->tap_step * p->line_bytes +
                             (int64_t)(t % across) * x->tap_step * (int64_t)p->pixel_bytes;
-    p->weights.run = p->channels;
-    p->weights.whole_run = p->run_bytes / together / size;
+    p->weights.run = pads ? p->channels : p->channels * together;
+    p->weights.whole_run = (pads ? p->pixel_bytes : p->run_bytes) / size;
     p->unit_rows = width;
-    p->tile_rows = 2 * p->group;
+    if (p->simd->tile_rows_are_even)
+        p->tile_rows = 2 * p->group;
 }

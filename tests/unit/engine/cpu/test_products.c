@@ -33,6 +33,7 @@ static const struct shape_case shapes[] = {
     {"first layer", PRODUCT_CONV, 1, 1, 3, 64, 21, 22, 7, 2, 1, 3},
     {"wide padding", PRODUCT_CONV, 1, 1, 64, 8, 3, 3, 3, 1, 1, 4},
     {"padding only", PRODUCT_CONV, 1, 1, 8, 8, 1, 1, 3, 16, 1, 5},
+    {"deep windows", PRODUCT_CONV, 1, 1, 520, 9, 4, 5, 3, 1, 1, 1},
     {"lines of 37", PRODUCT_CONV, 1, 1, 16, 24, 5, 37, 3, 1, 1, 1},
     {"several strips", PRODUCT_CONV, 1, 1, 64, 16, 37, 40, 3, 1, 1, 1},
     {"small images", PRODUCT_CONV, 5, 1, 64, 40, 5, 7, 3, 1, 1, 1},
@@ -378,6 +379,27 @@ Test(products, each_variant_agrees_with_plain_loops)
             free(sums);
             operands_free(&o);
         }
+}
+
+/* Kernels read beyond windows, times weights of 0, which an infinity would turn into NaN. */
+Test(products, infinity_reaches_only_windows_that_contain_it)
+{
+    static const struct shape_case shape = {"infinity", PRODUCT_CONV, 1, 1, 3, 20,
+                                            9,          10,           3, 1, 1, 1};
+    static const struct end_case end = {DTYPE_BF16, DTYPE_F32, .bias = true};
+    struct operands o;
+    operands_make(&o, &shape, &end);
+    ((uint16_t *)(void *)o.src)[(4 * 10 + 5) * 3] = 0x7f80;
+    for (size_t v = 0; simd_at(v); v++) {
+        simd_use(simd_at(v));
+        run_own(&o, 1);
+        for (size_t i = 0; i < o.dst_count; i++)
+            cr_assert_eq((bool)isfinite(number(o.dst, DTYPE_F32, i)),
+                         (bool)isfinite(sum_of(&o, 0, i / o.channels, i % o.channels)),
+                         "%s: [%zu] is %g", simd()->name, i, number(o.dst, DTYPE_F32, i));
+    }
+    simd_use(NULL);
+    operands_free(&o);
 }
 
 Test(products, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
