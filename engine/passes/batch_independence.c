@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/size.h"
 #include "engine/op/geometry.h"
 #include "engine/op/ops.h"
@@ -107,9 +108,7 @@ static bool proof_shapes_are_known(struct value *const *values, size_t count)
 
 static void proof_hash(const struct batch_proof *proof, const void *data, size_t bytes)
 {
-    const unsigned char *byte = data;
-    for (size_t b = 0; b < bytes; b++)
-        *proof->hash = (*proof->hash ^ byte[b]) * 0x100000001b3u;
+    *proof->hash = fnv1a(*proof->hash, data, bytes);
 }
 
 /* Adds the shape of one image, which lies on `axis`. */
@@ -526,7 +525,7 @@ bool batch_is_independent(const struct graph *graph, const struct graph *base, i
                                 .spans = alloc_array(graph->value_count, sizeof *proof.spans),
                                 .axes = alloc_array(widest, sizeof *proof.axes),
                                 .hash = ret_hash};
-    *ret_hash = 0xcbf29ce484222325u;
+    *ret_hash = FNV1A_START;
     *ret_node = NULL;
     const bool is_proven =
         batch > 0 && proof.spans && proof.axes && proof_visit_all(&proof, graph, follows, ret_node);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/file.h"
+#include "engine/base/hash.h"
 #include "engine/base/size.h"
 #include "engine/base/utf8.h"
 #include "models/folder/model_internal.h"
@@ -46,24 +47,15 @@ const struct repository_model *repository_find(const struct repository *reposito
 
 /* ---- signatures: FNV-1a of stat() results ---- */
 
-#define FNV_BEGIN UINT64_C(0xcbf29ce484222325)
-
-static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
-{
-    for (const unsigned char *p = bytes; size > 0; p++, size--)
-        hash = (hash ^ *p) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static uint64_t file_signature(const char *path, const char *name)
 {
     struct stat info;
-    uint64_t hash = mix(FNV_BEGIN, name, strlen(name));
+    uint64_t hash = fnv1a(FNV1A_START, name, strlen(name));
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
         return 0;
     const int64_t facts[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec,
                              (int64_t)info.st_mtim.tv_nsec, (int64_t)info.st_ino};
-    return mix(hash, facts, sizeof facts);
+    return fnv1a(hash, facts, sizeof facts);
 }
 
 typedef enum status entry_fn(void *context, const char *path, const char *name, struct error *err);

@@ -5,14 +5,13 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/size.h"
 
 /* FNV-1a from the map's seed, mixed at the end. */
 static uint64_t hash(uint64_t seed, const char *name)
 {
-    uint64_t h = seed ^ UINT64_C(0xcbf29ce484222325);
-    for (const unsigned char *p = (const unsigned char *)name; *p; p++)
-        h = (h ^ *p) * UINT64_C(0x100000001b3);
+    uint64_t h = fnv1a(seed ^ FNV1A_START, name, strlen(name));
     h ^= h >> 32;
     h *= UINT64_C(0x9e3779b97f4a7c15);
     return h ^ (h >> 29);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 #include "engine/tensor/tensor.h"
@@ -56,9 +57,7 @@ void text_cache_free(struct text_cache *cache)
 
 static struct kept_text *place_of(struct text_cache *cache, const char *text)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    for (const char *at = text; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    const uint64_t hash = fnv1a(FNV1A_START, text, strlen(text));
     return &cache->places[(hash ^ hash >> 32) % TEXT_CACHE_PLACES];
 }
 
