@@ -278,11 +278,9 @@ static enum status next_scalar(struct json_cursor *c, struct scalar_cursor *w, b
 static enum status wrong_count(const struct v2_input *input, size_t found, bool more,
                                struct error *err)
 {
-    char text[SHAPE_TEXT];
-    return error_set(err, STATUS_INVALID,
-                     "input '%.80s' has %s %zu elements of data, but its shape %s is %zu",
-                     input->name, more ? "more than" : "only", found,
-                     shape_text(&input->shape, text), input->count);
+    return error_set(
+        err, STATUS_INVALID, "input '%.80s' has %s %zu elements of data, but its shape %s is %zu",
+        input->name, more ? "more than" : "only", found, SHAPE_STRING(&input->shape), input->count);
 }
 
 enum status v2_read_numbers(const struct v2_input *input, void *dst, struct error *err)

@@ -1,7 +1,10 @@
-/* Finds the name that the user probably meant; appends to texts; ends texts in memory streams. */
+/* Finds the name that the user probably meant; appends to texts; writes sizes; ends texts in memory
+ * streams. */
 #include "engine/base/text.h"
 
 #include <stdarg.h>
+
+#include "engine/base/size.h"
 
 /* Returns the edit distance; a swap of neighbours is one edit. Cuts words at 40 characters. */
 static size_t distance(const char *a, const char *b)
@@ -56,6 +59,17 @@ void text_append(char *text, size_t size, const char *separator, const char *for
     va_start(args, format);
     (void)vsnprintf(text + used, size - used, format, args);
     va_end(args);
+}
+
+const char *bytes_text(uint64_t bytes, char text[static BYTES_TEXT])
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
+        value /= 1024;
+    snprintf(text, BYTES_TEXT, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return text;
 }
 
 char *text_close(FILE *out, char **text)

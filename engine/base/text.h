@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,12 @@ char *text_close(FILE *out, char **text);
  * what does not fit. */
 void text_append(char *text, size_t size, const char *separator, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* Writes a size such as "1.5 GiB" and returns `text`. BYTES_STRING(): in memory of the enclosing
+ * block. */
+#define BYTES_TEXT 24
+const char *bytes_text(uint64_t bytes, char text[static BYTES_TEXT]);
+#define BYTES_STRING(bytes) bytes_text((bytes), (char[BYTES_TEXT]){0})
 
 /* Returns the most similar of `count` names, or NULL if none is similar to `word`. */
 const char *text_nearest(const char *word, const char *const *names, size_t count);

@@ -38,7 +38,6 @@ bool cpu_claim(const struct node *node, struct kernel_caps *ret)
 STEP_CREATE(create_step)
 {
     struct kernel_caps caps;
-    char text[NODE_TEXT];
     *ret = NULL;
     for (size_t k = 0; k < COUNT_OF(kernels); k++)
         if (kernel_claims(&kernels[k]->kernel, lowering->node, &caps) &&
@@ -48,7 +47,7 @@ STEP_CREATE(create_step)
                 return status;
         }
     return error_set(err, STATUS_UNSUPPORTED, "%s: the CPU backend has no kernel for this operator",
-                     node_text(lowering->node, text));
+                     NODE_STRING(lowering->node));
 }
 
 static enum precision precision_of(const struct node *node)

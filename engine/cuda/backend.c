@@ -116,7 +116,6 @@ KERNEL_CLAIM(claim)
 CUDA_CREATE(create_step)
 {
     struct kernel_caps caps;
-    char text[NODE_TEXT];
     for (size_t k = 0; k < COUNT_OF(kernels); k++)
         if (kernel_claims(&kernels[k]->kernel, compile->node, &caps) &&
             kernel_fits_layout(&caps, compile->node)) {
@@ -126,7 +125,7 @@ CUDA_CREATE(create_step)
         }
     return error_set(err, STATUS_UNSUPPORTED,
                      "%s: the CUDA backend has no kernel for this operator with these operands",
-                     node_text(compile->node, text));
+                     NODE_STRING(compile->node));
 }
 
 static enum status add_steps(struct cuda_program *program, struct error *err)

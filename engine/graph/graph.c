@@ -361,12 +361,11 @@ enum status graph_sort(struct graph *graph, struct error *err)
         edges += sort.waiting[n];
     size_t placed = sort_run(graph, &sort, edges);
     if (placed < graph->node_count) {
-        char text[NODE_TEXT];
         size_t n = 0;
         while (!sort.waiting[n])
             n++;
         status = error_set(err, STATUS_MODEL, "the graph has a cycle through %s",
-                           node_text(graph->nodes[n], text));
+                           NODE_STRING(graph->nodes[n]));
         goto out;
     }
     if (graph->node_count)

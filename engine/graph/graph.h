@@ -190,3 +190,6 @@ bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_
 /* Writes text such as "Conv 'layer1.0.conv1' (opset 13)" for error texts; returns `text`. */
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);
+
+/* The same text in memory of the enclosing block. */
+#define NODE_STRING(node) node_text((node), (char[NODE_TEXT]){0})

@@ -79,6 +79,5 @@ enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *cont
     for (size_t i = 0; i < bound->node.input_count; i++)
         if (bound->lent[i])
             bound->node.inputs[i]->known = NULL;
-    char text[NODE_TEXT];
-    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "%s", node_text(&bound->node, text));
+    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "%s", NODE_STRING(&bound->node));
 }

@@ -127,11 +127,10 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
     TRY(operand_has_shape(node, 0, "sequence_lens", &SHAPE(batch), err));
     for (size_t i = 1; i < node->input_count; i++) {
         const struct shape *shape = &node->inputs[i]->shape;
-        char text[SHAPE_TEXT];
         if (shape->rank < 1 || shape->dims[0] != batch)
             return error_set(err, STATUS_SHAPE,
                              "operand %zu has shape %s, expected a batch of %lld", i,
-                             shape_text(shape, text), (long long)batch);
+                             SHAPE_STRING(shape), (long long)batch);
     }
     return STATUS_OK;
 }
@@ -209,11 +208,10 @@ static enum status collection_add(const struct kernel_args *args, struct collect
         c->item = item->shape;
         c->item_bytes = item->bytes;
     } else if (c->dtype != item->dtype || !shape_equal(&c->item, &item->shape)) {
-        char first[SHAPE_TEXT], now[SHAPE_TEXT];
         return error_set(err, STATUS_SHAPE,
                          "a scan output changed from %s %s to %s %s between iterations",
-                         dtype_name(c->dtype), shape_text(&c->item, first), dtype_name(item->dtype),
-                         shape_text(&item->shape, now));
+                         dtype_name(c->dtype), SHAPE_STRING(&c->item), dtype_name(item->dtype),
+                         SHAPE_STRING(&item->shape));
     }
     if (c->count == c->capacity) {
         size_t wanted = c->capacity ? c->capacity * 2 : 8;

@@ -6,12 +6,11 @@
 
 static enum status check_spatial_rank(const struct shape *x, struct error *err)
 {
-    char text[SHAPE_TEXT];
     if (x->rank < 3 || x->rank > 5)
         return error_set(err, STATUS_SHAPE,
                          "the input has shape %s, expected [N, C, ...] with 1 to 3 spatial "
                          "dimensions",
-                         shape_text(x, text));
+                         SHAPE_STRING(x));
     return STATUS_OK;
 }
 
@@ -19,12 +18,11 @@ static enum status check_spatial_rank(const struct shape *x, struct error *err)
 static enum status check_operands(const struct node *node, const struct shape *x,
                                   const struct shape *w, struct error *err)
 {
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     TRY(check_spatial_rank(x, err));
     if (w->rank != x->rank)
         return error_set(err, STATUS_SHAPE,
                          "the weights have shape %s, expected rank %d as the input %s has",
-                         shape_text(w, right), x->rank, shape_text(x, left));
+                         SHAPE_STRING(w), x->rank, SHAPE_STRING(x));
     size_t count;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);
     bool same = !count || count == (size_t)(x->rank - 2);
@@ -35,11 +33,11 @@ static enum status check_operands(const struct node *node, const struct shape *x
         memcpy(given.dims, kernel, (size_t)given.rank * sizeof *kernel);
         return error_set(err, STATUS_SHAPE,
                          "kernel_shape is %s, expected the last %d dimensions of the weights, %s",
-                         shape_text(&given, left), x->rank - 2, shape_text(w, right));
+                         SHAPE_STRING(&given), x->rank - 2, SHAPE_STRING(w));
     }
     if (w->dims[0] < 1 || w->dims[1] < 1)
         return error_set(err, STATUS_SHAPE, "the weights have shape %s: no channels",
-                         shape_text(w, right));
+                         SHAPE_STRING(w));
     return STATUS_OK;
 }
 
@@ -69,7 +67,6 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
                             struct conv_shape *ret, struct error *err)
 {
     struct conv_shape conv = {0};
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     int64_t group, channels;
     TRY(check_operands(node, x, w, err));
     TRY(read_group(node, &group, err));
@@ -78,7 +75,7 @@ enum status conv_shape_init(const struct node *node, const struct shape *x, cons
         return error_set(err, STATUS_SHAPE,
                          "input %s and weights %s do not agree in %lld group(s) (need C = "
                          "weights.dims[1] * group, and group dividing weights.dims[0])",
-                         shape_text(x, left), shape_text(w, right), (long long)group);
+                         SHAPE_STRING(x), SHAPE_STRING(w), (long long)group);
     TRY(window_init(node, x->rank - 2, x->dims + 2, w->dims + 2, &conv.window, err));
     set_shape(&conv, x, group, w->dims[0]);
     *ret = conv;
@@ -173,7 +170,6 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
                                       struct error *err)
 {
     struct conv_shape conv = {0};
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     int64_t group, channels;
     TRY(check_operands(node, x, w, err));
     TRY(read_group(node, &group, err));
@@ -182,7 +178,7 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
         return error_set(err, STATUS_SHAPE,
                          "input %s and weights %s do not agree in %lld group(s) (need C = "
                          "weights.dims[0], and group dividing C)",
-                         shape_text(x, left), shape_text(w, right), (long long)group);
+                         SHAPE_STRING(x), SHAPE_STRING(w), (long long)group);
     TRY(read_window(node, x, w, &conv.window, err));
     TRY(transpose_window(node, &conv.window, err));
     set_shape(&conv, x, group, channels);
@@ -216,7 +212,6 @@ enum status unpool_shape_init(const struct node *node, const struct shape *x, st
     int64_t kernel[3];
     struct window w;
     struct shape out = *x;
-    char text[SHAPE_TEXT];
     TRY(check_spatial_rank(x, err));
     TRY(read_kernel(node, x->rank - 2, kernel, err));
     struct shape kernel_extents = {.rank = x->rank};
@@ -231,7 +226,7 @@ enum status unpool_shape_init(const struct node *node, const struct shape *x, st
             return error_set(err, STATUS_SHAPE,
                              "strides, kernel_shape and pads give no output for an input of shape "
                              "%s",
-                             shape_text(x, text));
+                             SHAPE_STRING(x));
         out.dims[2 + i] = full;
     }
     *ret = out;

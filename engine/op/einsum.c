@@ -90,12 +90,11 @@ static enum status bind_operand(struct einsum_plan *plan, size_t operand, const 
                                 const struct shape *shape, struct error *err)
 {
     int letters = term->count - term->ellipsis, rest = shape->rank - letters, dim = 0;
-    char text[SHAPE_TEXT];
     if (rest < 0 || (rest > 0 && !term->ellipsis))
         return error_set(err, STATUS_SHAPE,
                          "operand %zu has shape %s, expected %d dimensions, as its term of the "
                          "equation has",
-                         operand, shape_text(shape, text), letters);
+                         operand, SHAPE_STRING(shape), letters);
     for (int i = 0; i < term->count; i++) {
         int first = term->label[i] == ELLIPSIS ? EINSUM_MAX_LABELS - rest : term->label[i];
         int labels = term->label[i] == ELLIPSIS ? rest : 1;

@@ -23,12 +23,11 @@ enum status op_check_operands(const struct node *node, const struct op_info *inf
 
 enum status graph_infer_node(struct node *node, struct error *err)
 {
-    char text[NODE_TEXT];
     const struct op_info *info = op_find(node->op, node->opset);
     if (!info) {
         (void)error_set(err, STATUS_UNSUPPORTED,
                         "%s: lensd does not support this operator at this opset",
-                        node_text(node, text));
+                        NODE_STRING(node));
         return error_advise(err, "re-export the model with another opset (7 to %d)", OPSET_MAX);
     }
     enum status status = op_check_operands(node, info, err);
@@ -47,6 +46,6 @@ enum status graph_infer_node(struct node *node, struct error *err)
                 node->outputs[i]->dtype = node->inputs[0]->dtype;
         }
     if (status != STATUS_OK)
-        return error_prefix(err, "%s", node_text(node, text));
+        return error_prefix(err, "%s", NODE_STRING(node));
     return STATUS_OK;
 }

@@ -17,19 +17,18 @@ enum grid_padding { PADDING_ZEROS, PADDING_BORDER, PADDING_REFLECTION };
 static enum status infer_grid_sample(struct node *node, struct error *err)
 {
     const struct shape *x = &node->inputs[0]->shape, *grid = &node->inputs[1]->shape;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     TRY(operand_rank(node, 0, "X", 3, 5, err));
     if (grid->rank != x->rank || grid->dims[0] != x->dims[0] ||
         grid->dims[grid->rank - 1] != x->rank - 2)
         return error_set(err, STATUS_SHAPE,
                          "X %s and grid %s do not agree (need grid [N, out ..., %d])",
-                         shape_text(x, left), shape_text(grid, right), x->rank - 2);
+                         SHAPE_STRING(x), SHAPE_STRING(grid), x->rank - 2);
     TRY(infer_word(node, "mode", INTERPOLATIONS, err));
     TRY(infer_word(node, "padding_mode", GRID_PADDINGS, err));
     for (int i = 2; i < x->rank; i++)
         if (x->dims[i] < 1)
             return error_set(err, STATUS_SHAPE, "X has an empty spatial dimension: %s",
-                             shape_text(x, left));
+                             SHAPE_STRING(x));
     struct shape out = *x;
     for (int i = 2; i < x->rank; i++)
         out.dims[i] = grid->dims[i - 1];
@@ -41,7 +40,6 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
     const struct value *theta = node->inputs[0];
     int64_t size[TENSOR_MAX_RANK];
     size_t count;
-    char text[SHAPE_TEXT];
     TRY(resolve_list(resolve_contents(node, 1), "size", size, COUNT_OF(size), &count, err));
     int spatial = (int)count - 2;
     if ((spatial != 2 && spatial != 3) || theta->shape.dims[1] != spatial ||
@@ -49,7 +47,7 @@ static enum status infer_affine_grid(struct node *node, struct error *err)
         return error_set(err, STATUS_SHAPE,
                          "theta has shape %s and size has %zu numbers, expected [N, 2, 3] and 4, "
                          "or [N, 3, 4] and 5",
-                         shape_text(&theta->shape, text), count);
+                         SHAPE_STRING(&theta->shape), count);
     struct shape out = {.rank = spatial + 2};
     out.dims[0] = size[0];
     for (int i = 0; i < spatial; i++)

@@ -48,7 +48,6 @@ static enum status infer_gather(struct node *node, struct error *err)
  * along `axis` may they be larger than the data. */
 static enum status elements_check(const struct node *node, int64_t axis, struct error *err)
 {
-    char text[SHAPE_TEXT], other[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     bool fits = data->rank == indices->rank;
     for (int i = 0; fits && i < data->rank; i++)
@@ -56,7 +55,7 @@ static enum status elements_check(const struct node *node, int64_t axis, struct 
     if (!fits)
         return error_set(err, STATUS_SHAPE,
                          "indices of shape %s do not fit data of shape %s (axis %lld)",
-                         shape_text(indices, text), shape_text(data, other), (long long)axis);
+                         SHAPE_STRING(indices), SHAPE_STRING(data), (long long)axis);
     return indices_check(node, axis, err);
 }
 
@@ -133,7 +132,6 @@ static enum status tuples_check(const struct node *node, int first, struct error
 static enum status infer_gather_nd(struct node *node, struct error *err)
 {
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
-    char text[SHAPE_TEXT], other[SHAPE_TEXT];
     int64_t batch = node_int(node, "batch_dims", 0);
     int least = data->rank < indices->rank ? data->rank : indices->rank;
     bool fits = least >= 1 && batch >= 0 && batch < least;
@@ -145,7 +143,7 @@ static enum status infer_gather_nd(struct node *node, struct error *err)
                          "indices of shape %s do not address data of shape %s with %lld batch "
                          "dimensions (need a last dimension that is no longer than what is left of "
                          "the data's rank)",
-                         shape_text(indices, text), shape_text(data, other), (long long)batch);
+                         SHAPE_STRING(indices), SHAPE_STRING(data), (long long)batch);
     TRY(tuples_check(node, (int)batch, err));
     struct shape out = {0};
     TRY(append_dims(&out, indices, 0, indices->rank - 1, err));
@@ -170,13 +168,12 @@ static enum status infer_scatter_elements(struct node *node, struct error *err)
 
 static enum status infer_scatter_nd(struct node *node, struct error *err)
 {
-    char text[SHAPE_TEXT], other[SHAPE_TEXT];
     const struct shape *data = &node->inputs[0]->shape, *indices = &node->inputs[1]->shape;
     TRY(infer_word(node, "reduction", REDUCTIONS, err));
     int64_t depth = indices->rank ? indices->dims[indices->rank - 1] : 0;
     if (data->rank < 1 || depth < 1 || depth > data->rank)
         return error_set(err, STATUS_SHAPE, "indices of shape %s do not address data of shape %s",
-                         shape_text(indices, text), shape_text(data, other));
+                         SHAPE_STRING(indices), SHAPE_STRING(data));
     struct shape updates = {0};
     TRY(append_dims(&updates, indices, 0, indices->rank - 1, err));
     TRY(append_dims(&updates, data, (int)depth, data->rank, err));

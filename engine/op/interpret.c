@@ -170,14 +170,13 @@ static enum status call_kernel(struct interpreter *interpreter, const struct nod
 static enum status execute(struct interpreter *interpreter, struct node *node,
                            const struct operands *operands, struct error *err)
 {
-    char text[NODE_TEXT];
     for (size_t i = 0; i < node->output_count; i++)
         operands->out[i] = NULL;
     enum status status = take_step(interpreter, err);
     if (status == STATUS_OK)
         status = collect_inputs(node, operands->in, err);
     if (status != STATUS_OK)
-        return error_prefix(err, "%s", node_text(node, text));
+        return error_prefix(err, "%s", NODE_STRING(node));
     TRY(graph_infer_node(node, err));
     status = take_work(interpreter, node, err);
     if (status == STATUS_OK)
@@ -188,7 +187,7 @@ static enum status execute(struct interpreter *interpreter, struct node *node,
         tensor_unref(operands->out[i]);
         operands->out[i] = NULL;
     }
-    return error_prefix(err, "%s", node_text(node, text));
+    return error_prefix(err, "%s", NODE_STRING(node));
 }
 
 /* ---- a graph ---- */
@@ -348,7 +347,6 @@ static enum status run_graph(struct interpreter *interpreter, struct graph *grap
 static enum status check_inputs(const struct graph *graph, struct tensor *const *inputs,
                                 bool check_rank, struct error *err)
 {
-    char declared[SHAPE_TEXT], given[SHAPE_TEXT];
     for (size_t i = 0; i < graph->input_count; i++) {
         const struct value *value = graph->inputs[i];
         const struct tensor *tensor = inputs[i];
@@ -360,8 +358,8 @@ static enum status check_inputs(const struct graph *graph, struct tensor *const 
         if (check_rank && value->shape.rank != SHAPE_UNKNOWN &&
             value->shape.rank != tensor->shape.rank)
             return error_set(err, STATUS_INVALID, "input '%s' has shape %s, expected %s",
-                             value->name, shape_text(&tensor->shape, given),
-                             shape_text(&value->shape, declared));
+                             value->name, SHAPE_STRING(&tensor->shape),
+                             SHAPE_STRING(&value->shape));
     }
     return STATUS_OK;
 }

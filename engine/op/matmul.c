@@ -3,10 +3,9 @@
 
 static enum status mismatch(const struct shape *a, const struct shape *b, struct error *err)
 {
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
                      "shapes %s and %s cannot be multiplied (need [..., m, k] and [..., k, n])",
-                     shape_text(a, left), shape_text(b, right));
+                     SHAPE_STRING(a), SHAPE_STRING(b));
 }
 
 /* Batch extents and strides, from the last batch dimension outwards. */
@@ -58,15 +57,14 @@ enum status matmul_shape_init(const struct shape *a, const struct shape *b,
 enum status gemm_shape_init(const struct node *node, const struct shape *a, const struct shape *b,
                             struct gemm_shape *ret, struct error *err)
 {
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     if (a->rank != 2 || b->rank != 2)
         return error_set(err, STATUS_SHAPE, "A is %s and B is %s, expected two matrices",
-                         shape_text(a, left), shape_text(b, right));
+                         SHAPE_STRING(a), SHAPE_STRING(b));
     bool trans_a = node_int(node, "transA", 0) != 0, trans_b = node_int(node, "transB", 0) != 0;
     int64_t k = a->dims[trans_a ? 0 : 1];
     if (k != b->dims[trans_b ? 1 : 0])
         return error_set(err, STATUS_SHAPE, "A is %s%s and B is %s%s (need A.cols == B.rows)",
-                         shape_text(a, left), trans_a ? " transposed" : "", shape_text(b, right),
+                         SHAPE_STRING(a), trans_a ? " transposed" : "", SHAPE_STRING(b),
                          trans_b ? " transposed" : "");
     *ret = (struct gemm_shape){.m = (size_t)a->dims[trans_a ? 1 : 0],
                                .n = (size_t)b->dims[trans_b ? 0 : 1],

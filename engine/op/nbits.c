@@ -6,11 +6,10 @@ static enum status check_count(const struct node *node, size_t i, const char *na
                                struct error *err)
 {
     const struct value *value = node_input(node, i);
-    char text[SHAPE_TEXT];
     if (!value || shape_count(&value->shape) == wanted)
         return STATUS_OK;
     return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %zu numbers", name,
-                     shape_text(&value->shape, text), wanted);
+                     SHAPE_STRING(&value->shape), wanted);
 }
 
 enum status nbits_shape_init(const struct node *node, struct nbits_shape *ret, struct error *err)

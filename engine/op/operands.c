@@ -37,14 +37,11 @@ enum status infer_broadcast(const struct shape *a, const struct shape *b, struct
     for (int i = 1; i <= out.rank; i++) {
         int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1;
         int64_t y = i <= b->rank ? b->dims[b->rank - i] : 1;
-        if (x != y && x != 1 && y != 1) {
-            char left[SHAPE_TEXT], right[SHAPE_TEXT];
+        if (x != y && x != 1 && y != 1)
             return error_set(err, STATUS_SHAPE,
                              "shapes %s and %s cannot be broadcast together (%lld against %lld, "
                              "dimension %d from the end)",
-                             shape_text(a, left), shape_text(b, right), (long long)x, (long long)y,
-                             i);
-        }
+                             SHAPE_STRING(a), SHAPE_STRING(b), (long long)x, (long long)y, i);
         out.dims[out.rank - i] = x == 1 ? y : x;
     }
     *ret = out;
@@ -161,24 +158,23 @@ enum status operand_rank(const struct node *node, size_t i, const char *name, in
     const struct value *value = node_input(node, i);
     if (!value || (value->shape.rank >= min && value->shape.rank <= max))
         return STATUS_OK;
-    char text[SHAPE_TEXT], wanted[32];
+    char wanted[32];
     if (min == max)
         snprintf(wanted, sizeof wanted, "%d", min);
     else
         snprintf(wanted, sizeof wanted, "%d to %d", min, max);
     return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected rank %s", name, i,
-                     shape_text(&value->shape, text), wanted);
+                     SHAPE_STRING(&value->shape), wanted);
 }
 
 enum status operand_has_shape(const struct node *node, size_t i, const char *name,
                               const struct shape *wanted, struct error *err)
 {
     const struct value *value = node_input(node, i);
-    char text[SHAPE_TEXT], expected[SHAPE_TEXT];
     if (!value || shape_equal(&value->shape, wanted))
         return STATUS_OK;
     return error_set(err, STATUS_SHAPE, "%s has shape %s, expected %s", name,
-                     shape_text(&value->shape, text), shape_text(wanted, expected));
+                     SHAPE_STRING(&value->shape), SHAPE_STRING(wanted));
 }
 
 enum status operand_broadcasts(const struct node *node, size_t i, const char *name,
@@ -191,9 +187,8 @@ enum status operand_broadcasts(const struct node *node, size_t i, const char *na
     TRY(infer_broadcast(&value->shape, shape, &both, err));
     if (shape_equal(&both, shape))
         return STATUS_OK;
-    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE, "%s has shape %s, which does not broadcast to %s", name,
-                     shape_text(&value->shape, text), shape_text(shape, wanted));
+                     SHAPE_STRING(&value->shape), SHAPE_STRING(shape));
 }
 
 enum status operand_single(const struct node *node, size_t i, const char *name, struct error *err)
@@ -201,9 +196,8 @@ enum status operand_single(const struct node *node, size_t i, const char *name, 
     const struct value *value = node_input(node, i);
     if (!value || shape_count(&value->shape) == 1)
         return STATUS_OK;
-    char text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected one number", name, i,
-                     shape_text(&value->shape, text));
+                     SHAPE_STRING(&value->shape));
 }
 
 /* ---- declarations ---- */
@@ -306,7 +300,7 @@ static enum status check_declared(const struct node *node, size_t i,
                                   struct error *err)
 {
     const struct value *value = node_input(node, i);
-    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    char wanted[SHAPE_TEXT];
     if (!value && declared->is_required)
         return error_set(err, STATUS_MODEL, "%s (input %zu) is left out but required",
                          declared->name, i);
@@ -325,7 +319,7 @@ static enum status check_declared(const struct node *node, size_t i,
         return STATUS_OK;
     dims_text(declared, known, wanted, sizeof wanted);
     return error_set(err, STATUS_SHAPE, "%s (input %zu) has shape %s, expected [%s]",
-                     declared->name, i, shape_text(&value->shape, text), wanted);
+                     declared->name, i, SHAPE_STRING(&value->shape), wanted);
 }
 
 enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,

@@ -31,7 +31,6 @@ static enum status resolve_col2im(const struct node *node, const struct shape *d
 {
     size_t images, blocks, max = TENSOR_MAX_RANK - 2;
     int64_t pads[2 * TENSOR_MAX_RANK];
-    char text[SHAPE_TEXT];
     TRY(resolve_list(operands[1], "image_shape", ret->image, max, &images, err));
     TRY(resolve_list(operands[2], "block_shape", ret->block, max, &blocks, err));
     if (data->rank != 3 || images != blocks || images == 0)
@@ -39,7 +38,7 @@ static enum status resolve_col2im(const struct node *node, const struct shape *d
             err, STATUS_SHAPE,
             "the input has shape %s, image_shape %zu dimensions and block_shape %zu: expected "
             "[N, C * block, L] and equally many dimensions",
-            shape_text(data, text), images, blocks);
+            SHAPE_STRING(data), images, blocks);
     TRY(infer_list(node, "strides", images, 1, INT32_MAX, 1, ret->stride, err));
     TRY(infer_list(node, "dilations", images, 1, INT32_MAX, 1, ret->dilation, err));
     TRY(infer_list(node, "pads", 2 * images, 0, INT32_MAX, 0, pads, err));
@@ -68,7 +67,7 @@ static enum status resolve_col2im(const struct node *node, const struct shape *d
         return error_set(err, STATUS_SHAPE,
                          "input %s does not hold a multiple of %lld rows (the block) by %lld block "
                          "positions",
-                         shape_text(data, text), (long long)block, (long long)steps);
+                         SHAPE_STRING(data), (long long)block, (long long)steps);
     ret->out.dims[1] = data->dims[1] / block;
     return STATUS_OK;
 }

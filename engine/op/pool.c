@@ -56,11 +56,10 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];
     struct shape out;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     TRY(unpool_shape_init(node, &x->shape, &out, err));
     if (!shape_equal(&x->shape, &indices->shape))
         return error_set(err, STATUS_SHAPE, "X %s and I %s must have the same shape",
-                         shape_text(&x->shape, left), shape_text(&indices->shape, right));
+                         SHAPE_STRING(&x->shape), SHAPE_STRING(&indices->shape));
     if (node_input(node, 2)) {
         int64_t wanted[TENSOR_MAX_RANK];
         size_t count;

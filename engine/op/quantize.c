@@ -14,9 +14,8 @@ static enum status check_scale(const struct node *node, struct error *err)
     TRY(quant_layout_init(node, &node->inputs[0]->shape, &scale->shape, &layout, err));
     if (!zero || shape_count(&zero->shape) == 1 || shape_equal(&zero->shape, &scale->shape))
         return STATUS_OK;
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE, "the zero point has shape %s, but the scale has shape %s",
-                     shape_text(&zero->shape, left), shape_text(&scale->shape, right));
+                     SHAPE_STRING(&zero->shape), SHAPE_STRING(&scale->shape));
 }
 
 static enum status check_output_dtype(int64_t number, unsigned allowed, struct error *err)

@@ -29,12 +29,10 @@ static enum status infer_qlinear_concat(struct node *node, struct error *err)
         int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
         if (shape.rank == out.rank)
             shape.dims[axis] = out.dims[axis];
-        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum)) {
-            char left[SHAPE_TEXT], right[SHAPE_TEXT];
+        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum))
             return error_set(err, STATUS_SHAPE, "shapes %s and %s cannot be joined along axis %lld",
-                             shape_text(&out, left), shape_text(&node->inputs[i]->shape, right),
+                             SHAPE_STRING(&out), SHAPE_STRING(&node->inputs[i]->shape),
                              (long long)axis);
-        }
         out.dims[axis] = sum;
     }
     return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);

@@ -6,12 +6,10 @@
 static enum status misfit(const struct shape *x, const struct shape *scale, int64_t axis,
                           int64_t block, struct error *err)
 {
-    char left[SHAPE_TEXT], right[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
                      "the scale has shape %s, which does not fit an input of shape %s at axis %lld "
                      "(block_size %lld)",
-                     shape_text(scale, right), shape_text(x, left), (long long)axis,
-                     (long long)block);
+                     SHAPE_STRING(scale), SHAPE_STRING(x), (long long)axis, (long long)block);
 }
 
 enum status quant_layout_init(const struct node *node, const struct shape *x,
@@ -78,14 +76,11 @@ enum status matmul_param_init(const struct shape *operand, const struct shape *p
         same = same && param->dims[i] == operand->dims[i];
         ones = ones && param->dims[i] == 1;
     }
-    if (!fits || (!same && !ones)) {
-        char left[SHAPE_TEXT], right[SHAPE_TEXT];
+    if (!fits || (!same && !ones))
         return error_set(err, STATUS_SHAPE,
                          "%s has shape %s, expected one number or one for each %s of an operand of "
                          "shape %s",
-                         name, shape_text(param, left), rows ? "row" : "column",
-                         shape_text(operand, right));
-    }
+                         name, SHAPE_STRING(param), rows ? "row" : "column", SHAPE_STRING(operand));
     ret->line_step = 1;
     ret->matrix_step = same ? (size_t)operand->dims[line] : 0;
     return STATUS_OK;

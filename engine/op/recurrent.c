@@ -125,15 +125,14 @@ enum status recurrent_init(const struct node *node, const struct shape *x, const
     made.batch = (size_t)x->dims[!made.batch_first];
     made.inputs = (size_t)x->dims[2];
     const int64_t directions = (int64_t)made.directions, width = (int64_t)made.width;
-    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct shape rows = SHAPE(directions, width, hidden);
     if (!shape_equal(r, &rows))
-        return error_set(err, STATUS_SHAPE, "R has shape %s, expected %s", shape_text(r, text),
-                         shape_text(&rows, wanted));
+        return error_set(err, STATUS_SHAPE, "R has shape %s, expected %s", SHAPE_STRING(r),
+                         SHAPE_STRING(&rows));
     const struct shape columns = SHAPE(directions, width, x->dims[2]);
     if (w && !shape_equal(w, &columns))
-        return error_set(err, STATUS_SHAPE, "W has shape %s, expected %s", shape_text(w, text),
-                         shape_text(&columns, wanted));
+        return error_set(err, STATUS_SHAPE, "W has shape %s, expected %s", SHAPE_STRING(w),
+                         SHAPE_STRING(&columns));
     if (!w && x->dims[2] != directions * width)
         return error_set(err, STATUS_SHAPE, "the last dimension of X is %lld, expected %lld",
                          (long long)x->dims[2], (long long)(directions * width));

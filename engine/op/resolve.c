@@ -37,14 +37,13 @@ static bool is_integer(enum dtype dtype)
 enum status resolve_list(const struct tensor *list, const char *what, int64_t *ret, size_t max,
                          size_t *ret_count, struct error *err)
 {
-    char text[SHAPE_TEXT];
     *ret_count = 0;
     if (!list)
         return STATUS_OK;
     if (!is_integer(list->dtype) || list->shape.rank > 1)
         return error_set(err, STATUS_SHAPE,
                          "%s is a %s tensor of shape %s, expected a list of integers", what,
-                         dtype_name(list->dtype), shape_text(&list->shape, text));
+                         dtype_name(list->dtype), SHAPE_STRING(&list->shape));
     size_t count = shape_count(&list->shape);
     if (count > max)
         return error_set(err, STATUS_SHAPE, "%s holds %zu numbers, expected at most %zu", what,
@@ -117,7 +116,6 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
 {
     int64_t wanted[TENSOR_MAX_RANK];
     size_t count;
-    char from[SHAPE_TEXT], to[SHAPE_TEXT];
     TRY(resolve_list(operands[1], "the new shape", wanted, TENSOR_MAX_RANK, &count, err));
     bool allow_zero = node_int(node, "allowzero", 0) != 0;
     struct shape out = {.rank = (int)count}, remaining = *data;
@@ -135,7 +133,7 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
                     err, STATUS_SHAPE,
                     "dimension %d of the new shape is 0 (copy from the input), but the "
                     "input %s has no such dimension",
-                    i, shape_text(data, from));
+                    i, SHAPE_STRING(data));
             /* A copied dimension cancels out, even if it is zero. */
             out.dims[i] = data->dims[i];
             remaining.dims[i] = 1;
@@ -154,14 +152,14 @@ enum status resolve_reshape(const struct node *node, const struct shape *data,
         if (left % named)
             return error_set(err, STATUS_SHAPE,
                              "%s cannot be reshaped to %s: %lld elements do not divide by %lld",
-                             shape_text(data, from), shape_text(&out, to), (long long)left,
+                             SHAPE_STRING(data), SHAPE_STRING(&out), (long long)left,
                              (long long)named);
         out.dims[unknown] = left / named;
     }
     TRY(shape_check(&out, DTYPE_U8, NULL, NULL, err));
     if (shape_count(&out) != shape_count(data))
         return error_set(err, STATUS_SHAPE, "%s (%zu elements) cannot be reshaped to %s (%zu)",
-                         shape_text(data, from), shape_count(data), shape_text(&out, to),
+                         SHAPE_STRING(data), shape_count(data), SHAPE_STRING(&out),
                          shape_count(&out));
     *ret = out;
     return STATUS_OK;

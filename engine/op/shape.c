@@ -190,7 +190,6 @@ static enum status infer_transpose(struct node *node, struct error *err)
 
 static enum status infer_concat(struct node *node, struct error *err)
 {
-    char text[SHAPE_TEXT], first[SHAPE_TEXT];
     struct shape out = node->inputs[0]->shape;
     int64_t axis;
     TRY(resolve_required(node, "axis", err));
@@ -203,8 +202,8 @@ static enum status infer_concat(struct node *node, struct error *err)
         if (!shape_equal(&shape, &out))
             return error_set(err, STATUS_SHAPE,
                              "input %zu has shape %s, which does not match %s outside of axis %lld",
-                             i, shape_text(&node->inputs[i]->shape, text),
-                             shape_text(&node->inputs[0]->shape, first), (long long)axis);
+                             i, SHAPE_STRING(&node->inputs[i]->shape),
+                             SHAPE_STRING(&node->inputs[0]->shape), (long long)axis);
         if (__builtin_add_overflow(out.dims[axis], extent, &out.dims[axis]))
             return error_set(err, STATUS_SHAPE, "axis %lld becomes too long", (long long)axis);
     }
@@ -297,7 +296,6 @@ static enum status infer_expand(struct node *node, struct error *err)
 static enum status infer_tile(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
-    char text[SHAPE_TEXT];
     int64_t repeats[TENSOR_MAX_RANK];
     struct shape out = x->shape;
     size_t count;
@@ -310,7 +308,7 @@ static enum status infer_tile(struct node *node, struct error *err)
                 err, STATUS_SHAPE,
                 "axis %d of %s cannot be repeated %lld times, expected 0 or more, and a "
                 "result that fits in memory",
-                i, shape_text(&x->shape, text), (long long)repeats[i]);
+                i, SHAPE_STRING(&x->shape), (long long)repeats[i]);
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
@@ -342,15 +340,13 @@ static enum status infer_depth_to_space(struct node *node, struct error *err)
 
 static enum status infer_space_to_depth(struct node *node, struct error *err)
 {
-    char text[SHAPE_TEXT];
     struct shape out = node->inputs[0]->shape;
     int64_t block;
     TRY(block_check(node, &block, err));
     if (out.dims[2] % block || out.dims[3] % block ||
         __builtin_mul_overflow(out.dims[1], block * block, &out.dims[1]))
         return error_set(err, STATUS_SHAPE, "%s does not divide into blocks of %lld x %lld",
-                         shape_text(&node->inputs[0]->shape, text), (long long)block,
-                         (long long)block);
+                         SHAPE_STRING(&node->inputs[0]->shape), (long long)block, (long long)block);
     out.dims[2] /= block;
     out.dims[3] /= block;
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);

@@ -128,7 +128,6 @@ static enum status check_mask(const struct node *node, const struct attention_ca
 {
     const struct value *mask = node_input(node, ATTENTION_MASK);
     const int64_t full[4] = {call->batch, call->q_heads, call->rows, call->keys};
-    char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct shape scores = SHAPE(full[0], full[1], full[2], full[3]);
     if (!mask)
         return STATUS_OK;
@@ -138,7 +137,7 @@ static enum status check_mask(const struct node *node, const struct attention_ca
         if (d == 1 && call->mask_pads ? extent > most : extent != most && extent != 1)
             return error_set(err, STATUS_SHAPE,
                              "attn_mask has shape %s, which does not broadcast to %s",
-                             shape_text(&mask->shape, text), shape_text(&scores, wanted));
+                             SHAPE_STRING(&mask->shape), SHAPE_STRING(&scores));
     }
     return STATUS_OK;
 }

@@ -559,11 +559,10 @@ bool composite_is_expanded(const struct node *node)
 enum status composite_expand(struct edit *edit, size_t at)
 {
     struct expansion e = {.edit = edit, .from = edit->graph->nodes[at], .at = at};
-    char text[NODE_TEXT];
     TRY(graph_infer_node(e.from, edit->err));
     edit->status = e.from->op == OP_ONNX_ATTENTION ? expand_attention(&e) : expand_rotary(&e);
     if (edit->status != STATUS_OK)
-        return error_prefix(edit->err, "%s", node_text(e.from, text));
+        return error_prefix(edit->err, "%s", NODE_STRING(e.from));
     edit_kill(e.from);
     return STATUS_OK;
 }

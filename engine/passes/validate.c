@@ -89,7 +89,6 @@ static enum status compute(struct validation *v, struct node *node)
 
 static enum status check_sizes(const struct validation *v, const struct node *node)
 {
-    char text[NODE_TEXT], shape[SHAPE_TEXT];
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *value = node->outputs[i];
         size_t count = 0;
@@ -97,13 +96,12 @@ static enum status check_sizes(const struct validation *v, const struct node *no
             continue;
         enum dtype dtype = value->dtype == DTYPE_NONE ? DTYPE_U8 : value->dtype;
         if (shape_check(&value->shape, dtype, &count, NULL, v->err) != STATUS_OK)
-            return error_prefix(v->err, "%s", node_text(node, text));
+            return error_prefix(v->err, "%s", NODE_STRING(node));
         if (count > v->value_elements) {
             (void)error_set(v->err, STATUS_NO_MEMORY,
                             "%s makes a tensor of shape %s, more than the %zu elements lensd "
                             "allows for one",
-                            node_text(node, text), shape_text(&value->shape, shape),
-                            v->value_elements);
+                            NODE_STRING(node), SHAPE_STRING(&value->shape), v->value_elements);
             return error_advise(v->err, "export the model with smaller sizes");
         }
     }

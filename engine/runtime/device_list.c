@@ -80,11 +80,10 @@ static void usable_text(const struct device_info *devices, size_t count, char *t
     size_t used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < count && used < size; i++) {
-        char name[DEVICE_TEXT];
         if (!devices[i].usable)
             continue;
         int n = snprintf(text + used, size - used, "%s%s", used ? ", " : "",
-                         device_text(devices[i].id, name));
+                         DEVICE_STRING(devices[i].id));
         used += (size_t)n;
     }
 }

@@ -75,7 +75,6 @@ static enum status input_shape(const struct session *session, size_t i, int batc
     const struct value *value = session->base->inputs[i];
     const struct session_options *options = &session->options;
     struct shape shape = value->shape;
-    char text[SHAPE_TEXT];
     if (shape.rank < 0)
         return error_set(err, STATUS_UNSUPPORTED,
                          "input '%s' declares no shape; re-export the model with one", value->name);
@@ -96,7 +95,7 @@ static enum status input_shape(const struct session *session, size_t i, int batc
         return error_set(err, STATUS_UNSUPPORTED,
                          "input '%s' has the shape %s with dimensions that are not known; "
                          "re-export the model with fixed ones",
-                         value->name, shape_text(&shape, text));
+                         value->name, SHAPE_STRING(&shape));
     *ret = shape;
     return STATUS_OK;
 }
@@ -131,7 +130,6 @@ static enum status outputs_follow_batch(const struct session *session, const str
                                         int size, struct error *err)
 {
     const struct compiled_size *one = &session->compiled[0];
-    char text[SHAPE_TEXT];
     for (size_t i = 0; i < graph->output_count; i++) {
         struct shape shape = graph->outputs[i]->shape;
         const bool has_rows = shape.rank >= 1 && shape.dims[0] == size;
@@ -141,7 +139,7 @@ static enum status outputs_follow_batch(const struct session *session, const str
                              "output '%.40s' for %d images has the shape %s, whose first dimension "
                              "is not the number of images",
                              graph->outputs[i]->name, size,
-                             shape_text(&graph->outputs[i]->shape, text));
+                             SHAPE_STRING(&graph->outputs[i]->shape));
     }
     return STATUS_OK;
 }
@@ -178,10 +176,9 @@ static enum status check_rows(struct session *session, const struct graph *graph
     if (session->compiled_count == 0 || (is_proven && hash == session->rows_hash))
         return STATUS_OK;
     session->rows_are_refused = true;
-    char text[NODE_TEXT];
     return error_set(err, STATUS_SHAPE,
                      "the images of a batch of %d are not proven independent (%s)", size,
-                     where                  ? node_text(where, text)
+                     where                  ? NODE_STRING(where)
                      : session->fixes_batch ? "the file fixes the batch size to 1"
                                             : "the model's constants depend on the batch size");
 }

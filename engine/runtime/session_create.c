@@ -291,7 +291,6 @@ static const struct backend_ops *backend_find(struct device_id device, struct er
 {
     const char *reason;
     const struct cuda_module *module;
-    char text[DEVICE_TEXT];
     switch (device.kind) {
     case DEVICE_CPU:
         return &backend_cpu;
@@ -299,7 +298,7 @@ static const struct backend_ops *backend_find(struct device_id device, struct er
         module = cuda_module(&reason);
         if (module)
             return module->backend;
-        (void)error_set(err, STATUS_DEVICE, "%s: %s", device_text(device, text), reason);
+        (void)error_set(err, STATUS_DEVICE, "%s: %s", DEVICE_STRING(device), reason);
         break;
     }
     return NULL;

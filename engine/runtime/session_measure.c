@@ -208,12 +208,11 @@ enum status session_time(struct session *session, int batch, int runs, double *r
                          struct error *err)
 {
     const struct compiled_size *c = compiled_for(session, batch);
-    char device[DEVICE_TEXT];
     if (!c || runs < 1)
         return error_set(err, STATUS_INVALID, "no %d passes of batch size %d", runs, batch);
     if (!session->ops->time)
         return error_set(err, STATUS_UNSUPPORTED, "%s computes in the host's memory",
-                         device_text(session->info.device, device));
+                         DEVICE_STRING(session->info.device));
     if (c->tail)
         return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
     struct feed feed;

@@ -6,20 +6,9 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
+#include "engine/base/text.h"
 #include "engine/runtime/session_internal.h"
 #include "engine/tensor/tensor_file.h"
-
-/* "1.5 GiB" */
-static const char *bytes_text(size_t bytes, char text[static 24])
-{
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
-        value /= 1024;
-    snprintf(text, 24, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
-    return text;
-}
 
 static size_t add(size_t a, size_t b)
 {
@@ -119,13 +108,12 @@ enum status session_check_weights(const struct session *session, struct error *e
     }
     if (!limit || bytes <= limit)
         return STATUS_OK;
-    char device[DEVICE_TEXT], wanted[24], have[24], missing[24];
     return error_set(err, STATUS_NO_MEMORY,
                      "packing the model's weights takes %s, but %s are left for it on %s: %s are "
                      "missing; raise --memory, give the process more memory, or serve fewer models "
                      "there",
-                     bytes_text(bytes, wanted), bytes_text(limit, have),
-                     device_text(options->device, device), bytes_text(bytes - limit, missing));
+                     BYTES_STRING(bytes), BYTES_STRING(limit), DEVICE_STRING(options->device),
+                     BYTES_STRING(bytes - limit));
 }
 
 enum status session_check_memory(struct session *session, struct error *err)
@@ -147,7 +135,7 @@ enum status session_check_memory(struct session *session, struct error *err)
     }
     if (!limit || bytes <= limit)
         return STATUS_OK;
-    char device[DEVICE_TEXT], wanted[24], have[24], missing[24], advice[96];
+    char advice[96];
     if (last > 0)
         snprintf(advice, sizeof advice, "batches of %d would fit (--max-batch %d), or %s",
                  session->compiled[last - 1].size, session->compiled[last - 1].size, otherwise);
@@ -156,7 +144,6 @@ enum status session_check_memory(struct session *session, struct error *err)
     return error_set(err, STATUS_NO_MEMORY,
                      "a batch of %d takes %s (weights, activations and inputs), but %s are left "
                      "for the model on %s: %s are missing; %s",
-                     c->size, bytes_text(bytes, wanted), bytes_text(limit, have),
-                     device_text(session->options.device, device),
-                     bytes_text(bytes - limit, missing), advice);
+                     c->size, BYTES_STRING(bytes), BYTES_STRING(limit),
+                     DEVICE_STRING(session->options.device), BYTES_STRING(bytes - limit), advice);
 }

@@ -27,6 +27,9 @@ static inline bool device_equal(struct device_id a, struct device_id b)
 #define DEVICE_TEXT 16
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 
+/* The same text in memory of the enclosing block. */
+#define DEVICE_STRING(device) device_text((device), (char[DEVICE_TEXT]){0})
+
 /* Describes one device of this machine. */
 struct device_info {
     struct device_id id;

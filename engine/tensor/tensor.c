@@ -76,7 +76,6 @@ size_t shape_count(const struct shape *shape)
 enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret_count,
                         size_t *ret_bytes, struct error *err)
 {
-    char text[SHAPE_TEXT];
     if (shape->rank < 0 || shape->rank > TENSOR_MAX_RANK)
         return error_set(err, STATUS_SHAPE, "a tensor of rank %d; lensd handles ranks 0 to %d",
                          shape->rank, TENSOR_MAX_RANK);
@@ -89,13 +88,13 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
         if (shape->dims[i] < 0)
             return error_set(err, STATUS_SHAPE,
                              "dimension %d of shape %s is %lld, expected 0 or more", i,
-                             shape_text(shape, text), (long long)shape->dims[i]);
+                             SHAPE_STRING(shape), (long long)shape->dims[i]);
         size_t dim = (size_t)shape->dims[i];
         count *= dim; /* cannot overflow: ignoring_zeros is never smaller, and was checked */
         if (!size_mul(ignoring_zeros, dim ? dim : 1, &ignoring_zeros) ||
             ignoring_zeros > (size_t)INT64_MAX)
             return error_set(err, STATUS_SHAPE, "shape %s is too large to address",
-                             shape_text(shape, text));
+                             SHAPE_STRING(shape));
     }
     if (ret_count)
         *ret_count = count;
@@ -269,11 +268,9 @@ enum status tensor_view(struct tensor *base, const struct shape *shape, struct t
 {
     size_t bytes;
     TRY(shape_check(shape, base->dtype, NULL, &bytes, err));
-    if (bytes != base->bytes) {
-        char from[SHAPE_TEXT], to[SHAPE_TEXT];
+    if (bytes != base->bytes)
         return error_set(err, STATUS_SHAPE, "shape %s cannot be viewed as %s",
-                         shape_text(&base->shape, from), shape_text(shape, to));
-    }
+                         SHAPE_STRING(&base->shape), SHAPE_STRING(shape));
     return view_bytes(base, 0, shape, bytes, ret, err);
 }
 

@@ -89,6 +89,9 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
+/* The same text in memory of the enclosing block. */
+#define SHAPE_STRING(shape) shape_text((shape), (char[SHAPE_TEXT]){0})
+
 /* A memory limit in bytes for the tensors of one load, or of a session's runs, together. A limit of
  * 0 means none. Thread-safe. */
 struct memory_budget {

@@ -146,7 +146,6 @@ static bool fill_input(struct edit *edit, const struct model *model, struct valu
 static enum status check_named(const struct model *model, const struct input_constant *constants,
                                size_t count, struct error *err)
 {
-    char text[SHAPE_TEXT];
     for (size_t i = 0; i < count; i++) {
         const struct value *input = NULL;
         for (size_t k = 0; k < model->graph->input_count; k++)
@@ -167,7 +166,7 @@ static enum status check_named(const struct model *model, const struct input_con
                 err, STATUS_MODEL,
                 "lensd.json: \"inputs\" gives '%.60s' %zu number%s, but its shape is %s",
                 input->name, constants[i].count, constants[i].count == 1 ? "" : "s",
-                shape_text(&input->shape, text));
+                SHAPE_STRING(&input->shape));
     }
     return STATUS_OK;
 }

@@ -123,13 +123,12 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
     for (size_t i = 0; i < graph->input_count; i++) {
         struct value *input = graph->inputs[i];
         const enum prompt_input kind = prompt_input_of(input);
-        char text[SHAPE_TEXT];
         if (!fix_shape(input))
             return error_set(err, STATUS_MODEL,
                              "input '%.60s' of the decoder of masks has the shape %s; lensd takes "
                              "decoders with a free number of points, [1, points, 2], and labels, "
                              "[1, points]: export it with dynamic axes",
-                             input->name, shape_text(&input->shape, text));
+                             input->name, SHAPE_STRING(&input->shape));
         size_t bytes;
         if (!strcmp(input->name, "input_boxes"))
             return error_set(err, STATUS_MODEL,
@@ -141,7 +140,7 @@ static enum status read_inputs(struct graph *graph, struct mask_prompt *ret, str
             return error_set(err, STATUS_MODEL,
                              "input '%.60s' of the decoder of masks has the shape %s, more than "
                              "%d MiB; correct the shape in the file",
-                             input->name, shape_text(&input->shape, text), BYTES_MOST >> 20);
+                             input->name, SHAPE_STRING(&input->shape), BYTES_MOST >> 20);
         if (kind == PROMPT_POINTS)
             ret->takes_boxes = !strcmp(input->name, "point_coords");
         ret->points = kind == PROMPT_POINTS ? i : ret->points;

@@ -122,14 +122,13 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
                              struct error *err)
 {
     struct shape *shape = &value->shape;
-    char text[SHAPE_TEXT];
     if (input->rank == 0 || input->is_reshaped || shape->rank < 0)
         return STATUS_OK;
     const int first = shape->rank - input->rank;
     if (first != 1 && (first != 0 || batched))
         return error_set(err, STATUS_MODEL,
                          "input '%.60s' has %d dims, but the model's shape is %s%s", input->name,
-                         input->rank, shape_text(shape, text),
+                         input->rank, SHAPE_STRING(shape),
                          batched ? ", of which max_batch_size is the first" : "");
     for (int d = 0; d < input->rank; d++) {
         int64_t *own = &shape->dims[d + first], declared = input->dims[d];
@@ -138,7 +137,7 @@ static enum status fix_input(struct value *value, const struct triton_input *inp
         else if (declared >= 0 && *own != declared)
             return error_set(err, STATUS_MODEL,
                              "input '%.80s' has dimension %lld, but the model's shape is %s",
-                             input->name, (long long)declared, shape_text(shape, text));
+                             input->name, (long long)declared, SHAPE_STRING(shape));
     }
     return STATUS_OK;
 }

@@ -253,13 +253,11 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
     enum storage storage = IN_NONE;
     TRY(find_storage(proto, dtype, count, &storage, &stored, err));
     struct onnx_external place = {.fd = -1};
-    char text[SHAPE_TEXT];
     if (storage == IN_FILE)
         TRY(onnx_external_find(file, proto, bytes, &place, err));
     else if (stored != (storage == IN_RAW ? bytes : count))
         return error_set(err, STATUS_MODEL, "%s of shape %s needs %zu %s in %s, found %zu",
-                         dtype_name(dtype), shape_text(&shape, text),
-                         storage == IN_RAW ? bytes : count,
+                         dtype_name(dtype), SHAPE_STRING(&shape), storage == IN_RAW ? bytes : count,
                          storage == IN_RAW ? "bytes" : "elements", storage_names[storage], stored);
     else if (storage == IN_RAW)
         TRY(find_raw(file, proto, &place, err));

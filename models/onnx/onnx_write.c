@@ -245,11 +245,10 @@ static enum status write_attribute(struct onnx_writer *w, const struct attr *att
 
 static enum status write_node(struct onnx_writer *w, const struct node *node, Onnx__NodeProto **ret)
 {
-    char text[NODE_TEXT];
     Onnx__NodeProto *proto = *ret = arena_alloc(w->arena, 1, sizeof *proto);
     if (!strcmp(op_domain(node->op), "lensd"))
         return error_set(w->err, STATUS_UNSUPPORTED, "%s is not an operator of ONNX",
-                         node_text(node, text));
+                         NODE_STRING(node));
     TRY(check_memory(proto, "while writing the model", w->err));
     onnx__node_proto__init(proto);
     proto->op_type = (char *)(uintptr_t)op_name(node->op);

@@ -11,7 +11,6 @@
 enum status scores_check(const struct session_tensor *output, size_t *ret_classes,
                          struct error *err)
 {
-    char text[SHAPE_TEXT];
     if (!dtype_is_float(output->dtype))
         return error_set(err, STATUS_UNSUPPORTED,
                          "output '%s' is %s, but class scores are floating point; export the model "
@@ -29,7 +28,7 @@ enum status scores_check(const struct session_tensor *output, size_t *ret_classe
             err, STATUS_UNSUPPORTED,
             "output '%s' of an image has the shape %s, which is not one score per class; an image "
             "classifier needs an output such as [N, C] or [N, C, 1, 1]",
-            output->name, shape_text(&output->shape, text));
+            output->name, SHAPE_STRING(&output->shape));
     *ret_classes = shape_count(&output->shape);
     return STATUS_OK;
 }
@@ -40,13 +39,12 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
 {
     const struct shape *shape = &output->shape;
     size_t count = shape_count(shape) / (size_t)batch;
-    char text[SHAPE_TEXT];
     assert(row >= 0 && row < batch);
     if (count == 0 || (batch > 1 && (shape->rank < 1 || shape->dims[0] != batch)))
         return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for a batch of %d images, not one "
                          "row of scores per image",
-                         shape_text(shape, text), batch);
+                         SHAPE_STRING(shape), batch);
     int wide = 0;
     for (int i = batch > 1 ? 1 : 0; i < shape->rank; i++)
         wide += shape->dims[i] != 1;
@@ -54,7 +52,7 @@ enum status scores_of_image(const struct tensor *output, int batch, int row,
         return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for %d image%s, which is not one "
                          "score per class",
-                         shape_text(shape, text), batch, batch > 1 ? "s" : "");
+                         SHAPE_STRING(shape), batch, batch > 1 ? "s" : "");
     const bool has_rows = shape->rank >= 1 && shape->dims[0] == batch;
     struct task_rows rows;
     TRY(task_rows_of(output, has_rows, batch, row, buffer, &rows, err));

@@ -26,7 +26,6 @@ static size_t vector_size(const struct task_rows *row)
 enum status embed_decode(const struct task_rows *row, const struct task_options *options,
                          struct embedding *ret, struct error *err)
 {
-    char text[SHAPE_TEXT];
     const size_t whole = vector_size(row);
     const size_t count = options->dimensions ? (size_t)options->dimensions : whole;
     double sum = 0;
@@ -38,7 +37,7 @@ enum status embed_decode(const struct task_rows *row, const struct task_options 
         return error_set(err, STATUS_INVALID,
                          "an output has the shape %s for an image, which is neither a vector nor a "
                          "list of tokens",
-                         shape_text(&row->shape, text));
+                         SHAPE_STRING(&row->shape));
     for (size_t i = 0; i < count; i++) {
         if (!isfinite(row->data[i]))
             return error_set(err, STATUS_NUMERIC,

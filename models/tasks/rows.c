@@ -60,14 +60,13 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
                          struct task_buffer *buffer, struct task_rows *ret, struct error *err)
 {
     assert(row >= 0 && row < batch);
-    char text[SHAPE_TEXT];
     struct shape shape = output->shape;
     const size_t count = shape_count(&shape) / (size_t)batch;
     if ((!has_rows && batch > 1) || (has_rows && (shape.rank < 1 || shape.dims[0] != batch)))
         return error_set(err, STATUS_INVALID,
                          "the model's output has the shape %s for %d image%s; its first dimension "
                          "is not the number of images",
-                         shape_text(&shape, text), batch, batch > 1 ? "s" : "");
+                         SHAPE_STRING(&shape), batch, batch > 1 ? "s" : "");
     if (has_rows) {
         shape.rank--;
         memmove(shape.dims, shape.dims + 1, (size_t)shape.rank * sizeof *shape.dims);
@@ -88,9 +87,8 @@ enum status task_rows_of(const struct tensor *output, bool has_rows, int batch, 
 
 enum status task_rows_wrong(const struct task_rows *output, const char *expected, struct error *err)
 {
-    char text[SHAPE_TEXT];
     return error_set(err, STATUS_INVALID,
                      "an output has the shape %s for an image, where the model's task expects %s; "
                      "correct \"task\" and \"layout\" in its lensd.json",
-                     shape_text(&output->shape, text), expected);
+                     SHAPE_STRING(&output->shape), expected);
 }

@@ -114,7 +114,6 @@ static enum task_layout layout_by_shape(const struct task_facts *facts, int64_t 
 static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t columns,
                          int64_t extras, struct task *task)
 {
-    char text[SHAPE_TEXT];
     const enum task_layout layout = layout_by_shape(facts, rows, columns, 0);
     const int64_t classes = (layout == LAYOUT_YOLOV8 ? rows - 4 : columns - 5) - extras;
     if (!facts->label_count || layout == LAYOUT_NONE || layout == LAYOUT_YOLO_FINAL || classes < 1)
@@ -122,7 +121,7 @@ static bool blame_labels(const struct task_facts *facts, int64_t rows, int64_t c
     decided(task, TASK_UNKNOWN,
             "output '%.40s' has the shape %s, as %s has it for %lld class%s, but there are %zu "
             "labels: give one for each class, or write \"task\" into lensd.json",
-            facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text),
+            facts->outputs[0].name, SHAPE_STRING(&facts->outputs[0].shape),
             task_layouts[layout].name, (long long)classes, classes == 1 ? "" : "es",
             facts->label_count);
     return true;
@@ -143,7 +142,6 @@ static bool take_prototypes(const struct task_facts *facts, struct task *task)
 
 static void detect_by_shape(const struct task_facts *facts, struct task *task)
 {
-    char text[SHAPE_TEXT];
     const struct task_output *output = &facts->outputs[0];
     if (facts->output_count < 1 || facts->output_count > 2 || output->shape.rank != 3 ||
         !dtype_is_float(output->dtype) || facts->class_output == 0) /* [batch, 1, 6]: six classes */
@@ -165,7 +163,7 @@ static void detect_by_shape(const struct task_facts *facts, struct task *task)
     task->output_count = has_masks ? 2 : 1;
     decided(task, has_masks ? TASK_INSTANCES : TASK_DETECTION,
             "output '%.60s' has the shape %s, as %s has it", output->name,
-            shape_text(&output->shape, text), task_layouts[layout].name);
+            SHAPE_STRING(&output->shape), task_layouts[layout].name);
 }
 
 /* ---- Ultralytics ---- */
@@ -232,7 +230,6 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
     const struct task_output *output = &facts->outputs[0];
     const size_t extras = task_extras(task);
     task->layout = ultralytics_layout(facts, extras);
-    char text[SHAPE_TEXT];
     if (task->layout != LAYOUT_NONE)
         decided(task, kind, "task '%.40s' in the file's metadata, %s", name,
                 task_layouts[task->layout].name);
@@ -240,7 +237,7 @@ static void decide_by_metadata(const struct task_facts *facts, struct task *task
         decided(task, TASK_UNKNOWN,
                 "the file's metadata names the task '%.40s', but output '%.40s' has the shape %s; "
                 "write \"layout\" into lensd.json",
-                name, output->name, shape_text(&output->shape, text));
+                name, output->name, SHAPE_STRING(&output->shape));
 }
 
 /* ---- detectors with several outputs ---- */
@@ -732,14 +729,13 @@ static void decide_segmentation(const struct task_facts *facts, struct task *tas
 
 static void decide_classification(const struct task_facts *facts, struct task *task)
 {
-    char text[SHAPE_TEXT];
     if (facts->class_output == SIZE_MAX && facts->class_note[0])
         decided(task, TASK_UNKNOWN, "%s", facts->class_note);
     if (facts->class_output == SIZE_MAX)
         return;
     const struct task_output *output = &facts->outputs[facts->class_output];
     decided(task, TASK_CLASSIFICATION, "output '%.60s' has the shape %s: one score per class%s%s",
-            output->name, shape_text(&output->shape, text), facts->class_note,
+            output->name, SHAPE_STRING(&output->shape), facts->class_note,
             facts->label_count
                 ? ""
                 : "; if it is a vector, write {\"task\": \"embedding\"} into lensd.json");
@@ -747,14 +743,13 @@ static void decide_classification(const struct task_facts *facts, struct task *t
 
 static void decide_nothing(const struct task_facts *facts, struct task *task)
 {
-    char text[SHAPE_TEXT];
     if (facts->output_count == 0)
         decided(task, TASK_UNKNOWN, "it has no output");
     else
         decided(task, TASK_UNKNOWN,
                 "output '%.60s' of an image has the shape %s, which is not one score per class, "
                 "and nothing else shows its meaning; write \"task\" into lensd.json",
-                facts->outputs[0].name, shape_text(&facts->outputs[0].shape, text));
+                facts->outputs[0].name, SHAPE_STRING(&facts->outputs[0].shape));
 }
 
 /* ---- lensd.json ---- */

@@ -110,12 +110,11 @@ static enum status take_row(const struct tensor *output, int batch, int row,
                             struct memory_budget *whole, struct tensor **ret, struct error *err)
 {
     struct shape shape = output->shape;
-    char text[SHAPE_TEXT];
     if (batch > 1 && (shape.rank < 1 || shape.dims[0] != batch))
         return error_set(err, STATUS_SHAPE,
                          "the model's output has the shape %s for a batch of %d; its first "
                          "dimension is not the batch",
-                         shape_text(&shape, text), batch);
+                         SHAPE_STRING(&shape), batch);
     struct tensor *made = (struct tensor *)(uintptr_t)output;
     if (tensor_keep(made, whole))
         return tensor_part(made, row, batch, ret, err);

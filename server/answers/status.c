@@ -37,14 +37,13 @@ const char *status_state(struct model_host *model_host, bool draining)
 static void write_quarantines(struct writer *w, json_node *entry, const struct model_status *model)
 {
     json_node *list = NULL;
-    char id[DEVICE_TEXT];
     for (size_t i = 0; i < model->lane_count; i++) {
         if (!model->health[i].is_quarantined && !model->health[i].is_stuck)
             continue;
         if (!list)
             list = write_array(w, entry, "quarantined");
         write_members(w, list, "{device=%s reason=%s seconds=%.3f}",
-                      device_text(model->lanes[i].device, id), model->health[i].reason,
+                      DEVICE_STRING(model->lanes[i].device), model->health[i].reason,
                       model->health[i].quarantined_s);
     }
 }
@@ -168,13 +167,12 @@ static void write_device(struct writer *w, json_node *list, const struct device_
                          const struct model_status *models, size_t model_count,
                          struct model_host *model_host)
 {
-    char id[DEVICE_TEXT];
     bool is_used = false;
     for (size_t m = 0; m < model_count; m++)
         for (size_t k = 0; k < models[m].lane_count; k++)
             is_used |= device_equal(models[m].lanes[k].device, device->id);
     json_node *entry = write_object(w, list, NULL);
-    write_members(w, entry, "id=%s name=%s usable=%hhd", device_text(device->id, id), device->name,
+    write_members(w, entry, "id=%s name=%s usable=%hhd", DEVICE_STRING(device->id), device->name,
                   device->usable);
     if (!device->usable) {
         write_text(w, entry, "reason", device->reason[0] ? device->reason : "unknown");

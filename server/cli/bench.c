@@ -106,8 +106,7 @@ static void add_all(struct device_bench *bench)
     struct device_info devices[DEVICE_MAX];
     size_t count = device_list(devices, DEVICE_MAX);
     for (size_t i = 0; i < count; i++) {
-        char id[DEVICE_TEXT];
-        struct bench_target *target = add_target(bench, device_text(devices[i].id, id));
+        struct bench_target *target = add_target(bench, DEVICE_STRING(devices[i].id));
         if (target && !devices[i].usable)
             (void)error_set(&target->problem, STATUS_DEVICE, "%s", devices[i].reason);
     }
@@ -122,7 +121,7 @@ static void add_named(struct device_bench *bench)
         struct device_id ids[DEVICE_MAX];
         struct error problem = {.status = STATUS_OK};
         size_t count = 0;
-        char fallback[256], id[DEVICE_TEXT];
+        char fallback[256];
         if (device_parse(word, ids, &count, fallback, sizeof fallback, &problem) != STATUS_OK) {
             struct bench_target *target = add_target(bench, word);
             if (target)
@@ -130,7 +129,7 @@ static void add_named(struct device_bench *bench)
             continue;
         }
         for (size_t i = 0; i < count; i++)
-            add_target(bench, device_text(ids[i], id));
+            add_target(bench, DEVICE_STRING(ids[i]));
     }
     free(list);
 }

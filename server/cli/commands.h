@@ -44,6 +44,8 @@ void progress_clear(void);
 /* Writes "3.4 MB" or "812 bytes"; returns `text`. */
 #define SIZE_TEXT 32
 const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
+/* The same text in memory of the enclosing block. */
+#define SIZE_STRING(bytes) size_text((bytes), (char[SIZE_TEXT]){0})
 
 /* Prints malloc'ed JSON and frees it; NULL means out of memory. */
 int print_json(char *json);

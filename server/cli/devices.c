@@ -6,14 +6,13 @@
 
 static void print_device(const struct device_info *device)
 {
-    char id[DEVICE_TEXT], total[SIZE_TEXT], available[SIZE_TEXT];
-    printf("%-8s %s\n", device_text(device->id, id), device->name);
+    printf("%-8s %s\n", DEVICE_STRING(device->id), device->name);
     if (!device->usable) {
         printf("         not usable: %s\n", device->reason);
         return;
     }
-    printf("         memory  %s, %s free\n", size_text(device->total_bytes, total),
-           size_text(device->free_bytes, available));
+    printf("         memory  %s, %s free\n", SIZE_STRING(device->total_bytes),
+           SIZE_STRING(device->free_bytes));
     if (device->id.kind == DEVICE_CPU)
         printf("         threads %d of %d usable cores\n", device->threads, device->cores);
     printf("         kind    %s; fast at fp32%s%s%s\n", device->isa, device->bf16 ? ", bf16" : "",

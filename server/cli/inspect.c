@@ -292,8 +292,7 @@ static void print_model(const struct inspection *in, const struct model *model)
 {
     const struct graph *graph = model->graph;
     const char *producer = graph->producer && graph->producer[0] ? graph->producer : NULL;
-    char size[SIZE_TEXT];
-    printf("\n%-12s%s\n", "file", size_text(model->file_bytes, size));
+    printf("\n%-12s%s\n", "file", SIZE_STRING(model->file_bytes));
     printf("%-12s%d%s%s\n", "opset", graph->opset, producer ? ", made by " : "",
            producer ? SHOWN(producer) : "");
     print_tensors("inputs", graph->inputs, graph->input_count);
@@ -301,7 +300,7 @@ static void print_model(const struct inspection *in, const struct model *model)
         inspect_print_wrapped("", model->filled);
     print_tensors("outputs", graph->outputs, graph->output_count);
     printf("%-12s%llu (%s)\n", "parameters", (unsigned long long)model->parameter_count,
-           size_text(model->parameter_bytes, size));
+           SIZE_STRING(model->parameter_bytes));
     if (in->transform[0]) {
         inspect_print_wrapped("photos", SHOWN(in->transform));
         printf("%-12s(from %s)\n", "", model->preprocess_source);

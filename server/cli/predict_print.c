@@ -184,12 +184,11 @@ static void print_answer(const struct predict_image *image)
 
 void print_image(const char *path, const struct predict_image *image)
 {
-    char device[DEVICE_TEXT];
     if (image->status != STATUS_OK) {
         printf("%s\n    error: %s\n", path, image->error.message);
         return;
     }
     printf("%s  (%u x %u; %s, forward %.2f ms)\n", path, image->width, image->height,
-           device_text(image->device, device), image->forward_ms);
+           DEVICE_STRING(image->device), image->forward_ms);
     print_answer(image);
 }

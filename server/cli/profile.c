@@ -202,10 +202,8 @@ static void profile_print_times(const struct profile *profile)
 static void profile_print_table(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
-    char device[DEVICE_TEXT];
-    printf("%s on %s, %d thread%s, batch %d\n", profile->model->name,
-           device_text(info->device, device), info->threads, info->threads == 1 ? "" : "s",
-           profile->batch);
+    printf("%s on %s, %d thread%s, batch %d\n", profile->model->name, DEVICE_STRING(info->device),
+           info->threads, info->threads == 1 ? "" : "s", profile->batch);
     printf("precision   %s (%s)\n", precision_name(info->precision), profile->choice.why);
     profile_print_times(profile);
     for (int p = 0; p < PRECISION_COUNT; p++)
@@ -238,12 +236,11 @@ static void write_layer(struct writer *w, json_node *entry, const struct profile
 static int print_profile_json(const struct profile *profile)
 {
     const struct session_info *info = session_info(profile->session);
-    char device[DEVICE_TEXT];
     struct writer w = {.root = write_root()};
     write_members(&w, w.root,
                   "model=%s device=%s precision=%s precision_why=%s threads=%d batch=%d "
                   "batch_ms=%.3f peak{gflops=%.3f instructions=%s}",
-                  profile->model->name, device_text(info->device, device),
+                  profile->model->name, DEVICE_STRING(info->device),
                   precision_name(info->precision), profile->choice.why, info->threads,
                   profile->batch, profile->batch_ms, profile->peaks[info->precision].gflops,
                   profile->peaks[info->precision].instructions);

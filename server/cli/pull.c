@@ -445,7 +445,6 @@ static enum status pull_steps(struct pull *p, struct error *err)
 {
     const char *model;
     size_t bytes = 0, count = 0;
-    char text[SIZE_TEXT];
     TRY(read_source(p, p->config->arguments[0], err));
     TRY(read_hub_endpoint(p, err));
     TRY(open_hub(p, err));
@@ -470,8 +469,7 @@ static enum status pull_steps(struct pull *p, struct error *err)
                          strerror(errno));
     remove_other_partials(p);
     progress_clear();
-    printf("%s: %zu files, %s, commit %s\n", p->out, count, size_text(bytes, text),
-           p->files.commit);
+    printf("%s: %zu files, %s, commit %s\n", p->out, count, SIZE_STRING(bytes), p->files.commit);
     return STATUS_OK;
 }
 

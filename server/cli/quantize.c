@@ -206,7 +206,7 @@ static void print_kept(const struct quantize_report *report)
 static void print_report(const struct quantizing *q)
 {
     const struct quantize_report *report = &q->report;
-    char shown[1024], before[SIZE_TEXT], after[SIZE_TEXT];
+    char shown[1024];
     printf("%s\n\n", utf8_shown(q->out, shown, sizeof shown));
     printf("%-12s%d to calibrate with, %d held out%s", "photos", report->calibrated,
            report->held_out, report->unreadable ? "" : "\n");
@@ -234,8 +234,8 @@ static void print_report(const struct quantizing *q)
         printf("%-12sIn float32 the model finds nothing in the held-out photos, so nothing is "
                "compared.\n%-12sGive photos like those that it will see.\n",
                "", "");
-    printf("%-12s%s, before %s\n", "size", size_text(report->int8_bytes, after),
-           size_text(report->fp32_bytes, before));
+    printf("%-12s%s, before %s\n", "size", SIZE_STRING(report->int8_bytes),
+           SIZE_STRING(report->fp32_bytes));
     printf("%-12s%.2f ms, float32 %.2f ms\n", "one image", report->int8_ms, report->fp32_ms);
     if (!report->is_faster)
         printf("\nNot faster than float32 on this machine: serve the float32 model here.\n");

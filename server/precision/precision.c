@@ -212,11 +212,11 @@ static bool find_kept(const struct question *question, struct precision_choice *
 
 static void log_trials(const struct question *question, const struct probes *probes)
 {
-    char names[48] = "", device[DEVICE_TEXT];
+    char names[48] = "";
     for (size_t i = 0; i < question->count; i++)
         text_append(names, sizeof names, ",", "%s", precision_name(question->candidates[i]));
     log_event(LOG_INFO, "precision trials", LOG_STR("model", question->model->name),
-              LOG_STR("device", device_text(question->session->device, device)),
+              LOG_STR("device", DEVICE_STRING(question->session->device)),
               LOG_STR("candidates", names), LOG_INT("images_at_most", probes_count(probes)),
               LOG_STR("text", "speed and answers are compared with fp32, once per model and "
                               "machine (--cache keeps the outcome); --precision fp32 skips it"));

@@ -227,12 +227,11 @@ static void print_row(const struct candidate *candidate, const struct options *o
                       const struct samples *samples)
 {
     const struct session_info *info = session_info(candidate->session);
-    char device[DEVICE_TEXT];
     qsort(samples->times, samples->count, sizeof *samples->times, ascending);
     const double median = samples->times[samples->count / 2];
     printf("%-22s %-7s %-5s %7d %6d %11.3f %11.3f %11.1f %6zu\n", candidate->model->name,
-           device_text(info->device, device), precision_name(options->precision), info->threads,
-           batch, median, samples->times[0], batch * 1e3 / median, samples->count);
+           DEVICE_STRING(info->device), precision_name(options->precision), info->threads, batch,
+           median, samples->times[0], batch * 1e3 / median, samples->count);
 }
 
 /* The table: rounds of turns, every model and batch size once a round, until each had its seconds.

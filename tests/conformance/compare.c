@@ -60,11 +60,10 @@ static bool same_dtype(const struct tensor *actual, const struct tensor *expecte
 enum status compare_tensors(const struct tensor *actual, const struct tensor *expected,
                             enum dtype declared, double rtol, double atol, struct error *err)
 {
-    char a[SHAPE_TEXT], e[SHAPE_TEXT];
     if (!same_dtype(actual, expected, declared) || !shape_equal(&actual->shape, &expected->shape))
         return error_set(err, STATUS_SHAPE, "got %s %s, expected %s %s", dtype_name(actual->dtype),
-                         shape_text(&actual->shape, a), dtype_name(expected->dtype),
-                         shape_text(&expected->shape, e));
+                         SHAPE_STRING(&actual->shape), dtype_name(expected->dtype),
+                         SHAPE_STRING(&expected->shape));
     if (!dtype_is_float(actual->dtype))
         return compare_integers(actual, expected, err);
     double least = actual->dtype == DTYPE_F16 ? 2e-3 : actual->dtype == DTYPE_BF16 ? 1e-2 : 0;

@@ -65,7 +65,6 @@ KERNEL_CLAIM(reference_claim)
 STEP_CREATE(lower_reference)
 {
     const struct node *node = lowering->node;
-    char text[NODE_TEXT];
     struct generic_step *step = step_create(lowering, sizeof *step, generic_run, ret, err);
     TRY(allocated(step));
     step->step.free = generic_free;
@@ -77,7 +76,7 @@ STEP_CREATE(lower_reference)
         return error_set(err, STATUS_UNSUPPORTED,
                          "%s: the CPU backend has no kernel for this operator in %s; use "
                          "--precision fp32",
-                         node_text(node, text), dtype_name(node->outputs[0]->dtype));
+                         NODE_STRING(node), dtype_name(node->outputs[0]->dtype));
     for (size_t i = 0; i < bound->node.input_count; i++)
         step->step.bytes += bound->in[i] ? bound->in[i]->bytes : 0;
     for (size_t i = 0; i < node->output_count; i++)

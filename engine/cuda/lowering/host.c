@@ -74,7 +74,6 @@ CUDA_CREATE(lower_host)
 {
     const struct node *node = compile->node;
     const void *bias;
-    char text[NODE_TEXT];
     struct host_step *s = cuda_step_create(compile, NULL, sizeof *s, host_run, ret, err);
     TRY(allocated(s));
     s->step.free = host_free;
@@ -86,7 +85,7 @@ CUDA_CREATE(lower_host)
         s->step.bytes += s->bound.out[i] ? s->bound.out[i]->bytes : 0;
     if (bound_kernel_has_more(&s->bound) && !is_computed(node->outputs[0]->dtype))
         return error_set(err, STATUS_UNSUPPORTED, "%s: the CUDA backend does not compute in %s",
-                         node_text(node, text), dtype_name(node->outputs[0]->dtype));
+                         NODE_STRING(node), dtype_name(node->outputs[0]->dtype));
     if (!bound_kernel_has_more(&s->bound))
         return STATUS_OK;
     const struct epilogue *e = &node->epilogue;

@@ -317,9 +317,8 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
     s->step.workspace = WORKSPACE;
     if (!s->fused && s->has_residual)
         s->step.workspace += s->rows * s->columns * dtype_size(s->y_dtype);
-    char text[NODE_TEXT];
     return s->candidate_count
                ? STATUS_OK
                : error_set(err, STATUS_UNSUPPORTED, "%s: cuBLASLt has no algorithm for it",
-                           node_text(node, text));
+                           NODE_STRING(node));
 }

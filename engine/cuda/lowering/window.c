@@ -29,25 +29,23 @@ static bool fits_shape(const struct shape *shape)
 
 static enum status check(const struct node *node, const struct window *w, struct error *err)
 {
-    char text[NODE_TEXT];
     if (fits_window(w) && fits_shape(&node->inputs[0]->shape) &&
         fits_shape(&node->outputs[0]->shape))
         return STATUS_OK;
     return error_set(err, STATUS_UNSUPPORTED,
                      "%s: the image, window, strides or pads are too large: a side may have 2^30 "
                      "elements, a window 2^31, an image 2^31 channels",
-                     node_text(node, text));
+                     NODE_STRING(node));
 }
 
 enum status window_of_conv(const struct node *node, const struct window *w, int64_t groups,
                            struct cuda_conv *ret, struct error *err)
 {
     const int64_t *x = node->inputs[0]->shape.dims, *y = node->outputs[0]->shape.dims;
-    char text[NODE_TEXT];
     TRY(check(node, w, err));
     if (x[3] > INT_MAX / (w->kernel[0] * w->kernel[1]))
         return error_set(err, STATUS_UNSUPPORTED, "%s: a window has more than 2^31 numbers",
-                         node_text(node, text));
+                         NODE_STRING(node));
     *ret = (struct cuda_conv){.n = (int)x[0],
                               .h = (int)x[1],
                               .w = (int)x[2],

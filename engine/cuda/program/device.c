@@ -2,6 +2,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "engine/base/text.h"
 #include "engine/cuda/program/program.h"
 
 static _Atomic int broken[DEVICE_MAX]; /* by device: its permanent cudaError_t, or 0 */
@@ -93,30 +94,18 @@ void device_use_any(void)
     }
 }
 
-/* "1.5 GiB" */
-static const char *bytes_text(size_t bytes, char text[static 24])
-{
-    const double mib = (double)bytes / (1 << 20);
-    if (mib >= 1024)
-        snprintf(text, 24, "%.1f GiB", mib / 1024);
-    else
-        snprintf(text, 24, "%.1f MiB", mib);
-    return text;
-}
-
 enum status cuda_check(cudaError_t result, int device, const char *what, struct error *err)
 {
     if (result == cudaSuccess)
         return STATUS_OK;
     (void)cudaGetLastError(); /* clears the error, which is not permanent */
     if (result == cudaErrorMemoryAllocation) {
-        char have[24], all[24];
         size_t available = 0, total = 0;
         cuda_ignore(cudaMemGetInfo(&available, &total));
         return error_set(err, STATUS_DEVICE_MEMORY,
                          "cuda:%d is out of memory for %s: %s of %s are free; use a smaller "
                          "--max-batch or --precision bf16",
-                         device, what, bytes_text(available, have), bytes_text(total, all));
+                         device, what, BYTES_STRING(available), BYTES_STRING(total));
     }
     note_error(device, result);
     return error_set(err, STATUS_DEVICE, "cuda:%d: %s: %s (%s)%s", device, what,
@@ -132,15 +121,14 @@ enum status device_alloc(const struct cuda_backend *backend, size_t bytes, const
         backend->has_pool ? cudaMallocAsync(ret, size, backend->stream) : cudaMalloc(ret, size);
     if (result != cudaErrorMemoryAllocation)
         return cuda_check(result, backend->device, what, err);
-    char wanted[24], have[24], missing[24];
     size_t available = 0, total = 0;
     (void)cudaGetLastError();
     cuda_ignore(cudaMemGetInfo(&available, &total));
     return error_set(err, STATUS_DEVICE_MEMORY,
                      "cuda:%d is out of memory: %s take %s and %s are free, %s are missing; use a "
                      "smaller --max-batch, --precision fp16, or serve fewer models there",
-                     backend->device, what, bytes_text(bytes, wanted), bytes_text(available, have),
-                     bytes_text(bytes > available ? bytes - available : 0, missing));
+                     backend->device, what, BYTES_STRING(bytes), BYTES_STRING(available),
+                     BYTES_STRING(bytes > available ? bytes - available : 0));
 }
 
 enum status device_pin(int device, size_t bytes, unsigned flags, const char *what, void **ret,

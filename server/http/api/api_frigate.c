@@ -95,7 +95,6 @@ static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work
     const void *tensor = zmq_frames_of(x)->tensor;
     const struct served_tensor *input = &(*chosen)->inputs[0];
     const bool is_nhwc = (*chosen)->model->input_channels_last;
-    char given[SHAPE_TEXT], wanted[SHAPE_TEXT];
     if (header->dtype == DTYPE_U8 && dims[0] == 1 && dims[3] == 3 && dims[1] <= MODEL_SIDE_MAX &&
         dims[2] <= MODEL_SIDE_MAX && !(is_nhwc && input->dtype == DTYPE_U8)) {
         work->width = (int)dims[2];
@@ -116,8 +115,8 @@ static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work
             "Frigate sends %s %s, but model '%s' takes %s %s or uint8 [1, height, width, "
             "3]; change width, height, input_tensor and input_dtype in Frigate's "
             "model section",
-            dtype_name(header->dtype), shape_text(&header->shape, given), (*chosen)->model->name,
-            dtype_name(input->dtype), shape_text(&input->shape, wanted));
+            dtype_name(header->dtype), SHAPE_STRING(&header->shape), (*chosen)->model->name,
+            dtype_name(input->dtype), SHAPE_STRING(&input->shape));
     work->width = (int)dims[is_nhwc ? 2 : 3];
     work->height = (int)dims[is_nhwc ? 1 : 2];
     work->tensor = tensor;

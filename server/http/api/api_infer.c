@@ -108,7 +108,7 @@ static enum status infer_check_shape(const struct deployment *deployment,
                                      struct error *err)
 {
     struct shape shape = input->shape;
-    char given[SHAPE_TEXT], expected[SHAPE_TEXT];
+    char expected[SHAPE_TEXT];
     const int64_t images = shape.rank >= 1 ? shape.dims[0] : 0;
     *ret_rows = 1;
     if (deployment->has_rows && shape.rank >= 1) {
@@ -120,33 +120,30 @@ static enum status infer_check_shape(const struct deployment *deployment,
     shape.dims[0] = 1;
     const bool is_batch = !deployment->has_rows && images > 1 && deployment->takes_images &&
                           shape_equal(&shape, &wanted->shape);
-    return error_set(err, STATUS_INVALID,
-                     "input '%s' of model '%s' is %s %s, the request has %s %s%s", wanted->name,
-                     deployment->model->name, dtype_oip_name(wanted->dtype),
-                     wanted_shape(deployment, wanted, expected), input->datatype,
-                     shape_text(&input->shape, given),
-                     is_batch ? "; images of this model run one by one (`lensd inspect` says why): "
-                                "send a request for each"
-                     : !deployment->takes_images ? ""
-                     : deployment->model->free_height && deployment->model->free_width
-                         ? "; height and width are free, and BYTES with a JPEG or PNG work, too"
-                         : "; BYTES with a JPEG or PNG work, too, and a file exported with free "
-                           "height and width takes other sizes");
+    return error_set(
+        err, STATUS_INVALID, "input '%s' of model '%s' is %s %s, the request has %s %s%s",
+        wanted->name, deployment->model->name, dtype_oip_name(wanted->dtype),
+        wanted_shape(deployment, wanted, expected), input->datatype, SHAPE_STRING(&input->shape),
+        is_batch ? "; images of this model run one by one (`lensd inspect` says why): "
+                   "send a request for each"
+        : !deployment->takes_images ? ""
+        : deployment->model->free_height && deployment->model->free_width
+            ? "; height and width are free, and BYTES with a JPEG or PNG work, too"
+            : "; BYTES with a JPEG or PNG work, too, and a file exported with free "
+              "height and width takes other sizes");
 }
 
 /* Reads JSON numbers into separate memory, which is charged like the body. */
 static enum status infer_read_numbers(struct exchange *x, const struct v2_input *input, void **ret,
                                       struct error *err)
 {
-    char text[SHAPE_TEXT];
     size_t size = dtype_size(input->dtype);
     /* Each number has at least two bytes, so a shape alone cannot allocate memory. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' has too little data for its shape %s: the %zu elements "
                          "need more than the %zu bytes of its \"data\"",
-                         input->name, shape_text(&input->shape, text), input->count,
-                         input->json_size);
+                         input->name, SHAPE_STRING(&input->shape), input->count, input->json_size);
     TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
     *ret = alloc_array(input->count, size);
     return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");

@@ -60,8 +60,7 @@ static void put_note(FILE *out, const struct exchange *x)
 static void put_lanes(FILE *out, const struct model_status *model)
 {
     for (size_t i = 0; i < model->lane_count; i++) {
-        char device[DEVICE_TEXT];
-        fprintf(out, "%s%s, %s", i ? "; " : "", device_text(model->lanes[i].device, device),
+        fprintf(out, "%s%s, %s", i ? "; " : "", DEVICE_STRING(model->lanes[i].device),
                 precision_name(model->lanes[i].precision));
     }
 }

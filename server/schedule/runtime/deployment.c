@@ -75,12 +75,11 @@ static enum status check_image(const struct deployment *deployment, const struct
     struct shape wanted = SHAPE(1, p->height, p->width, preprocess_channels(p));
     if (input->dtype == session_info(session)->image_dtype && shape_equal(&input->shape, &wanted))
         return STATUS_OK;
-    char wanted_text[SHAPE_TEXT], input_text[SHAPE_TEXT];
     return error_set(err, STATUS_SHAPE,
                      "model '%s': the preprocessing makes %s (batch, height, width, channels), but "
                      "input '%s' takes %s; correct the sizes in the model's preprocessor file",
-                     deployment->model->name, shape_text(&wanted, wanted_text), input->name,
-                     shape_text(&input->shape, input_text));
+                     deployment->model->name, SHAPE_STRING(&wanted), input->name,
+                     SHAPE_STRING(&input->shape));
 }
 
 /* True if an output has a row per object in the photo (a detector's boxes, [n, 4]). */
@@ -94,14 +93,13 @@ static enum status check_scores(struct deployment *deployment, const struct sess
                                 struct error *err)
 {
     const size_t output = deployment->model->output;
-    char text[SHAPE_TEXT];
     if (is_per_object(deployment, output))
         return error_set(
             err, STATUS_UNSUPPORTED,
             "output '%s' of an image has the shape %s with a first dimension that depends on the "
             "picture, which is not one score per class; lensd serves image classifiers",
             deployment->outputs[output].name,
-            shape_text(&deployment->model->outputs[output].shape, text));
+            SHAPE_STRING(&deployment->model->outputs[output].shape));
     struct session_tensor scores = *session_output(session, output);
     const struct shape *declared = &deployment->model->outputs[output].shape;
     /* The file may declare a shape that the session knows only after a run, such as [1, 300, 6]. */

@@ -77,9 +77,8 @@ static struct precision_options precision_options_of(const struct model_host_opt
 static void log_choice(const struct model *model, struct device_id device,
                        const struct precision_choice *choice, enum log_level level)
 {
-    char text[DEVICE_TEXT];
     log_event(level, "precision", LOG_STR("model", model->name),
-              LOG_STR("device", device_text(device, text)),
+              LOG_STR("device", DEVICE_STRING(device)),
               LOG_STR("precision", precision_name(choice->precision)),
               LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
 }
@@ -179,7 +178,6 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
             memcpy(session.known, options->known, sizeof session.known);
         session.on_progress = on_lane_progress;
         session.progress_context = building;
-        char device[DEVICE_TEXT];
         struct session *opened;
         TRY(open_session(building, &session, &opened, err));
         TRY(lane_create(model, opened, &session, options->budget, options->device_queues[i],
@@ -192,7 +190,7 @@ static enum status create_lanes_in_turn(struct building *building, struct error 
                       LOG_INT("height", session.image_height), LOG_STR("text", info->note));
         else if (info->note[0])
             log_event(LOG_INFO, "model", LOG_STR("model", model->name),
-                      LOG_STR("device", device_text(session.device, device)),
+                      LOG_STR("device", DEVICE_STRING(session.device)),
                       LOG_STR("text", info->note));
     }
     return STATUS_OK;

@@ -93,11 +93,10 @@ void lane_describe_health(struct lane *lane, struct lane_health *ret)
     pthread_mutex_unlock(&lane->lock);
     ret->is_stuck = !ret->is_quarantined && lane_is_stuck(lane);
     if (ret->is_stuck) {
-        char device[DEVICE_TEXT];
         snprintf(ret->reason, sizeof ret->reason,
                  "%s: a pass has run far longer than predicted, or long past the deadlines of its "
                  "images",
-                 device_text(lane->info.device, device));
+                 DEVICE_STRING(lane->info.device));
     }
 }
 
@@ -125,7 +124,6 @@ static void quarantine(struct lane *lane, const char *reason)
 /* Informs the scheduler first: a reader of the device's state can then send images to it. */
 static void end_quarantine(struct lane *lane)
 {
-    char device[DEVICE_TEXT];
     scheduler_end_quarantine(lane->scheduler, lane->index);
     metric_add(lane->meters.quarantined, -1);
     pthread_mutex_lock(&lane->lock);
@@ -133,8 +131,7 @@ static void end_quarantine(struct lane *lane)
     lane->quarantined_since = 0;
     pthread_mutex_unlock(&lane->lock);
     log_event(LOG_INFO, "device works again", LOG_STR("model", lane->model->name),
-              LOG_STR("device", device_text(lane->info.device, device)),
-              LOG_REAL("after_s", seconds));
+              LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_REAL("after_s", seconds));
 }
 
 /* Fails the images that may not move to another lane; returns the number of remaining ones. */

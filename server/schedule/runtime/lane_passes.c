@@ -52,9 +52,8 @@ enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum stat
         return err->status;
     }
     metric_add(lane->meters.forward_failures, 1);
-    char device[DEVICE_TEXT];
     log_event(LOG_WARN, "forward pass failed", LOG_STR("model", lane->model->name),
-              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", count),
+              LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_INT("batch", count),
               LOG_STR("error", err->message));
     return status;
 }
@@ -230,9 +229,8 @@ static void lower_cap(struct lane *lane, int count)
     int padded = lane_padded_batch(lane, count);
     batch_cap_lower(&lane->cap, padded > 1 ? smaller_batch(lane, padded) : 1, clock_now());
     metric_set(lane->meters.batch_cap, lane->cap.cap);
-    char device[DEVICE_TEXT];
     log_event(LOG_WARN, "batches made smaller: out of memory", LOG_STR("model", lane->model->name),
-              LOG_STR("device", device_text(lane->info.device, device)), LOG_INT("batch", padded),
+              LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_INT("batch", padded),
               LOG_INT("cap", lane->cap.cap));
 }
 

@@ -193,8 +193,8 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
         {&lane->quarantined, METRIC_GAUGE, "lensd_device_quarantined",
          "Lanes quarantined because their device fails."},
     };
-    char labels[SERIES_LABELS], id[DEVICE_TEXT];
-    snprintf(labels, sizeof labels, "%s,device=\"%s\"", meters->labels, device_text(device, id));
+    char labels[SERIES_LABELS];
+    snprintf(labels, sizeof labels, "%s,device=\"%s\"", meters->labels, DEVICE_STRING(device));
     metrics_get_all(meters->metrics, labels, rows, COUNT_OF(rows));
     lane->batch_size =
         metrics_histogram(meters->metrics, "lensd_batch_size", "Images per forward pass.", labels,

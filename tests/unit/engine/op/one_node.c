@@ -99,13 +99,12 @@ void one_fails(struct one_node *one, enum status status, const char *words)
 void one_equals(struct one_node *one, size_t i, enum dtype dtype, struct shape shape,
                 const void *expected)
 {
-    char got[SHAPE_TEXT], wanted[SHAPE_TEXT];
     const struct tensor *out = one->out[i];
     cr_assert_not_null(out, "%s: %s", op_name(one->node->op), one->err.message);
     cr_expect_eq(out->dtype, dtype, "%s: %s, expected %s", op_name(one->node->op),
                  dtype_name(out->dtype), dtype_name(dtype));
     cr_assert(shape_equal(&out->shape, &shape), "%s: shape %s, expected %s", op_name(one->node->op),
-              shape_text(&out->shape, got), shape_text(&shape, wanted));
+              SHAPE_STRING(&out->shape), SHAPE_STRING(&shape));
     size_t size = dtype_size(dtype);
     for (size_t k = 0; k < shape_count(&shape); k++)
         cr_expect(

@@ -147,10 +147,9 @@ static void fails(struct world *w, enum status status, const char *words)
 
 static void expect(const struct world *w, size_t i, struct shape shape, const double *expected)
 {
-    char got[SHAPE_TEXT], wanted[SHAPE_TEXT];
     cr_assert_not_null(w->out[i]);
     cr_assert(shape_equal(&w->out[i]->shape, &shape), "output %zu is %s, expected %s", i,
-              shape_text(&w->out[i]->shape, got), shape_text(&shape, wanted));
+              SHAPE_STRING(&w->out[i]->shape), SHAPE_STRING(&shape));
     for (size_t k = 0; k < shape_count(&shape); k++)
         cr_expect_eq(tensor_number(w->out[i], k), expected[k], "output %zu, element %zu is %g", i,
                      k, tensor_number(w->out[i], k));
