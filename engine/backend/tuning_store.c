@@ -428,11 +428,10 @@ enum status tuning_write(const char *folder, struct error *err)
 
 void tuning_save(void)
 {
-    struct error ignored;
     pthread_mutex_lock(&table.lock);
     char *folder = table.folder ? strdup(table.folder) : NULL;
     pthread_mutex_unlock(&table.lock);
-    const bool is_saved = folder && tuning_write(folder, &ignored) == STATUS_OK;
+    const bool is_saved = folder && tuning_write(folder, NULL) == STATUS_OK;
     (void)is_saved;
     free(folder);
 }

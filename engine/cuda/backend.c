@@ -190,8 +190,7 @@ static size_t reserved_bytes(const struct backend *base)
 static size_t available_bytes(struct backend *base)
 {
     size_t available = 0, total = 0;
-    struct error ignored;
-    if (use_device((struct cuda_backend *)base, &ignored) != STATUS_OK)
+    if (use_device((struct cuda_backend *)base, NULL) != STATUS_OK)
         return SIZE_MAX; /* the allocation reports the error */
     const cudaError_t result = cudaMemGetInfo(&available, &total);
     cuda_ignore(result);

@@ -217,10 +217,9 @@ static int label_place(const int8_t *labels, int rank, int label)
 static bool einsum_replan(const struct node *node, struct einsum_plan *ret)
 {
     const struct shape *shapes[EINSUM_MAX_OPERANDS];
-    struct error ignored;
     for (size_t i = 0; i < node->input_count && i < EINSUM_MAX_OPERANDS; i++)
         shapes[i] = &node->inputs[i]->shape;
-    return einsum_plan_init(node, shapes, node->input_count, ret, &ignored) == STATUS_OK;
+    return einsum_plan_init(node, shapes, node->input_count, ret, NULL) == STATUS_OK;
 }
 
 /* All operands with an image axis must have the same label there. The result's images are on the

@@ -87,9 +87,8 @@ static int pad_axis(const struct node *node, const int *axes)
     const struct tensor *operands[4] = {0};
     const int axis = batch_of_first(node, axes);
     struct padding padding;
-    struct error ignored;
     return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
-                   resolve_padding(node, &node->inputs[0]->shape, operands, &padding, &ignored) ==
+                   resolve_padding(node, &node->inputs[0]->shape, operands, &padding, NULL) ==
                        STATUS_OK &&
                    padding.begin[axis] == 0 && padding.end[axis] == 0
                ? axis

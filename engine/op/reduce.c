@@ -20,10 +20,8 @@ static int reduce_axis(const struct node *node, const int *axes)
     const struct tensor *operands[2] = {0};
     const int from = batch_of_first(node, axes);
     struct reduction reduction;
-    struct error ignored;
     if (from < 0 || !resolve_known(node, 1, operands, COUNT_OF(operands)) ||
-        resolve_reduction(node, &node->inputs[0]->shape, operands, &reduction, &ignored) !=
-            STATUS_OK ||
+        resolve_reduction(node, &node->inputs[0]->shape, operands, &reduction, NULL) != STATUS_OK ||
         reduction.axes >> from & 1)
         return BATCH_MIXES;
     const unsigned before = reduction.axes & ((1u << from) - 1);

@@ -225,13 +225,12 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret)
 {
     struct shape x = node->inputs[0]->shape;
-    struct error ignored;
     bool is_known;
     if (x.rank != 4)
         return false;
     x.dims[0] = node->outputs[0]->shape.dims[0];
     x.dims[1] = node->outputs[0]->shape.dims[1];
-    return resize_plan_init(node, &x, ret, &is_known, &ignored) == STATUS_OK && is_known &&
+    return resize_plan_init(node, &x, ret, &is_known, NULL) == STATUS_OK && is_known &&
            ret->coordinate != RESIZE_TF_CROP_AND_RESIZE && ret->axis[0].scale == 1 &&
            ret->axis[1].scale == 1;
 }
@@ -257,8 +256,7 @@ static int resize_axis(const struct node *node, const int *axes)
 {
     struct resize_plan plan;
     bool is_known;
-    struct error ignored;
-    if (resize_plan_init(node, &node->inputs[0]->shape, &plan, &is_known, &ignored) != STATUS_OK ||
+    if (resize_plan_init(node, &node->inputs[0]->shape, &plan, &is_known, NULL) != STATUS_OK ||
         !is_known || plan.axis[0].resized)
         return BATCH_MIXES;
     return batch_of_samples(node, axes, 1);

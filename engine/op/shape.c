@@ -371,9 +371,8 @@ static int slice_axis(const struct node *node, const int *axes)
     const struct shape *in = &node->inputs[0]->shape;
     const int axis = batch_of_first(node, axes);
     struct slice slice;
-    struct error ignored;
     return axis >= 0 && resolve_known(node, 1, operands, COUNT_OF(operands)) &&
-                   resolve_slice(node, in, operands, &slice, &ignored) == STATUS_OK &&
+                   resolve_slice(node, in, operands, &slice, NULL) == STATUS_OK &&
                    slice.start[axis] == 0 && slice.step[axis] == 1 &&
                    slice.out.dims[axis] == in->dims[axis]
                ? axis

@@ -43,10 +43,9 @@ static bool proof_unpools_itself(const struct node *node)
     const struct node *pool = node->inputs[1]->producer;
     const struct shape *x = &node->inputs[0]->shape;
     struct shape made;
-    struct error ignored;
     return pool && pool->op == OP_MAX_POOL && node_output(pool, 1) == node->inputs[1] &&
            shape_equal(x, &node->inputs[1]->shape) &&
-           unpool_shape_init(node, x, &made, &ignored) == STATUS_OK &&
+           unpool_shape_init(node, x, &made, NULL) == STATUS_OK &&
            shape_equal(&made, &pool->inputs[0]->shape);
 }
 

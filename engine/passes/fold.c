@@ -460,13 +460,12 @@ static bool widen_nbits(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];
     struct nbits_shape shape;
-    struct error why; /* inference reports it again */
     if (node->op != OP_MATMUL_NBITS || is_narrow(node->inputs[0]->dtype))
         return false;
     for (size_t i = 1; i < node->input_count; i++)
         if (node->inputs[i] && !node->inputs[i]->known)
             return false;
-    if (nbits_shape_init(node, &shape, &why) != STATUS_OK)
+    if (nbits_shape_init(node, &shape, NULL) != STATUS_OK)
         return false;
     const struct value *zeros = node_input(node, 3);
     struct value *bias = node_input(node, 5);
@@ -492,12 +491,11 @@ static bool split_recurrent(struct edit *edit, size_t *n)
     struct node *node = edit->graph->nodes[*n];
     const struct value *w = node_input(node, RECURRENT_W);
     struct recurrent r;
-    struct error why; /* inference reports it again */
     if ((node->op != OP_LSTM && node->op != OP_GRU && node->op != OP_RNN) || !is_f32_constant(w) ||
         !is_f32_constant(node_input(node, RECURRENT_R)) || w->shape.rank != 3)
         return false;
     const struct shape x = SHAPE(1, 1, w->shape.dims[2]);
-    if (recurrent_init(node, &x, &w->shape, &node->inputs[RECURRENT_R]->shape, &r, &why) !=
+    if (recurrent_init(node, &x, &w->shape, &node->inputs[RECURRENT_R]->shape, &r, NULL) !=
         STATUS_OK)
         return false;
     const size_t rows = r.directions * r.width;

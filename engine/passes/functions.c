@@ -534,9 +534,8 @@ static enum status expand_rotary(struct expansion *e)
 static bool is_bias_small(const struct node *node)
 {
     struct attention_call c;
-    struct error ignored;
     size_t count;
-    if (attention_call_load(node, &c, &ignored) != STATUS_OK)
+    if (attention_call_load(node, &c, NULL) != STATUS_OK)
         return true; /* the expansion reports the error */
     const bool sees_all = !c.is_causal && c.left < 0 && c.right < 0;
     return sees_all || (size_mul((size_t)c.rows, (size_t)c.keys, &count) && count <= BIAS_MAX);

@@ -339,7 +339,6 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
 /* Every window of the pool lies within its image: it is a mean of as many pixels everywhere. */
 static bool is_inner_mean(const struct node *pool, struct window *ret)
 {
-    struct error ignored;
     const struct shape *x = &pool->inputs[0]->shape;
     if (pool->op == OP_GLOBAL_AVERAGE_POOL) {
         *ret = (struct window){.spatial = x->rank - 2};
@@ -349,7 +348,7 @@ static bool is_inner_mean(const struct node *pool, struct window *ret)
         }
         return true;
     }
-    if (pool->op != OP_AVERAGE_POOL || pool_window_init(pool, x, false, ret, &ignored) != STATUS_OK)
+    if (pool->op != OP_AVERAGE_POOL || pool_window_init(pool, x, false, ret, NULL) != STATUS_OK)
         return false;
     bool inside = true;
     for (int a = 0; a < ret->spatial; a++)
@@ -362,9 +361,8 @@ static bool is_inner_mean(const struct node *pool, struct window *ret)
 static bool is_pointwise(const struct node *conv)
 {
     struct conv_shape shape;
-    struct error ignored;
     if (conv->op != OP_CONV || !conv->inputs[1]->known || node_input(conv, 3) ||
-        conv_shape_init(conv, &conv->inputs[0]->shape, &conv->inputs[1]->shape, &shape, &ignored) !=
+        conv_shape_init(conv, &conv->inputs[0]->shape, &conv->inputs[1]->shape, &shape, NULL) !=
             STATUS_OK)
         return false;
     bool pointwise = true;

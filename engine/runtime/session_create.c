@@ -325,8 +325,7 @@ enum status session_buffer_create(struct device_id device, size_t bytes, void **
 
 void session_buffer_free(struct device_id device, void *data)
 {
-    struct error ignored;
-    const struct backend_ops *ops = backend_find(device, &ignored);
+    const struct backend_ops *ops = backend_find(device, NULL);
     size_t *pages = data ? (void *)((char *)data - TENSOR_ALIGN) : NULL;
     if (ops && ops->host_free)
         ops->host_free(data);

@@ -72,11 +72,10 @@ void onnx_visit_names(const char *path, onnx_name_visitor visit, void *context)
 {
     int fd;
     size_t size;
-    struct error ignored;
     struct mapping *mapping = NULL;
-    if (file_open(path, &fd, &size, &ignored) != STATUS_OK)
+    if (file_open(path, &fd, &size, NULL) != STATUS_OK)
         return;
-    if (size && mapping_create(fd, 0, size, &mapping, &ignored) == STATUS_OK) {
+    if (size && mapping_create(fd, 0, size, &mapping, NULL) == STATUS_OK) {
         const uint8_t *data = mapping_data(mapping);
         struct wire_span graph;
         if (span_find((struct wire_span){data, data + size}, FIELD_GRAPH, &graph))
