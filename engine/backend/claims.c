@@ -74,15 +74,11 @@ bool claim_group_parameters(const struct node *node)
            is_f32_vector(bias, (int64_t)shape_count(&scale->known->shape));
 }
 
-bool is_8bit(enum dtype dtype)
-{
-    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
-}
-
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret)
 {
     const struct value *scale = node_input(node, at), *zero = node_input(node, at + 1);
-    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 || !is_8bit(dtype) ||
+    if (!is_f32_constant(scale) || shape_count(&scale->known->shape) != 1 ||
+        !dtype_is_8bit(dtype) ||
         (zero &&
          (!zero->known || zero->known->dtype != dtype || shape_count(&zero->known->shape) != 1)))
         return false;

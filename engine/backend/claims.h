@@ -31,8 +31,6 @@ struct scale_zero {
     int zero;
 };
 
-bool is_8bit(enum dtype dtype);
-
 /* Reads operands `at` and `at + 1`: a scalar float32 constant, and a scalar zero point of `dtype`,
  * which is optional for uint8. Returns false for other operands. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);

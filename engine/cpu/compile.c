@@ -53,7 +53,7 @@ STEP_CREATE(create_step)
 static enum precision precision_of(const struct node *node)
 {
     const struct value *x = node_input(node, 0);
-    if (x && is_8bit(x->dtype))
+    if (x && dtype_is_8bit(x->dtype))
         return PRECISION_INT8;
     return x && x->dtype == DTYPE_BF16 ? PRECISION_BF16 : PRECISION_FP32;
 }

@@ -167,16 +167,11 @@ QUANTIZE_RUN(quantize_run_u8, uint8_t, 0.0f, 255.0f)
 DEQUANTIZE_RUN(dequantize_run_i8, int8_t)
 DEQUANTIZE_RUN(dequantize_run_u8, uint8_t)
 
-static bool is_byte(enum dtype dtype)
-{
-    return dtype == DTYPE_I8 || dtype == DTYPE_U8;
-}
-
-/* True if neighbours share a scale and the zero point is a byte, too (any integer type). */
+/* True if neighbours share a scale, and the zero point, if there is one, has 8 bits. */
 static bool has_runs(const struct kernel_args *args, const struct quant_layout *layout)
 {
     const struct tensor *zero = kernel_input(args, 2);
-    return !layout->inner_step && (!zero || is_byte(zero->dtype));
+    return !layout->inner_step && (!zero || dtype_is_8bit(zero->dtype));
 }
 
 /* Calls one of the four above for every run that shares a scale. */
@@ -216,7 +211,7 @@ KERNEL(kernel_quantize)
     TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
     if (has_runs(args, &layout) && x->dtype == DTYPE_F32 && divides_in == DTYPE_F32 &&
-        is_byte(y->dtype)) {
+        dtype_is_8bit(y->dtype)) {
         convert_runs(&layout, &params, x, y);
         return STATUS_OK;
     }
@@ -244,7 +239,7 @@ KERNEL(kernel_dequantize)
     TRY(quant_layout_init(args->node, &x->shape, &scale->shape, &layout, err));
     TRY(params_open(args, &params, err));
     size_t count = shape_count(&x->shape);
-    if (has_runs(args, &layout) && is_byte(x->dtype) && y->dtype == DTYPE_F32) {
+    if (has_runs(args, &layout) && dtype_is_8bit(x->dtype) && y->dtype == DTYPE_F32) {
         convert_runs(&layout, &params, x, y);
         return STATUS_OK;
     }

@@ -102,7 +102,7 @@ static bool read_operand(const struct value *value, struct ends *ret)
     if (quantize_read_activation(value, ret))
         return true;
     if (!quantize_read_dequantize(value, ret) || !quantize_is_one(ret->scale) ||
-        !quantize_is_one(ret->zero) || !quantize_is_8bit(ret->zero->known->dtype) ||
+        !quantize_is_one(ret->zero) || !dtype_is_8bit(ret->zero->known->dtype) ||
         !ret->stored->known || ret->stored->known->dtype != ret->zero->known->dtype)
         return false;
     const struct shape *shape = &ret->stored->known->shape;
@@ -213,7 +213,7 @@ static void add_zero(struct edit *edit, struct node *node)
             producer->inputs[2]->known)
             dtype = producer->inputs[2]->known->dtype;
     }
-    if (!quantize_is_8bit(dtype))
+    if (!dtype_is_8bit(dtype))
         return;
     struct value *zero = edit_constant(edit, dtype, &node->inputs[1]->known->shape, NULL);
     if (!zero)

@@ -10,8 +10,6 @@ struct ends {
     struct value *scale, *zero;
 };
 
-bool quantize_is_8bit(enum dtype dtype);
-
 bool quantize_is_one(const struct value *value); /* a constant scalar */
 
 /* Reads the DequantizeLinear that makes `value`. It has a constant float32 scale and a constant

@@ -26,7 +26,7 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
                          struct ends *ret)
 {
     if (!quantize_read_dequantize(node_input(product, 1), ret) || !ret->stored->known ||
-        !quantize_is_8bit(ret->stored->known->dtype) ||
+        !dtype_is_8bit(ret->stored->known->dtype) ||
         ret->zero->known->dtype != ret->stored->known->dtype)
         return false;
     const struct tensor *zero = ret->zero->known;

@@ -4,11 +4,6 @@
 
 #include <math.h>
 
-bool quantize_is_8bit(enum dtype dtype)
-{
-    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
-}
-
 bool quantize_is_one(const struct value *value)
 {
     return value && value->known && shape_count(&value->known->shape) == 1;
@@ -27,7 +22,7 @@ bool quantize_read_dequantize(const struct value *value, struct ends *ret)
 bool quantize_read_activation(const struct value *value, struct ends *ret)
 {
     return quantize_read_dequantize(value, ret) && quantize_is_one(ret->scale) &&
-           quantize_is_one(ret->zero) && quantize_is_8bit(ret->zero->known->dtype) &&
+           quantize_is_one(ret->zero) && dtype_is_8bit(ret->zero->known->dtype) &&
            !ret->stored->known;
 }
 
@@ -35,7 +30,7 @@ bool quantize_read_quantize(const struct node *node, struct ends *ret)
 {
     if (node->op != OP_QUANTIZE_LINEAR || !node->outputs[0] || !is_f32_constant(node->inputs[1]) ||
         !quantize_is_one(node->inputs[1]) || !quantize_is_one(node_input(node, 2)) ||
-        !quantize_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0) ||
+        !dtype_is_8bit(node->inputs[2]->known->dtype) || node_int(node, "precision", 0) ||
         !isnormal((float)tensor_number(node->inputs[1]->known, 0))) /* kernels divide by it */
         return false;
     *ret = (struct ends){node->outputs[0], node->inputs[1], node->inputs[2]};

@@ -99,7 +99,7 @@ static bool table_collect(struct expression *e, struct value *value, int depth)
             !is_small_constant(ends.zero))
             return false;
         return (ends.stored->known ? is_small_constant(ends.stored)
-                                   : quantize_is_8bit(ends.zero->known->dtype) &&
+                                   : dtype_is_8bit(ends.zero->known->dtype) &&
                                          add_leaf(e, ends.stored, ends.zero->known->dtype)) &&
                table_push(e, node);
     }
@@ -116,8 +116,7 @@ static bool collect_triple(struct expression *e, const struct node *node, size_t
 {
     const struct value *scale = node_input(node, at + 1), *zero = node_input(node, at + 2);
     return node_input(node, at) && is_small_constant(scale) && zero && is_small_constant(zero) &&
-           quantize_is_8bit(zero->known->dtype) &&
-           add_leaf(e, node->inputs[at], zero->known->dtype);
+           dtype_is_8bit(zero->known->dtype) && add_leaf(e, node->inputs[at], zero->known->dtype);
 }
 
 static bool collect_all(struct expression *e, struct node *node)
@@ -218,7 +217,7 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
     if (status == STATUS_OK)
         status = run_nodes(graph, e, edit->err);
     const struct tensor *last = e->nodes[e->node_count - 1]->outputs[0]->known;
-    const bool ok = status == STATUS_OK && last && quantize_is_8bit(last->dtype) &&
+    const bool ok = status == STATUS_OK && last && dtype_is_8bit(last->dtype) &&
                     shape_count(&last->shape) == NUMBERS;
     if (ok) {
         memcpy(ret, last->data, NUMBERS);

@@ -53,6 +53,12 @@ const char *dtype_oip_name(enum dtype dtype);
 /* True for float32, float16, bfloat16 and float64. */
 bool dtype_is_float(enum dtype dtype);
 
+/* True for uint8 and int8. */
+static inline bool dtype_is_8bit(enum dtype dtype)
+{
+    return dtype == DTYPE_U8 || dtype == DTYPE_I8;
+}
+
 /* Extents, outermost first. With rank SHAPE_UNKNOWN nothing else is known. Only declared shapes of
  * graph inputs and outputs can contain DIM_UNKNOWN (symbolic dimensions); any other shape is either
  * fully known or fully unknown. */

@@ -165,9 +165,9 @@ static void add_part(struct concat_step *s, const struct node *node, size_t p, s
 
 static void set_scale(struct concat_step *s, const struct node *node)
 {
-    bool stored = is_8bit(s->dtype);
+    bool stored = dtype_is_8bit(s->dtype);
     for (size_t p = 0; p < s->count; p++)
-        stored = stored || is_8bit(s->parts[p].dtype);
+        stored = stored || dtype_is_8bit(s->parts[p].dtype);
     s->step.kernel = s->count > 1 ? (stored ? "int8:scale_shift:parts" : "scale_shift:parts")
                      : stored     ? "int8:scale_shift"
                                   : "scale_shift";
@@ -176,7 +176,7 @@ static void set_scale(struct concat_step *s, const struct node *node)
     s->shift_value = node->inputs[2]->index;
     if (!epilogue_range(&node->epilogue, &s->low, &s->high))
         s->activation = node->epilogue;
-    if (is_8bit(s->dtype)) {
+    if (dtype_is_8bit(s->dtype)) {
         const float lowest = s->dtype == DTYPE_I8 ? -128 : 0;
         s->low = fminf(fmaxf(s->low, lowest), lowest + 255);
         s->high = fmaxf(fminf(s->high, lowest + 255), lowest);
@@ -245,8 +245,8 @@ KERNEL_CLAIM(quantized_concat_claim)
 /* True if a part of one type can be converted to the other. */
 static bool joins_types(enum dtype part, enum dtype whole)
 {
-    return part == whole ||
-           ((part == DTYPE_F32 || is_8bit(part)) && (whole == DTYPE_F32 || is_8bit(whole)));
+    return part == whole || ((part == DTYPE_F32 || dtype_is_8bit(part)) &&
+                             (whole == DTYPE_F32 || dtype_is_8bit(whole)));
 }
 
 KERNEL_CLAIM(scaled_parts_claim)
@@ -257,16 +257,16 @@ KERNEL_CLAIM(scaled_parts_claim)
         (!node->channels_last && !claim_reads_image(node)) || !is_f32_constant(node->inputs[1]) ||
         !is_f32_constant(node->inputs[2]) || !shape_count(&y->shape))
         return false;
-    bool stored = is_8bit(y->dtype);
+    bool stored = dtype_is_8bit(y->dtype);
     for (size_t i = 0; i < node->input_count; i++) {
         if (i != 1 && i != 2 && !joins_types(node->inputs[i]->dtype, y->dtype))
             return false;
-        stored = stored || is_8bit(node->inputs[i]->dtype);
+        stored = stored || dtype_is_8bit(node->inputs[i]->dtype);
     }
     const bool clamps = epilogue_range(&node->epilogue, &low, &high);
     ret->can = KERNEL_CHANNELS_LAST | KERNEL_CONCAT | (clamps ? KERNEL_STORED_SCALE : 0);
     ret->narrow = NARROW_SAME;
-    if (node->input_count == 3 && x->dtype == y->dtype && !is_8bit(y->dtype))
+    if (node->input_count == 3 && x->dtype == y->dtype && !dtype_is_8bit(y->dtype))
         ret->in_place = 0;
     return clamps || !stored;
 }

@@ -14,7 +14,7 @@ static bool makes_result(const struct node *node, size_t result)
     struct scale_zero ignored;
     if (node_input(node, result))
         return scale_zero_of(node, result, y->dtype, &ignored);
-    return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && is_8bit(y->dtype));
+    return y->dtype == DTYPE_F32 || (node->epilogue.step != 0 && dtype_is_8bit(y->dtype));
 }
 
 /* Reads constants, zero points and scales of a product with `channels` output channels; the
@@ -67,10 +67,11 @@ KERNEL_CLAIM(qconv_claim)
     const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
     const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
     struct scale_zero ignored;
-    if (!x || !y || x->known || !is_8bit(x->dtype) || !makes_result(node, 6) || x->shape.rank < 3 ||
-        x->shape.rank > 5 || !shape_count(&x->shape) || !shape_count(&y->shape) ||
-        !scale_zero_of(node, 1, x->dtype, &ignored) || !w->known || w->known->dtype != DTYPE_I8 ||
-        !is_f32_constant(scale) || (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
+    if (!x || !y || x->known || !dtype_is_8bit(x->dtype) || !makes_result(node, 6) ||
+        x->shape.rank < 3 || x->shape.rank > 5 || !shape_count(&x->shape) ||
+        !shape_count(&y->shape) || !scale_zero_of(node, 1, x->dtype, &ignored) || !w->known ||
+        w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
+        (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
     for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
         if (!zero->known || tensor_int(zero->known, i))
@@ -119,7 +120,7 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret)
     const struct value *zero = node_input(node, 5);
     const struct value *bias = sums_bias(node);
     struct scale_zero ignored;
-    if (!a || !y || a->known || !is_8bit(a->dtype) || a->shape.rank < 2 ||
+    if (!a || !y || a->known || !dtype_is_8bit(a->dtype) || a->shape.rank < 2 ||
         y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
         !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
         !scale_zero_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||

@@ -115,7 +115,7 @@ enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret,
 {
     const struct node *node = lowering->node;
     struct window w;
-    if (!is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
+    if (!dtype_is_8bit(node->outputs[0]->dtype) || node->epilogue.activation ||
         node->inputs[0]->shape.rank != 4)
         return STATUS_OK;
     const struct value *x = node->inputs[0], *y = node->outputs[0];

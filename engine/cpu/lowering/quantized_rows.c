@@ -310,7 +310,7 @@ static bool read_binary(const struct node *node, struct row_step *ret)
 static bool read_max_pool(const struct node *node, struct row_step *ret)
 {
     ret->kind = ROW_MAX_POOL;
-    return is_8bit(node->inputs[0]->dtype) && node->inputs[0]->shape.rank == 4 &&
+    return dtype_is_8bit(node->inputs[0]->dtype) && node->inputs[0]->shape.rank == 4 &&
            !node_output(node, 1) && small_window(node);
 }
 
@@ -342,9 +342,9 @@ static bool qrows_classify(const struct node *node, struct row_step *ret)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     if (!x || !y || !shape_count(&x->shape) || !shape_count(&y->shape) ||
-        (!is_8bit(x->dtype) && !is_8bit(y->dtype)))
+        (!dtype_is_8bit(x->dtype) && !dtype_is_8bit(y->dtype)))
         return false;
-    ret->is_signed = (is_8bit(y->dtype) ? y : x)->dtype == DTYPE_I8;
+    ret->is_signed = (dtype_is_8bit(y->dtype) ? y : x)->dtype == DTYPE_I8;
     ret->x = ret->b = x->index;
     for (size_t i = 0; i < COUNT_OF(readers); i++)
         if (readers[i].op == node->op)

@@ -100,7 +100,7 @@ static bool quantized_operands_fit(const struct node *node, const struct quantiz
 {
     const enum dtype x = o->x->dtype, w = o->weights->known->dtype;
     struct scale_zero ignored;
-    if (o->x->known || !is_8bit(x) || !is_8bit(w) || !shape_count(&o->x->shape) ||
+    if (o->x->known || !dtype_is_8bit(x) || !dtype_is_8bit(w) || !shape_count(&o->x->shape) ||
         !shape_count(&o->y->shape) || !shape_count(&o->weights->known->shape) ||
         (o->weights_zero && !quantized_is_vector(o->weights_zero, w, o->channels)) ||
         (o->x_zero && (o->x_zero->dtype != x || shape_count(&o->x_zero->shape) != 1)))
@@ -126,7 +126,7 @@ KERNEL_CLAIM(quantized_claim)
         return false;
     if (o.is_conv)
         ret->can = KERNEL_CHANNELS_LAST;
-    if (is_8bit(o.y->dtype))
+    if (dtype_is_8bit(o.y->dtype))
         ret->can |= KERNEL_STORED_EPILOGUE;
     if (node_input(node, QUANTIZED_RESIDUAL))
         ret->in_place = QUANTIZED_RESIDUAL;

@@ -131,7 +131,8 @@ static bool read_pool(const struct node *node, struct int8_rows_step *ret)
     const struct value *x = node->inputs[0], *y = node->outputs[0];
     size_t count;
     const int64_t *kernel = node_ints(node, "kernel_shape", &count);
-    if (x->shape.rank != 4 || !is_8bit(x->dtype) || y->dtype != x->dtype || !kernel || count != 2)
+    if (x->shape.rank != 4 || !dtype_is_8bit(x->dtype) || y->dtype != x->dtype || !kernel ||
+        count != 2)
         return false;
     return node->op == OP_MAX_POOL ? !node_output(node, 1)
                                    : !node_int(node, "channels_last", 0) && read_unary(node, ret);
