@@ -20,7 +20,7 @@ struct planner {
     struct block *blocks;
     size_t block_count;
     size_t *last_read; /* by value->index: position of the last reader; for outputs node_count */
-    size_t *reads;     /* by value->index: number of readers, graph outputs included */
+    uint32_t *reads;   /* by value->index: number of readers, graph outputs included */
 };
 
 #define NO_BLOCK  UINT32_MAX
@@ -32,15 +32,12 @@ static void find_last_reads(struct planner *p)
     for (size_t n = 0; n < graph->node_count; n++) {
         const struct node *node = graph->nodes[n];
         for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i]) {
+            if (node->inputs[i])
                 p->last_read[node->inputs[i]->index] = n;
-                p->reads[node->inputs[i]->index]++;
-            }
     }
-    for (size_t i = 0; i < graph->output_count; i++) {
+    for (size_t i = 0; i < graph->output_count; i++)
         p->last_read[graph->outputs[i]->index] = graph->node_count;
-        p->reads[graph->outputs[i]->index]++;
-    }
+    graph_count_readers(graph, p->reads);
 }
 
 static bool claims(const struct planner *p, const struct node *node, struct kernel_caps *ret)

@@ -69,6 +69,14 @@ void *arena_alloc(struct arena *arena, size_t count, size_t size)
     return result;
 }
 
+void *arena_copy(struct arena *arena, const void *elements, size_t count, size_t size)
+{
+    void *copy = arena_alloc(arena, count, size);
+    if (copy && count)
+        memcpy(copy, elements, count * size);
+    return copy;
+}
+
 char *arena_copy_text(struct arena *arena, const char *text, size_t size)
 {
     if (size == SIZE_MAX)

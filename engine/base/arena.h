@@ -15,5 +15,8 @@ void arena_free(struct arena *arena); /* NULL is fine */
  * limit is exceeded, or memory runs out. */
 void *arena_alloc(struct arena *arena, size_t count, size_t size);
 
+/* Returns a copy of `count` elements of `size` bytes; NULL as above. */
+void *arena_copy(struct arena *arena, const void *elements, size_t count, size_t size);
+
 /* Returns a terminated copy of `size` bytes; NULL as above. */
 char *arena_copy_text(struct arena *arena, const char *text, size_t size);

@@ -22,21 +22,23 @@ struct graph *graph_create(struct memory_budget *budget)
     return graph;
 }
 
+void attr_done(const struct attr *attr)
+{
+    if (attr->kind == ATTR_TENSOR)
+        tensor_unref(attr->t);
+    else if (attr->kind == ATTR_GRAPH)
+        graph_free(attr->g); /* the importer bounds the depth */
+}
+
 void graph_free(struct graph *graph)
 {
     if (!graph)
         return;
     for (size_t i = 0; i < graph->value_count; i++)
         tensor_unref(graph->values[i]->known);
-    for (size_t n = 0; n < graph->node_count; n++) {
-        for (size_t a = 0; a < graph->nodes[n]->attr_count; a++) {
-            const struct attr *attr = &graph->nodes[n]->attrs[a];
-            if (attr->kind == ATTR_TENSOR)
-                tensor_unref(attr->t);
-            else if (attr->kind == ATTR_GRAPH)
-                graph_free(attr->g); /* the importer bounds the depth */
-        }
-    }
+    for (size_t n = 0; n < graph->node_count; n++)
+        for (size_t a = 0; a < graph->nodes[n]->attr_count; a++)
+            attr_done(&graph->nodes[n]->attrs[a]);
     arena_free(graph->arena); /* contains the graph itself */
 }
 
@@ -126,14 +128,11 @@ static bool clone_attr(const struct attr *from, struct attr *to, struct graph *g
         to->s = arena_copy_text(arena, from->s, from->count);
         return to->name && to->s;
     case ATTR_INTS:
-    case ATTR_FLOATS: {
-        size_t size = from->kind == ATTR_INTS ? sizeof *from->ints : sizeof *from->floats;
-        void *copy = arena_alloc(arena, from->count, size);
-        if (copy && from->count)
-            memcpy(copy, from->ints, from->count * size);
-        to->ints = copy;
-        return to->name && copy;
-    }
+        to->ints = arena_copy(arena, from->ints, from->count, sizeof *from->ints);
+        return to->name && to->ints;
+    case ATTR_FLOATS:
+        to->floats = arena_copy(arena, from->floats, from->count, sizeof *from->floats);
+        return to->name && to->floats;
     case ATTR_STRINGS: {
         const char **copy = arena_alloc(arena, from->count, sizeof *copy);
         for (size_t i = 0; copy && i < from->count; i++)
@@ -256,6 +255,18 @@ static size_t operand_count(const struct node *node)
 static struct value *operand(const struct node *node, size_t i)
 {
     return i < node->input_count ? node->inputs[i] : node->captures[i - node->input_count];
+}
+
+void graph_count_readers(const struct graph *graph, uint32_t *readers)
+{
+    for (size_t n = 0; n < graph->node_count; n++) {
+        const struct node *node = graph->nodes[n];
+        for (size_t i = 0; i < operand_count(node) && node->op != OP_NONE; i++)
+            if (operand(node, i))
+                readers[operand(node, i)->index]++;
+    }
+    for (size_t i = 0; i < graph->output_count; i++)
+        readers[graph->outputs[i]->index]++;
 }
 
 struct sort {
@@ -463,9 +474,7 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name, c
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count)
 {
-    int64_t *copy = arena_alloc(graph->arena, count, sizeof *copy);
-    if (copy && count)
-        memcpy(copy, values, count * sizeof *copy);
+    const int64_t *copy = arena_copy(graph->arena, values, count, sizeof *copy);
     const struct attr attr = {.kind = ATTR_INTS, .count = count, .ints = copy};
     return copy && set_attr(graph, node, name, attr);
 }

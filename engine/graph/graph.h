@@ -120,6 +120,13 @@ struct value *graph_add_constant(struct graph *graph, const char *name, struct t
 struct node *graph_add_node(struct graph *graph, enum op op, const char *name, size_t inputs,
                             size_t outputs);
 
+/* Drops the tensor or frees the body of an attribute. */
+void attr_done(const struct attr *attr);
+
+/* Adds to readers[value->index] how often live nodes (as operand or capture) and the graph's
+ * outputs read each value. */
+void graph_count_readers(const struct graph *graph, uint32_t *readers);
+
 /* Sets node->outputs[i] and the value's producer. */
 void node_set_output(struct node *node, size_t i, struct value *value);
 

@@ -226,16 +226,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
         run->declared[v] = (struct declared){graph->values[v]->shape, graph->values[v]->dtype};
         run->constant[v] = graph->values[v]->known != NULL;
     }
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i])
-                run->readers[node->inputs[i]->index]++;
-        for (size_t i = 0; i < node->capture_count; i++)
-            run->readers[node->captures[i]->index]++;
-    }
-    for (size_t i = 0; i < graph->output_count; i++)
-        run->readers[graph->outputs[i]->index]++;
+    graph_count_readers(graph, run->readers);
     return STATUS_OK;
 }
 

@@ -43,18 +43,7 @@ bool edit_count_readers(struct edit *edit)
             return edit_no_memory(edit);
     }
     memset(edit->readers, 0, edit->reader_capacity * sizeof *edit->readers);
-    for (size_t n = 0; n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        if (node->op == OP_NONE)
-            continue;
-        for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i])
-                edit->readers[node->inputs[i]->index]++;
-        for (size_t i = 0; i < node->capture_count; i++)
-            edit->readers[node->captures[i]->index]++;
-    }
-    for (size_t i = 0; i < graph->output_count; i++)
-        edit->readers[graph->outputs[i]->index]++;
+    graph_count_readers(graph, edit->readers);
     return true;
 }
 
@@ -182,12 +171,8 @@ void edit_sweep(struct edit *edit)
             graph->nodes[kept++] = node;
             continue;
         }
-        for (size_t a = 0; a < node->attr_count; a++) {
-            if (node->attrs[a].kind == ATTR_TENSOR)
-                tensor_unref(node->attrs[a].t);
-            else if (node->attrs[a].kind == ATTR_GRAPH)
-                graph_free(node->attrs[a].g);
-        }
+        for (size_t a = 0; a < node->attr_count; a++)
+            attr_done(&node->attrs[a]);
         node->attr_count = 0;
         for (size_t o = 0; o < node->output_count; o++)
             if (node->outputs[o] && node->outputs[o]->producer == node)
@@ -267,11 +252,9 @@ struct value *edit_constant(struct edit *edit, enum dtype dtype, const struct sh
 bool edit_set_inputs(struct edit *edit, struct node *node, struct value *const *inputs,
                      size_t count)
 {
-    struct value **copy = arena_alloc(edit->graph->arena, count, sizeof *copy);
+    struct value **copy = arena_copy(edit->graph->arena, inputs, count, sizeof *copy);
     if (!copy)
         return edit_no_memory(edit);
-    if (count)
-        memcpy(copy, inputs, count * sizeof *copy);
     node->inputs = copy;
     node->input_count = count;
     return true;

@@ -242,12 +242,12 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
         any = any || (node->attrs[a].kind == ATTR_TENSOR && is_narrow(node->attrs[a].t->dtype));
     if (!any)
         return STATUS_OK;
-    struct attr *attrs = arena_alloc(edit->graph->arena, node->attr_count, sizeof *attrs);
+    struct attr *attrs =
+        arena_copy(edit->graph->arena, node->attrs, node->attr_count, sizeof *attrs);
     if (!attrs) {
         edit_no_memory(edit);
         return STATUS_NO_MEMORY;
     }
-    memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
     node->attrs = attrs;
     for (size_t a = 0; a < node->attr_count; a++)
         if (attrs[a].kind == ATTR_TENSOR && is_narrow(attrs[a].t->dtype))
@@ -255,7 +255,8 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* Is float32 what this node quantizes or restores? Widening 16-bit floats then leaves it alone. */
+/* True if the node quantizes float32 or restores it. Wider 16-bit floats do not change such a node.
+ */
 static bool quantizes_f32(const struct node *node)
 {
     const struct value *scale = node_input(node, 1);

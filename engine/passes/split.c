@@ -5,8 +5,6 @@
  *
  * A node is data-dependent if a result or an operand has no known shape. Readers of such a value
  * are data-dependent, too, so one cut is enough. */
-#include <string.h>
-
 #include "engine/passes/edit.h"
 
 static bool is_dynamic_value(const struct value *value)
@@ -63,12 +61,11 @@ static bool move_node(struct tail_split *split, struct node *node)
         graph_add_node(split->tail, node->op, node->name, node->input_count, node->output_count);
     struct value **captures =
         arena_alloc(split->tail->arena, node->capture_count, sizeof *captures);
-    struct attr *attrs = arena_alloc(split->tail->arena, node->attr_count, sizeof *attrs);
+    struct attr *attrs =
+        arena_copy(split->tail->arena, node->attrs, node->attr_count, sizeof *attrs);
     if (!moved || !captures || !attrs)
         return false;
     moved->opset = node->opset;
-    if (node->attr_count)
-        memcpy(attrs, node->attrs, node->attr_count * sizeof *attrs);
     moved->attrs = attrs; /* tensors and bodies move; their texts lie in graph's arena, which the
                              caller keeps as long as the tail */
     moved->attr_count = node->attr_count;

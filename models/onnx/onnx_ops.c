@@ -86,17 +86,6 @@ static const char *copy_string(struct import *import, struct graph *graph,
     return copy;
 }
 
-static enum status copy_list(struct import *import, struct graph *graph, const void *src,
-                             size_t count, size_t size, void *ret_pointer)
-{
-    void *copy = arena_alloc(graph->arena, count, size);
-    TRY(check_memory(copy, "while building the graph", import->err));
-    if (count)
-        memcpy(copy, src, count * size);
-    memcpy(ret_pointer, &copy, sizeof copy);
-    return STATUS_OK;
-}
-
 static enum status copy_strings(struct import *import, struct graph *graph,
                                 const Onnx__AttributeProto *proto, struct attr *attr)
 {
@@ -174,11 +163,12 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
         return attr->s ? STATUS_OK : import->err->status;
     case ATTR_INTS:
         attr->count = proto->n_ints;
-        return copy_list(import, graph, proto->ints, attr->count, sizeof *proto->ints, &attr->ints);
+        attr->ints = arena_copy(graph->arena, proto->ints, attr->count, sizeof *proto->ints);
+        return check_memory(attr->ints, "while building the graph", import->err);
     case ATTR_FLOATS:
         attr->count = proto->n_floats;
-        return copy_list(import, graph, proto->floats, attr->count, sizeof *proto->floats,
-                         &attr->floats);
+        attr->floats = arena_copy(graph->arena, proto->floats, attr->count, sizeof *proto->floats);
+        return check_memory(attr->floats, "while building the graph", import->err);
     case ATTR_STRINGS:
         attr->count = proto->n_strings;
         return copy_strings(import, graph, proto, attr);
@@ -195,15 +185,6 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
         return import_body(scope, proto->g, captures, &attr->g);
     }
     return STATUS_OK;
-}
-
-/* Frees a partial attribute; the graph frees only those that a node owns. */
-static void attribute_drop(struct attr *attr)
-{
-    if (attr->kind == ATTR_TENSOR)
-        tensor_unref(attr->t);
-    else if (attr->kind == ATTR_GRAPH)
-        graph_free(attr->g);
 }
 
 /* The range of opsets at which lensd supports the operator, with `name` among its attributes unless
@@ -256,7 +237,7 @@ static enum status import_attribute(struct scope *scope, const struct op_info *i
     TRY(check_memory(attr->name, "while building the graph", import->err));
     enum status status = attribute_value(scope, proto, captures, attr);
     if (status != STATUS_OK)
-        attribute_drop(attr);
+        attr_done(attr); /* the graph frees only those that a node owns */
     return status;
 }
 

@@ -268,37 +268,19 @@ static enum status write_node(struct onnx_writer *w, const struct node *node, On
 
 /* ---- graphs ---- */
 
-/* The constants that have readers. */
-static bool *constants_read(const struct graph *graph)
-{
-    bool *is_read = alloc_array(graph->value_count, sizeof *is_read);
-    for (size_t n = 0; is_read && n < graph->node_count; n++) {
-        const struct node *node = graph->nodes[n];
-        for (size_t i = 0; i < node->input_count; i++)
-            if (node->inputs[i])
-                is_read[node->inputs[i]->index] = true;
-        for (size_t i = 0; i < node->capture_count; i++)
-            is_read[node->captures[i]->index] = true;
-    }
-    for (size_t i = 0; is_read && i < graph->output_count; i++)
-        is_read[graph->outputs[i]->index] = true;
-    for (size_t v = 0; is_read && v < graph->value_count; v++)
-        is_read[v] = is_read[v] && graph->values[v]->known && !graph->values[v]->outer;
-    return is_read;
-}
-
+/* Writes the constants that have readers. */
 static enum status write_constants(struct onnx_writer *w, const struct graph *graph,
-                                   const bool *is_read, Onnx__GraphProto *proto)
+                                   const uint32_t *readers, Onnx__GraphProto *proto)
 {
     proto->initializer = arena_alloc(w->arena, graph->value_count, sizeof *proto->initializer);
     TRY(check_memory(proto->initializer, "while writing the model", w->err));
     for (size_t v = 0; v < graph->value_count; v++) {
+        const struct value *value = graph->values[v];
         char *name;
-        if (!is_read[v])
+        if (!readers[v] || !value->known || value->outer)
             continue;
-        TRY(name_of(w, graph->values[v], &name));
-        TRY(write_tensor(w, name, graph->values[v]->known,
-                         &proto->initializer[proto->n_initializer++]));
+        TRY(name_of(w, value, &name));
+        TRY(write_tensor(w, name, value->known, &proto->initializer[proto->n_initializer++]));
     }
     return STATUS_OK;
 }
@@ -321,10 +303,11 @@ static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
     TRY(check_memory(proto->node, "while writing the model", w->err));
     for (size_t n = 0; n < graph->node_count; n++)
         TRY(write_node(w, graph->nodes[n], &proto->node[n]));
-    bool *is_read = constants_read(graph);
-    const enum status status = is_read ? write_constants(w, graph, is_read, proto)
-                                       : error_no_memory(w->err, "while writing the model");
-    free(is_read);
+    uint32_t *readers = alloc_array(graph->value_count, sizeof *readers);
+    TRY(check_memory(readers, "while writing the model", w->err));
+    graph_count_readers(graph, readers);
+    const enum status status = write_constants(w, graph, readers, proto);
+    free(readers);
     return status;
 }
 
