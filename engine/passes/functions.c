@@ -193,7 +193,7 @@ static struct value *grouped(struct attention_expansion *a, struct value *x, int
     return a->group > 1 ? reshape(a->e, x, dims, 5) : x;
 }
 
-/* And back. */
+/* Makes one dimension of heads again. */
 static struct value *ungrouped(struct attention_expansion *a, struct value *x, int64_t width)
 {
     const struct attention_call *c = &a->call;
@@ -245,15 +245,15 @@ static struct value *positions(struct attention_expansion *a, int64_t by_key, in
     return line;
 }
 
-/* A bound of a window, limited to the extent of all rows and keys. */
+/* A bound of a window, limited to the number of all rows and keys. */
 static int64_t reach(const struct attention_call *c, int64_t bound)
 {
     const int64_t all = c->rows + c->keys;
     return bound < all ? bound : all;
 }
 
-/* The same if nonpad_kv_seqlen gives the number of valid keys, n: the row's position is row + n -
- * rows. [batch, 1, rows, keys]. */
+/* The bias, [batch, 1, rows, keys], if nonpad_kv_seqlen gives the number of valid keys, n: a row's
+ * position is then row + n - rows. */
 static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
 {
     const struct attention_call *c = &a->call;

@@ -34,7 +34,7 @@ struct layout_pass {
     size_t node_count, node_capacity;
 };
 
-/* Logical axis a of rank r has this position channels-last. */
+/* The position of ONNX's axis `axis` in channels-last layout. */
 static int place_of_axis(int axis, int rank)
 {
     return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
@@ -122,7 +122,7 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
-/* Forms of values made during the pass are not tracked, because they are used at once. */
+/* Values that the pass has made have no entry, because the pass uses each of them at once. */
 static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
@@ -156,13 +156,13 @@ static struct value *get_last(struct layout_pass *layout, struct value *value)
     if (value->known)
         forms->last = permuted_constant(layout, value->known, &value->shape);
     else if (value->producer && is_to_plain(value->producer))
-        forms->last = value->producer->inputs[0]; /* read what it read */
+        forms->last = value->producer->inputs[0]; /* the Transpose's operand is channels-last */
     else
         forms->last = move_channels_last(layout, value);
     return forms->last;
 }
 
-/* The form ONNX has. */
+/* The value in ONNX's layout; NULL when out of memory. */
 static struct value *get_plain(struct layout_pass *layout, struct value *value)
 {
     if (!is_last(layout, value))

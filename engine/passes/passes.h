@@ -60,5 +60,5 @@ void fold_affine_norm(const struct node *node, float *scale, float *shift);
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;
 
-/* Whether the node is a Shape or Size. */
+/* True for a Shape or Size of an input whose shape is known. */
 bool fold_needs_shape_only(const struct node *node);
