@@ -15,7 +15,7 @@ static void operand_steps(const struct shape *out, const struct shape *shape, si
     }
 }
 
-bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
+void broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands)
 {
     struct strided_iterator *it = &broadcast->rows;
@@ -44,7 +44,6 @@ bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
     broadcast->done = 0;
     for (int k = 0; k < operands; k++)
         broadcast->moves[k] = kept && it->step[k][kept - 1] != 0;
-    return shape_count(out) != 0;
 }
 
 bool broadcast_next(struct broadcast *broadcast)

@@ -65,8 +65,7 @@ KERNEL(kernel_cast)
 {
     const struct tensor *x = args->in[0];
     struct tensor *y = *args->out[0];
-    if (x->bytes)
-        convert_row(x->data, x->dtype, y->data, y->dtype, shape_count(&x->shape));
+    convert_row(x->data, x->dtype, y->data, y->dtype, shape_count(&x->shape));
     return STATUS_OK;
 }
 
@@ -160,8 +159,7 @@ KERNEL(kernel_pow)
     struct pow_row row = {base, exponent, out, &operands};
     bool integers = !dtype_is_float(base->dtype) && !dtype_is_float(exponent->dtype);
     bool floats = base->dtype == DTYPE_F32 && exponent->dtype == DTYPE_F32;
-    if (!broadcast_start(&operands, &out->shape, shapes, 2))
-        return STATUS_OK;
+    broadcast_start(&operands, &out->shape, shapes, 2);
     do {
         if (floats) {
             pow_floats(&row);
@@ -203,8 +201,7 @@ KERNEL(kernel_where)
     const struct shape *const shapes[] = {&condition->shape, &x->shape, &y->shape};
     size_t item = dtype_size(out->dtype);
     struct broadcast operands;
-    if (!broadcast_start(&operands, &out->shape, shapes, 3))
-        return STATUS_OK;
+    broadcast_start(&operands, &out->shape, shapes, 3);
     do {
         const uint8_t *flags = (const uint8_t *)condition->data + operands.rows.offset[0];
         const void *from[] = {element(x->data, x->dtype, operands.rows.offset[1]),

@@ -41,14 +41,14 @@ binary_row binary_row_find(enum binary_op op, enum dtype dtype);
 struct broadcast {
     int operands;
     struct strided_iterator rows;
-    size_t row;                /* elements of the innermost dimension; 0: the output is empty */
+    size_t row;                /* elements of the innermost dimension */
     bool moves[BROADCAST_MAX]; /* the operand has a full row, not a single element */
     size_t done;               /* output elements before the row */
 };
 
 /* Starts at the first row. The operands' shapes broadcast to `out` by numpy's rules, which
- * inference has checked. Returns false if there are no elements. */
-bool broadcast_start(struct broadcast *broadcast, const struct shape *out,
+ * inference has checked; `out` is not empty. */
+void broadcast_start(struct broadcast *broadcast, const struct shape *out,
                      const struct shape *const *shapes, int operands);
 
 /* Moves to the next row. Returns false after the last. */

@@ -178,8 +178,7 @@ static enum status binary_run(enum binary_op op, enum dtype dtype, const struct 
     enum dtype result = is_predicate(op) ? DTYPE_BOOL : dtype;
     const struct shape *const shapes[] = {a_shape, b_shape};
     struct broadcast operands;
-    if (!broadcast_start(&operands, out, shapes, 2))
-        return STATUS_OK;
+    broadcast_start(&operands, out, shapes, 2);
     do {
         enum status status = row(element(a, dtype, operands.rows.offset[0]), operands.moves[0],
                                  element(b, dtype, operands.rows.offset[1]), operands.moves[1],
@@ -224,8 +223,7 @@ static enum status sum_half(const struct kernel_args *args, struct error *err)
         const struct tensor *in = args->in[k];
         const struct shape *const shapes[] = {&in->shape};
         struct broadcast operands;
-        if (!broadcast_start(&operands, &out->shape, shapes, 1))
-            break;
+        broadcast_start(&operands, &out->shape, shapes, 1);
         do {
             float block[BLOCK];
             FOR_BLOCKS(done, n, operands.row) {
@@ -268,8 +266,7 @@ KERNEL(kernel_variadic)
         return sum_half(args, err);
     enum binary_op op = binary_of(node);
     if (node->input_count == 1) {
-        if (out->bytes)
-            memcpy(out->data, first->data, out->bytes);
+        memcpy(out->data, first->data, out->bytes);
         return STATUS_OK;
     }
     TRY(binary_run(op, out->dtype, &out->shape, &first->shape, first->data, &args->in[1]->shape,

@@ -102,7 +102,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
 {
     size_t item = dtype_size(x->dtype);
     fill_row(out->data, value, item, shape_count(&out->shape));
-    if (!x->bytes || !out->bytes)
+    if (!x->bytes)
         return;
     ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK], src = 0, dst = 0;
     struct copy_dim dims[COPY_MAX_RANK];
@@ -170,7 +170,7 @@ static enum status pad_repeat(const struct kernel_args *args, const struct paddi
     int rank = x->shape.rank;
     size_t item = dtype_size(x->dtype), total = 0, start[TENSOR_MAX_RANK];
     ptrdiff_t from[TENSOR_MAX_RANK];
-    if (rank == 0 || !out->bytes) {
+    if (rank == 0) {
         copy_bytes(out->data, x->data, out->bytes);
         return STATUS_OK;
     }
