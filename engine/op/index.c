@@ -308,8 +308,6 @@ KERNEL(kernel_gather)
     const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
     TRY(resolve_indices(indices, extent, axis, err));
-    if (!(*args->out[0])->bytes)
-        return STATUS_OK;
     size_t item = dtype_size(data->dtype);
     const struct axis_layout layout = axis_layout_of(&data->shape, axis);
     size_t count = shape_count(&indices->shape), bytes = layout.inner * item;
@@ -349,25 +347,6 @@ static size_t elements_start(struct strided_iterator *it, const struct shape *sh
     return along;
 }
 
-KERNEL(kernel_gather_elements)
-{
-    const struct tensor *data = args->in[0], *indices = args->in[1];
-    const int axis = (int)node_axis(args->node, 0, data->shape.rank);
-    int64_t extent = data->shape.dims[axis];
-    size_t count = shape_count(&indices->shape), item = dtype_size(data->dtype);
-    struct strided_iterator it;
-    TRY(resolve_indices(indices, extent, axis, err));
-    size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
-    char *to = (*args->out[0])->data;
-    for (size_t i = 0; i < count; i++) {
-        int64_t index = index_at(indices, i);
-        size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
-        copy_item(to + i * item, (const char *)data->data + position * item, item);
-        strided_next(&it, 1);
-    }
-    return STATUS_OK;
-}
-
 /* The operation that combines updates with the data; NULL: they replace it. */
 static binary_row scatter_row(const struct node *node, enum dtype dtype)
 {
@@ -381,9 +360,11 @@ static binary_row scatter_row(const struct node *node, enum dtype dtype)
                : NULL;
 }
 
-KERNEL(kernel_scatter_elements)
+/* GatherElements, or with updates ScatterElements. */
+KERNEL(kernel_elements)
 {
-    const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
+    const struct tensor *data = args->in[0], *indices = args->in[1];
+    const struct tensor *updates = kernel_input(args, 2);
     struct tensor *out = *args->out[0];
     const int axis = (int)node_axis(args->node, 0, data->shape.rank);
     int64_t extent = data->shape.dims[axis];
@@ -391,13 +372,15 @@ KERNEL(kernel_scatter_elements)
     const binary_row combine = scatter_row(args->node, data->dtype);
     struct strided_iterator it;
     TRY(resolve_indices(indices, extent, axis, err));
-    copy_bytes(out->data, data->data, data->bytes);
+    if (updates)
+        copy_bytes(out->data, data->data, data->bytes);
     size_t along = elements_start(&it, &indices->shape, &data->shape, axis);
     for (size_t i = 0; i < count; i++) {
         int64_t index = index_at(indices, i);
         size_t position = it.offset[0] + (size_t)(index < 0 ? index + extent : index) * along;
-        char *to = (char *)out->data + position * item;
-        const char *from = (const char *)updates->data + i * item;
+        char *to = (char *)out->data + (updates ? position : i) * item;
+        const char *from = updates ? (const char *)updates->data + i * item
+                                   : (const char *)data->data + position * item;
         if (combine)
             TRY(combine(to, true, from, true, to, 1));
         else
@@ -407,44 +390,31 @@ KERNEL(kernel_scatter_elements)
     return STATUS_OK;
 }
 
-KERNEL(kernel_gather_nd)
+/* GatherND, or with updates ScatterND, which has no batch dimensions. */
+KERNEL(kernel_tuples)
 {
     const struct tensor *data = args->in[0], *indices = args->in[1];
+    const struct tensor *updates = kernel_input(args, 2);
     struct tensor *out = *args->out[0];
     int batch_dims = (int)node_int(args->node, "batch_dims", 0);
     struct tuples tuples;
+    const binary_row combine = scatter_row(args->node, data->dtype);
     tuples_init(&tuples, &data->shape, indices, batch_dims);
     size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
     size_t batches = resolve_extent(&indices->shape, 0, batch_dims);
     size_t batch = resolve_extent(&data->shape, batch_dims, data->shape.rank);
     size_t bytes = tuples.slice * dtype_size(data->dtype);
+    if (updates)
+        copy_bytes(out->data, data->data, data->bytes);
     for (size_t t = 0; t < count; t++) {
-        size_t offset = 0;
+        size_t offset = 0, item = t * tuples.slice;
         TRY(tuple_offset(&tuples, t, &offset, err));
         offset += t / (count / batches) * batch;
-        if (bytes)
-            memcpy((char *)out->data + t * bytes, element(data->data, data->dtype, offset), bytes);
-    }
-    return STATUS_OK;
-}
-
-KERNEL(kernel_scatter_nd)
-{
-    const struct tensor *data = args->in[0], *indices = args->in[1], *updates = args->in[2];
-    struct tensor *out = *args->out[0];
-    size_t count = resolve_extent(&indices->shape, 0, indices->shape.rank - 1);
-    struct tuples tuples;
-    const binary_row combine = scatter_row(args->node, data->dtype);
-    tuples_init(&tuples, &data->shape, indices, 0);
-    copy_bytes(out->data, data->data, data->bytes);
-    size_t bytes = tuples.slice * dtype_size(data->dtype);
-    for (size_t t = 0; t < count; t++) {
-        size_t offset = 0;
-        TRY(tuple_offset(&tuples, t, &offset, err));
         if (!bytes)
             continue;
-        void *to = element_at(out->data, data->dtype, offset);
-        const char *from = (const char *)updates->data + t * bytes;
+        void *to = element_at(out->data, data->dtype, updates ? offset : item);
+        const void *from = updates ? element(updates->data, data->dtype, item)
+                                   : element(data->data, data->dtype, offset);
         if (combine)
             TRY(combine(to, true, from, true, to, tuples.slice));
         else
@@ -575,14 +545,15 @@ KERNEL(kernel_cum_sum)
 const struct op_info ops_index[] = {
     OP_ROW(GATHER, 1, 2, 2, "data indices:index", OP_MOVES, "axis:int", gather,
            BATCH(gather_axis, NULL)),
-    OP_ROW(GATHER_ELEMENTS, 11, 2, 2, "data indices:index", OP_PLAIN, "axis:int", gather_elements,
-           BATCH(gather_elements_axis, NULL)),
-    OP_ROW(GATHER_ND, 11, 2, 2, "data indices:index", OP_PLAIN, "batch_dims:int", gather_nd,
-           BATCH(gather_nd_axis, gather_nd_beside)),
-    OP_ROW(SCATTER_ELEMENTS, 11, 3, 3, "data indices:index updates:=", OP_PLAIN,
-           "axis:int reduction:string", scatter_elements, BATCH(scatter_elements_axis, batch_same)),
-    OP_ROW(SCATTER_ND, 11, 3, 3, "data indices:index updates:=", OP_PLAIN, "reduction:string",
-           scatter_nd, &batch_mixes),
+    OP_ROW_OF(GATHER_ELEMENTS, 11, 2, 2, "data indices:index", OP_PLAIN, "axis:int",
+              gather_elements, BATCH(gather_elements_axis, NULL), elements),
+    OP_ROW_OF(GATHER_ND, 11, 2, 2, "data indices:index", OP_PLAIN, "batch_dims:int", gather_nd,
+              BATCH(gather_nd_axis, gather_nd_beside), tuples),
+    OP_ROW_OF(SCATTER_ELEMENTS, 11, 3, 3, "data indices:index updates:=", OP_PLAIN,
+              "axis:int reduction:string", scatter_elements,
+              BATCH(scatter_elements_axis, batch_same), elements),
+    OP_ROW_OF(SCATTER_ND, 11, 3, 3, "data indices:index updates:=", OP_PLAIN, "reduction:string",
+              scatter_nd, &batch_mixes, tuples),
     OP_ROW(ONE_HOT, 9, 3, 3, "indices:number depth:number[1] values[2]", OP_PLAIN, "axis:int",
            one_hot, BATCH(one_hot_axis, NULL)),
     OP_ROW_OF(NON_ZERO, 9, 1, 1, NULL, OP_DATA_SHAPE, NULL, unknown_i64, &batch_mixes, non_zero),
