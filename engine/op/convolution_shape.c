@@ -41,47 +41,6 @@ static enum status check_operands(const struct node *node, const struct shape *x
     return STATUS_OK;
 }
 
-static enum status read_group(const struct node *node, int64_t *ret, struct error *err)
-{
-    *ret = node_int(node, "group", 1);
-    if (*ret < 1)
-        return error_set(err, STATUS_SHAPE, "group is %lld, expected at least 1", (long long)*ret);
-    return STATUS_OK;
-}
-
-static void set_shape(struct conv_shape *conv, const struct shape *x, int64_t group,
-                      int64_t out_channels)
-{
-    conv->batch = (size_t)x->dims[0];
-    conv->group = (size_t)group;
-    conv->in_channels = (size_t)x->dims[1];
-    conv->out_channels = (size_t)out_channels;
-    conv->out.rank = 2 + conv->window.spatial;
-    conv->out.dims[0] = (int64_t)conv->batch;
-    conv->out.dims[1] = (int64_t)conv->out_channels;
-    for (int i = 0; i < conv->window.spatial; i++)
-        conv->out.dims[2 + i] = conv->window.out[i];
-}
-
-enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
-                            struct conv_shape *ret, struct error *err)
-{
-    struct conv_shape conv = {0};
-    int64_t group, channels;
-    TRY(check_operands(node, x, w, err));
-    TRY(read_group(node, &group, err));
-    if (__builtin_mul_overflow(w->dims[1], group, &channels) || channels != x->dims[1] ||
-        w->dims[0] % group)
-        return error_set(err, STATUS_SHAPE,
-                         "input %s and weights %s do not agree in %lld group(s) (need C = "
-                         "weights.dims[1] * group, and group dividing weights.dims[0])",
-                         SHAPE_STRING(x), SHAPE_STRING(w), (long long)group);
-    TRY(window_init(node, x->rank - 2, x->dims + 2, w->dims + 2, &conv.window, err));
-    set_shape(&conv, x, group, w->dims[0]);
-    *ret = conv;
-    return STATUS_OK;
-}
-
 /* ---- transposed convolution ---- */
 
 /* The result's extent before pads: stride * (in - 1) + extent of the kernel + output_padding. */
@@ -165,25 +124,54 @@ static enum status read_window(const struct node *node, const struct shape *x,
     return STATUS_OK;
 }
 
+/* ---- both ---- */
+
+static enum status shape_init(const struct node *node, const struct shape *x, const struct shape *w,
+                              bool transposed, struct conv_shape *ret, struct error *err)
+{
+    const int64_t group = node_int(node, "group", 1), in = x->dims[1];
+    struct conv_shape conv = {0};
+    int64_t channels; /* of all groups, by the weights' second dimension */
+    TRY(check_operands(node, x, w, err));
+    if (group < 1)
+        return error_set(err, STATUS_SHAPE, "group is %lld, expected at least 1", (long long)group);
+    if (__builtin_mul_overflow(w->dims[1], group, &channels) ||
+        (transposed ? w->dims[0] != in || in % group : channels != in || w->dims[0] % group))
+        return error_set(err, STATUS_SHAPE,
+                         "input %s and weights %s do not agree in %lld group(s) (need C = %s)",
+                         SHAPE_STRING(x), SHAPE_STRING(w), (long long)group,
+                         transposed
+                             ? "weights.dims[0], and group dividing C"
+                             : "weights.dims[1] * group, and group dividing weights.dims[0]");
+    if (transposed) {
+        TRY(read_window(node, x, w, &conv.window, err));
+        TRY(transpose_window(node, &conv.window, err));
+    } else {
+        TRY(window_init(node, x->rank - 2, x->dims + 2, w->dims + 2, &conv.window, err));
+    }
+    conv.batch = (size_t)x->dims[0];
+    conv.group = (size_t)group;
+    conv.in_channels = (size_t)in;
+    conv.out_channels = (size_t)(transposed ? channels : w->dims[0]);
+    conv.out = *x;
+    conv.out.dims[1] = (int64_t)conv.out_channels;
+    for (int i = 0; i < conv.window.spatial; i++)
+        conv.out.dims[2 + i] = conv.window.out[i];
+    *ret = conv;
+    return STATUS_OK;
+}
+
+enum status conv_shape_init(const struct node *node, const struct shape *x, const struct shape *w,
+                            struct conv_shape *ret, struct error *err)
+{
+    return shape_init(node, x, w, false, ret, err);
+}
+
 enum status conv_transpose_shape_init(const struct node *node, const struct shape *x,
                                       const struct shape *w, struct conv_shape *ret,
                                       struct error *err)
 {
-    struct conv_shape conv = {0};
-    int64_t group, channels;
-    TRY(check_operands(node, x, w, err));
-    TRY(read_group(node, &group, err));
-    if (w->dims[0] != x->dims[1] || x->dims[1] % group ||
-        __builtin_mul_overflow(w->dims[1], group, &channels))
-        return error_set(err, STATUS_SHAPE,
-                         "input %s and weights %s do not agree in %lld group(s) (need C = "
-                         "weights.dims[0], and group dividing C)",
-                         SHAPE_STRING(x), SHAPE_STRING(w), (long long)group);
-    TRY(read_window(node, x, w, &conv.window, err));
-    TRY(transpose_window(node, &conv.window, err));
-    set_shape(&conv, x, group, channels);
-    *ret = conv;
-    return STATUS_OK;
+    return shape_init(node, x, w, true, ret, err);
 }
 
 /* ---- pools ---- */
