@@ -60,6 +60,10 @@ enum status infer_unknown(struct node *node, size_t i, enum dtype dtype);
 enum status infer_broadcasts(struct node *node, enum dtype dtype, struct error *err) MUST_USE;
 enum status infer_binary(struct node *node, struct error *err) MUST_USE;
 
+/* The shape of inputs `first`, first + step … joined along the attribute `axis`. */
+enum status infer_joined(const struct node *node, size_t first, size_t step, struct shape *ret,
+                         struct error *err) MUST_USE;
+
 /* Output 0 is int64, and its shape depends on contents. */
 enum status infer_unknown_i64(struct node *node, struct error *err) MUST_USE;
 

@@ -7,6 +7,7 @@
 
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
+#include "engine/op/quant.h"
 
 /* The p of LpPool and GlobalLpPool. */
 static double pool_norm(const struct node *node)
@@ -22,34 +23,36 @@ static enum status check_norm(const struct node *node, struct error *err)
     return error_set(err, STATUS_MODEL, "p is %g, expected at least 1", p);
 }
 
-static enum status infer_pool(struct node *node, struct error *err)
+enum status infer_pool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
+    const bool last = node_int(node, "channels_last", 0) != 0;
     struct window window;
-    TRY(pool_window_init(node, &x->shape, false, &window, err));
+    TRY(pool_window_init(node, &x->shape, last, &window, err));
     if (node->op == OP_LP_POOL)
         TRY(check_norm(node, err));
     struct shape out = x->shape;
     for (int i = 0; i < window.spatial; i++)
-        out.dims[2 + i] = window.out[i];
+        out.dims[(last ? 1 : 2) + i] = window.out[i];
     if (node->op == OP_MAX_POOL)
         TRY(infer_output(node, 1, DTYPE_I64, &out, err));
-    return infer_output(node, 0, x->dtype, &out, err);
+    return infer_output(node, 0, quantized_dtype(node, 4, x->dtype), &out, err);
 }
 
-static enum status infer_global_pool(struct node *node, struct error *err)
+enum status infer_global_pool(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0];
+    const int first = node_int(node, "channels_last", 0) ? 1 : 2;
     if (node->op == OP_GLOBAL_LP_POOL)
         TRY(check_norm(node, err));
     struct shape out = x->shape;
-    for (int i = 2; i < out.rank; i++) {
+    for (int i = first; i < first + out.rank - 2; i++) {
         if (out.dims[i] < 1)
             return error_set(err, STATUS_SHAPE, "spatial dimension %d of the input is empty",
-                             i - 2);
+                             i - first);
         out.dims[i] = 1;
     }
-    return infer_output(node, 0, x->dtype, &out, err);
+    return infer_output(node, 0, quantized_dtype(node, 4, x->dtype), &out, err);
 }
 
 static enum status infer_max_unpool(struct node *node, struct error *err)

@@ -1,5 +1,4 @@
-/* Helpers of the reference kernels for quantized operators: ranges, scales and zero points, and
- * 8-bit operands widened to int32. */
+/* Helpers of the reference kernels for quantized operators: ranges, scales and zero points. */
 #include "engine/op/quant.h"
 #include "engine/op/family.h"
 
@@ -28,20 +27,6 @@ struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype
     struct quant quant = {.scale = s ? tensor_number(s, 0) : 1, .zero = z ? tensor_int(z, 0) : 0};
     quant_range(dtype, &quant.low, &quant.high);
     return quant;
-}
-
-void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst)
-{
-    size_t count = shape_count(&src->shape);
-    bool single = !zeros || !run || shape_count(&zeros->shape) == 1;
-    convert_row(src->data, src->dtype, dst, DTYPE_I32, count);
-    for (size_t i = 0; i < count;) {
-        size_t n = single ? count : run;
-        int32_t zero = zeros ? (int32_t)tensor_int(zeros, single ? 0 : i / run) : 0;
-        for (size_t k = 0; k < n; k++)
-            dst[i + k] -= zero;
-        i += n;
-    }
 }
 
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise)

@@ -41,9 +41,6 @@ static inline int64_t quant_round(const struct quant *q, double divided)
     return quant_round_shifted(q, rint(divided) + (double)q->zero);
 }
 
-/* dst[i] = src[i] - zeros[i / run] (NULL: 0; run 0: zeros[0] for all); src is an 8-bit tensor. */
-void quant_widen(const struct tensor *src, const struct tensor *zeros, size_t run, int32_t *dst);
-
 /* Iterates over the matrices of a batched product; offsets 0 and 1: which of each operand. */
 struct strided_iterator batch_iterator(const struct matmul_shape *shape);
 
@@ -63,3 +60,8 @@ void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
 
 /* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
+
+/* Inference of pools, also of those on 8-bit tensors: the zero point of their output is operand 4.
+ */
+enum status infer_pool(struct node *node, struct error *err) MUST_USE;
+enum status infer_global_pool(struct node *node, struct error *err) MUST_USE;

@@ -17,49 +17,13 @@ static enum status infer_qlinear_binary(struct node *node, struct error *err)
 
 static enum status infer_qlinear_concat(struct node *node, struct error *err)
 {
-    int64_t axis = node_int(node, "axis", INT64_MIN);
+    struct shape out;
     if (node->input_count % 3 != 2)
         return error_set(err, STATUS_MODEL,
                          "%zu inputs, expected the output's scale and zero point, then triples",
                          node->input_count);
-    struct shape out = node->inputs[2]->shape;
-    TRY(infer_axis(&axis, out.rank, err));
-    for (size_t i = 5; i < node->input_count; i += 3) {
-        struct shape shape = node->inputs[i]->shape;
-        int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0, sum;
-        if (shape.rank == out.rank)
-            shape.dims[axis] = out.dims[axis];
-        if (!shape_equal(&shape, &out) || __builtin_add_overflow(out.dims[axis], extent, &sum))
-            return error_set(err, STATUS_SHAPE, "shapes %s and %s cannot be joined along axis %lld",
-                             SHAPE_STRING(&out), SHAPE_STRING(&node->inputs[i]->shape),
-                             (long long)axis);
-        out.dims[axis] = sum;
-    }
+    TRY(infer_joined(node, 2, 3, &out, err));
     return infer_output(node, 0, quantized_dtype(node, 1, node->inputs[2]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_average_pool(struct node *node, struct error *err)
-{
-    bool last = node_int(node, "channels_last", 0) != 0;
-    struct window window;
-    TRY(pool_window_init(node, &node->inputs[0]->shape, last, &window, err));
-    struct shape out = node->inputs[0]->shape;
-    for (int i = 0; i < window.spatial; i++)
-        out.dims[(last ? 1 : 2) + i] = window.out[i];
-    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
-}
-
-static enum status infer_qlinear_global_average_pool(struct node *node, struct error *err)
-{
-    bool last = node_int(node, "channels_last", 0) != 0;
-    struct shape out = node->inputs[0]->shape;
-    for (int i = 2; i < out.rank; i++) {
-        int64_t *extent = &out.dims[last ? i - 1 : i];
-        if (*extent < 1)
-            return error_set(err, STATUS_SHAPE, "a spatial dimension of the input is empty");
-        *extent = 1;
-    }
-    return infer_output(node, 0, quantized_dtype(node, 4, node->inputs[0]->dtype), &out, err);
 }
 
 static enum status infer_lookup(struct node *node, struct error *err)
@@ -130,8 +94,7 @@ KERNEL(kernel_qlinear_binary)
                                       .c = quant_read(args, 6, c->dtype)};
     struct broadcast operands;
     binary_prepare(&binary);
-    if (!broadcast_start(&operands, &c->shape, shapes, 2))
-        return STATUS_OK;
+    broadcast_start(&operands, &c->shape, shapes, 2);
     do {
         for (size_t i = 0; i < operands.row; i++) {
             int64_t x =
@@ -305,11 +268,11 @@ const struct op_info ops_quantize_ms[] = {
     OP_ROW(QLINEAR_CONCAT, 1, 5, OP_VARIADIC, QUANTIZED_RESULT("!") "..." QUANTIZED_OPERAND(X, ),
            OP_PLAIN, "axis:int", qlinear_concat, BATCH(batch_of_concat, qlinear_concat_beside)),
     {OP_QLINEAR_AVERAGE_POOL, 1, 0, 2, 5, 1, 1, QUANTIZED_OPERAND(X, ) QUANTIZED_RESULT("!"),
-     OP_HEAVY, WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int",
-     infer_qlinear_average_pool, &batch_by_sample, work_window, kernel_qlinear_average_pool},
-    OP_ROW(QLINEAR_GLOBAL_AVERAGE_POOL, 1, 2, 5,
-           QUANTIZED_OPERAND(X, "[NCD*]") QUANTIZED_RESULT("!"), OP_PLAIN, "channels_last:int",
-           qlinear_global_average_pool, &batch_by_sample),
+     OP_HEAVY, WINDOW_ATTRS " ceil_mode:int channels_last:int count_include_pad:int", infer_pool,
+     &batch_by_sample, work_window, kernel_qlinear_average_pool},
+    OP_ROW_OF(QLINEAR_GLOBAL_AVERAGE_POOL, 1, 2, 5,
+              QUANTIZED_OPERAND(X, "[NCD*]") QUANTIZED_RESULT("!"), OP_PLAIN, "channels_last:int",
+              global_pool, &batch_by_sample, qlinear_global_average_pool),
     OP_ROW(LOOKUP, 1, 2, 2, "x:8bit table:8bit", OP_UNARY, NULL, lookup, &batch_unary),
     {0},
 };

@@ -110,15 +110,30 @@ static int qgemm_beside(const struct node *node, size_t i, int axis)
     return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
 
-/* Scratch of int32 with one element per element of a tensor, filled by quant_widen(). */
-static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero, size_t run,
-                                 int32_t **ret, struct error *err)
+/* Which zero point an element has, of an operand with several: that of its line of `inner`
+ * elements. The `lines` zero points repeat; each matrix of `matrix` elements has its own if `step`
+ * is not 0. If `inner` is 0, all elements have one zero point. */
+struct zero_layout {
+    size_t inner, lines, matrix, step;
+};
+
+/* Scratch of int32 with the elements of operand i minus their zero points, operand `zero`. */
+static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero,
+                                 struct zero_layout layout, int32_t **ret, struct error *err)
 {
-    const struct tensor *src = args->in[i];
-    const struct tensor *zeros = kernel_input(args, zero);
-    *ret = kernel_scratch(args, shape_count(&src->shape), sizeof **ret, err);
-    TRY(allocated(*ret));
-    quant_widen(src, zeros, run, *ret);
+    const struct tensor *src = args->in[i], *zeros = kernel_input(args, zero);
+    const size_t count = shape_count(&src->shape);
+    int32_t *dst = *ret = kernel_scratch(args, count, sizeof *dst, err);
+    TRY(allocated(dst));
+    convert_row(src->data, src->dtype, dst, DTYPE_I32, count);
+    if (!layout.inner || (zeros && shape_count(&zeros->shape) == 1)) /* one for all */
+        layout = (struct zero_layout){count, 1, count, 0};
+    for (size_t at = 0; zeros && at < count; at += layout.inner) {
+        const size_t line = at / layout.inner % layout.lines;
+        const int32_t point = (int32_t)tensor_int(zeros, at / layout.matrix * layout.step + line);
+        for (size_t k = at; k < at + layout.inner; k++)
+            dst[k] -= point;
+    }
     return STATUS_OK;
 }
 
@@ -157,9 +172,11 @@ static enum status convolve(const struct kernel_args *args, const struct conv_sh
                             int32_t *dst, struct error *err)
 {
     int32_t *x = NULL, *w = NULL;
-    size_t per_channel = shape_count(&args->in[w_index]->shape) / conv->out_channels;
-    TRY(widen_operand(args, 0, x_zero, 0, &x, err));
-    TRY(widen_operand(args, w_index, w_zero, per_channel, &w, err));
+    const size_t weights = shape_count(&args->in[w_index]->shape);
+    const struct zero_layout by_channel = {weights / conv->out_channels, conv->out_channels,
+                                           weights, 0};
+    TRY(widen_operand(args, 0, x_zero, (struct zero_layout){0}, &x, err));
+    TRY(widen_operand(args, w_index, w_zero, by_channel, &w, err));
     return conv_forward(args, conv, ARITHMETIC_U32, x, w, bias, dst, err);
 }
 
@@ -200,44 +217,30 @@ static double param_at(const struct tensor *param, struct matmul_param layout, s
                  : otherwise;
 }
 
-static enum status param_layout(const struct tensor *operand, const struct tensor *param, bool rows,
-                                struct matmul_param *ret, struct error *err)
+static enum status param_layout(const struct kernel_args *args, size_t operand, size_t param,
+                                bool rows, struct matmul_param *ret, struct error *err)
 {
     *ret = (struct matmul_param){0};
-    if (!param)
+    if (!kernel_input(args, param))
         return STATUS_OK;
-    return matmul_param_init(&operand->shape, &param->shape, rows, "a parameter", ret, err);
-}
-
-/* Scratch of int32 minus the zero points of rows or columns. The operand has matrices [lines, line]
- * or, on the right, [line, lines]. */
-static enum status widen_matrices(const struct kernel_args *args, const struct tensor *operand,
-                                  const struct tensor *zeros, bool rows, size_t height,
-                                  size_t width, int32_t **ret, struct error *err)
-{
-    struct matmul_param layout;
-    size_t count = shape_count(&operand->shape);
-    TRY(param_layout(operand, zeros, rows, &layout, err));
-    *ret = kernel_scratch(args, count, sizeof **ret, err);
-    TRY(allocated(*ret));
-    quant_widen(operand, NULL, 0, *ret);
-    if (!zeros)
-        return STATUS_OK;
-    for (size_t i = 0; i < count; i++) {
-        size_t row = i / width % height, column = i % width;
-        (*ret)[i] -= (int32_t)param_at(zeros, layout, i / width / height, rows ? row : column, 0);
-    }
-    return STATUS_OK;
+    return matmul_param_init(&args->in[operand]->shape, &args->in[param]->shape, rows,
+                             "a parameter", ret, err);
 }
 
 /* y = a * b in int32; a and b are operands `left` and `right`, y is initially zero. */
 static enum status multiply(const struct kernel_args *args, const struct matmul_shape *shape,
-                            size_t left, const struct tensor *left_zero, size_t right,
-                            const struct tensor *right_zero, int32_t *y, struct error *err)
+                            size_t left, size_t left_zero, size_t right, size_t right_zero,
+                            int32_t *y, struct error *err)
 {
     int32_t *a = NULL, *b = NULL;
-    TRY(widen_matrices(args, args->in[left], left_zero, true, shape->m, shape->k, &a, err));
-    TRY(widen_matrices(args, args->in[right], right_zero, false, shape->k, shape->n, &b, err));
+    struct matmul_param rows, columns;
+    const size_t k = shape->k;
+    TRY(param_layout(args, left, left_zero, true, &rows, err));
+    TRY(param_layout(args, right, right_zero, false, &columns, err));
+    const struct zero_layout by_row = {k, shape->m, shape->m * k, rows.matrix_step};
+    const struct zero_layout by_column = {1, shape->n, k * shape->n, columns.matrix_step};
+    TRY(widen_operand(args, left, left_zero, by_row, &a, err));
+    TRY(widen_operand(args, right, right_zero, by_column, &b, err));
     return multiply_batches(args, shape, ARITHMETIC_U32, a, b, y, err);
 }
 
@@ -247,7 +250,7 @@ KERNEL(kernel_matmul_integer)
     struct matmul_shape shape;
     TRY(matmul_shape_init(&args->in[0]->shape, &args->in[1]->shape, &shape, err));
     zero_bytes(y->data, y->bytes);
-    return multiply(args, &shape, 0, kernel_input(args, 2), 1, kernel_input(args, 3), y->data, err);
+    return multiply(args, &shape, 0, 2, 1, 3, y->data, err);
 }
 
 KERNEL(kernel_qlinear_matmul)
@@ -259,12 +262,12 @@ KERNEL(kernel_qlinear_matmul)
     struct matmul_param a_layout, b_layout;
     size_t count = shape_count(&y->shape);
     TRY(matmul_shape_init(&args->in[0]->shape, &args->in[3]->shape, &shape, err));
-    TRY(param_layout(args->in[0], a_scale, true, &a_layout, err));
-    TRY(param_layout(args->in[3], b_scale, false, &b_layout, err));
+    TRY(param_layout(args, 0, 1, true, &a_layout, err));
+    TRY(param_layout(args, 3, 4, false, &b_layout, err));
     int32_t *sums = kernel_scratch(args, count, sizeof *sums, err);
     TRY(allocated(sums));
     zero_bytes(sums, count * sizeof *sums);
-    TRY(multiply(args, &shape, 0, args->in[2], 3, args->in[5], sums, err));
+    TRY(multiply(args, &shape, 0, 2, 3, 5, sums, err));
     struct quant quant = quant_read(args, 6, y->dtype);
     struct strided_iterator matrix = batch_iterator(&shape);
     for (size_t done = 0; done < count; strided_next(&matrix, 2)) {
@@ -320,21 +323,6 @@ static void start_sums(const struct gemm_shape *gemm, const struct tensor *c, in
             sums[i * gemm->n + j] = c ? ((const int32_t *)c->data)[i * row + j * column] : 0;
 }
 
-/* B minus its zero points, which belong to columns of the product. */
-static enum status widen_right(const struct kernel_args *args, const struct gemm_shape *gemm,
-                               int32_t **ret, struct error *err)
-{
-    const struct tensor *b = args->in[3], *zeros = args->in[5];
-    size_t count = shape_count(&b->shape);
-    TRY(widen_operand(args, 3, SIZE_MAX, 0, ret, err));
-    bool single = shape_count(&zeros->shape) == 1;
-    for (size_t i = 0; i < count; i++) {
-        size_t column = gemm->trans_b ? i / gemm->k : i % gemm->n;
-        (*ret)[i] -= (int32_t)tensor_int(zeros, single ? 0 : column);
-    }
-    return STATUS_OK;
-}
-
 static void finish_qgemm(const struct kernel_args *args, const struct gemm_shape *gemm,
                          const int32_t *sums, struct tensor *y)
 {
@@ -354,8 +342,9 @@ KERNEL(kernel_qgemm)
     TRY(gemm_shape_init(args->node, &args->in[0]->shape, &args->in[3]->shape, &gemm, err));
     int32_t *sums = kernel_scratch(args, gemm.m * gemm.n, sizeof *sums, err);
     TRY(allocated(sums));
-    TRY(widen_operand(args, 0, 2, 0, &a, err));
-    TRY(widen_right(args, &gemm, &b, err));
+    const struct zero_layout by_column = {gemm.trans_b ? gemm.k : 1, gemm.n, gemm.k * gemm.n, 0};
+    TRY(widen_operand(args, 0, 2, (struct zero_layout){0}, &a, err));
+    TRY(widen_operand(args, 3, 5, by_column, &b, err));
     start_sums(&gemm, c, sums);
     TRY(gemm_product(args, &gemm, ARITHMETIC_U32, a, b, sums, err));
     finish_qgemm(args, &gemm, sums, *args->out[0]);

@@ -188,13 +188,14 @@ static enum status infer_transpose(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
-static enum status infer_concat(struct node *node, struct error *err)
+enum status infer_joined(const struct node *node, size_t first, size_t step, struct shape *ret,
+                         struct error *err)
 {
-    struct shape out = node->inputs[0]->shape;
-    int64_t axis;
+    struct shape out = node->inputs[first]->shape;
+    int64_t axis = node_int(node, "axis", 0);
     TRY(resolve_required(node, "axis", err));
-    TRY(infer_attribute_axis(node, 0, &axis, err));
-    for (size_t i = 1; i < node->input_count; i++) {
+    TRY(infer_axis(&axis, out.rank, err));
+    for (size_t i = first + step; i < node->input_count; i += step) {
         struct shape shape = node->inputs[i]->shape;
         int64_t extent = shape.rank == out.rank ? shape.dims[axis] : 0;
         if (shape.rank == out.rank)
@@ -203,10 +204,18 @@ static enum status infer_concat(struct node *node, struct error *err)
             return error_set(err, STATUS_SHAPE,
                              "input %zu has shape %s, which does not match %s outside of axis %lld",
                              i, SHAPE_STRING(&node->inputs[i]->shape),
-                             SHAPE_STRING(&node->inputs[0]->shape), (long long)axis);
+                             SHAPE_STRING(&node->inputs[first]->shape), (long long)axis);
         if (__builtin_add_overflow(out.dims[axis], extent, &out.dims[axis]))
             return error_set(err, STATUS_SHAPE, "axis %lld becomes too long", (long long)axis);
     }
+    *ret = out;
+    return STATUS_OK;
+}
+
+static enum status infer_concat(struct node *node, struct error *err)
+{
+    struct shape out;
+    TRY(infer_joined(node, 0, 1, &out, err));
     return infer_output(node, 0, node->inputs[0]->dtype, &out, err);
 }
 
