@@ -490,22 +490,35 @@ KERNEL(kernel_size)
 
 /* ---- rearrangers ---- */
 
+/* A copy of input 0 to output 0 in another order; the kernel sets its dimensions. */
+struct rearrangement {
+    const struct tensor *x;
+    struct tensor *out;
+    size_t item;
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK]; /* steps of x and out in bytes */
+    struct copy_dim dims[COPY_MAX_RANK];
+};
+
+static struct rearrangement rearrangement_of(const struct kernel_args *args)
+{
+    struct rearrangement r = {
+        .x = args->in[0], .out = *args->out[0], .item = dtype_size(args->in[0]->dtype)};
+    contiguous_steps(&r.x->shape, r.item, r.from);
+    contiguous_steps(&r.out->shape, r.item, r.to);
+    return r;
+}
+
 KERNEL(kernel_transpose)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    size_t item = dtype_size(x->dtype), count;
+    struct rearrangement r = rearrangement_of(args);
+    size_t count;
     const int64_t *perm = node_ints(args->node, "perm", &count);
-    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
-    struct copy_dim dims[COPY_MAX_RANK];
-    int rank = x->shape.rank;
-    contiguous_steps(&x->shape, item, from);
-    contiguous_steps(&out->shape, item, to);
+    const int rank = r.x->shape.rank;
     for (int i = 0; i < rank; i++) {
-        int axis = perm ? (int)perm[i] : rank - 1 - i;
-        dims[i] = (struct copy_dim){(size_t)out->shape.dims[i], to[i], from[axis]};
+        const int axis = perm ? (int)perm[i] : rank - 1 - i;
+        r.dims[i] = (struct copy_dim){(size_t)r.out->shape.dims[i], r.to[i], r.from[axis]};
     }
-    copy_strided(out->data, x->data, item, dims, rank);
+    copy_strided(r.out->data, r.x->data, r.item, r.dims, rank);
     return STATUS_OK;
 }
 
@@ -555,63 +568,45 @@ KERNEL(kernel_split)
 
 KERNEL(kernel_slice)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    size_t item = dtype_size(x->dtype);
+    struct rearrangement r = rearrangement_of(args);
+    const int rank = r.x->shape.rank;
     struct slice slice;
-    TRY(resolve_slice(args->node, &x->shape, args->in, &slice, err));
-    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK], offset = 0;
-    struct copy_dim dims[COPY_MAX_RANK];
-    contiguous_steps(&x->shape, item, from);
-    contiguous_steps(&out->shape, item, to);
-    if (!out->bytes)
-        return STATUS_OK;
-    for (int i = 0; i < x->shape.rank; i++) {
-        dims[i] =
-            (struct copy_dim){(size_t)slice.out.dims[i], to[i], from[i] * (ptrdiff_t)slice.step[i]};
-        offset += from[i] * (ptrdiff_t)slice.start[i];
+    TRY(resolve_slice(args->node, &r.x->shape, args->in, &slice, err));
+    ptrdiff_t offset = 0;
+    for (int i = 0; i < rank; i++) {
+        r.dims[i] = (struct copy_dim){(size_t)slice.out.dims[i], r.to[i],
+                                      r.from[i] * (ptrdiff_t)slice.step[i]};
+        offset += r.from[i] * (ptrdiff_t)slice.start[i];
     }
-    copy_strided(out->data, (const char *)x->data + offset, item, dims, x->shape.rank);
+    copy_strided(r.out->data, (const char *)r.x->data + offset, r.item, r.dims, rank);
     return STATUS_OK;
 }
 
 KERNEL(kernel_expand)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    size_t item = dtype_size(x->dtype);
-    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
-    struct copy_dim dims[COPY_MAX_RANK];
-    contiguous_steps(&x->shape, item, from);
-    contiguous_steps(&out->shape, item, to);
-    int lead = out->shape.rank - x->shape.rank;
-    for (int i = 0; i < out->shape.rank; i++) {
-        bool moves = i >= lead && x->shape.dims[i - lead] != 1;
-        dims[i] = (struct copy_dim){(size_t)out->shape.dims[i], to[i], moves ? from[i - lead] : 0};
+    struct rearrangement r = rearrangement_of(args);
+    const int rank = r.out->shape.rank, lead = rank - r.x->shape.rank;
+    for (int i = 0; i < rank; i++) {
+        const bool moves = i >= lead && r.x->shape.dims[i - lead] != 1;
+        r.dims[i] =
+            (struct copy_dim){(size_t)r.out->shape.dims[i], r.to[i], moves ? r.from[i - lead] : 0};
     }
-    copy_strided(out->data, x->data, item, dims, out->shape.rank);
+    copy_strided(r.out->data, r.x->data, r.item, r.dims, rank);
     return STATUS_OK;
 }
 
 /* Each axis becomes two: the repeats, with a source step of 0, and the data. */
 KERNEL(kernel_tile)
 {
-    const struct tensor *x = args->in[0];
-    struct tensor *out = *args->out[0];
-    size_t item = dtype_size(x->dtype);
-    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
-    struct copy_dim dims[COPY_MAX_RANK];
-    contiguous_steps(&x->shape, item, from);
-    contiguous_steps(&out->shape, item, to);
-    if (!out->bytes)
-        return STATUS_OK;
-    for (int i = 0; i < x->shape.rank; i++) {
-        size_t extent = (size_t)x->shape.dims[i];
-        dims[2 * i] =
-            (struct copy_dim){(size_t)out->shape.dims[i] / extent, to[i] * (ptrdiff_t)extent, 0};
-        dims[2 * i + 1] = (struct copy_dim){extent, to[i], from[i]};
+    struct rearrangement r = rearrangement_of(args);
+    const int rank = r.x->shape.rank;
+    for (int i = 0; i < rank; i++) {
+        const size_t extent = (size_t)r.x->shape.dims[i];
+        r.dims[2 * i] = (struct copy_dim){(size_t)r.out->shape.dims[i] / extent,
+                                          r.to[i] * (ptrdiff_t)extent, 0};
+        r.dims[2 * i + 1] = (struct copy_dim){extent, r.to[i], r.from[i]};
     }
-    copy_strided(out->data, x->data, item, dims, 2 * x->shape.rank);
+    copy_strided(r.out->data, r.x->data, r.item, r.dims, 2 * rank);
     return STATUS_OK;
 }
 
