@@ -221,44 +221,9 @@ static void store_unsigned(const uint64_t *src, enum dtype dtype, void *dst, siz
 
 /* ---- any to any ---- */
 
-void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
+/* Converts between types that need an intermediate block of a wide type. */
+static void convert_blocks(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
 {
-    if (n == 0)
-        return;
-    if (from == to && from != DTYPE_BOOL) {
-        memcpy(dst, src, n * dtype_size(from));
-        return;
-    }
-    if (from == DTYPE_U64) {
-        store_unsigned(src, to, dst, n);
-        return;
-    }
-    switch (to) { /* wide types need no intermediate block */
-    case DTYPE_F32:
-        load_floats(src, from, dst, n);
-        return;
-    case DTYPE_F64:
-        load_doubles(src, from, dst, n);
-        return;
-    case DTYPE_I64:
-        load_integers(src, from, dst, n);
-        return;
-    default:
-        break;
-    }
-    switch (from) {
-    case DTYPE_F32:
-        store_floats(src, to, dst, n);
-        return;
-    case DTYPE_F64:
-        store_doubles(src, to, dst, n);
-        return;
-    case DTYPE_I64:
-        store_integers(src, to, dst, n);
-        return;
-    default:
-        break;
-    }
     FOR_BLOCKS(done, count, n) {
         union {
             double wide[BLOCK];
@@ -274,4 +239,28 @@ void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, siz
             store_integers(block.whole, to, out, count);
         }
     }
+}
+
+void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n)
+{
+    if (n == 0)
+        return;
+    if (from == to && from != DTYPE_BOOL)
+        memcpy(dst, src, n * dtype_size(from));
+    else if (from == DTYPE_U64)
+        store_unsigned(src, to, dst, n);
+    else if (to == DTYPE_F32) /* wide types need no intermediate block */
+        load_floats(src, from, dst, n);
+    else if (to == DTYPE_F64)
+        load_doubles(src, from, dst, n);
+    else if (to == DTYPE_I64)
+        load_integers(src, from, dst, n);
+    else if (from == DTYPE_F32)
+        store_floats(src, to, dst, n);
+    else if (from == DTYPE_F64)
+        store_doubles(src, to, dst, n);
+    else if (from == DTYPE_I64)
+        store_integers(src, to, dst, n);
+    else
+        convert_blocks(src, from, dst, to, n);
 }

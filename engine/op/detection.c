@@ -6,25 +6,26 @@
 #include "engine/op/family.h"
 #include "engine/op/nn.h"
 
-/* Checks that constant indices are valid image numbers; otherwise the model is wrong. */
-static enum status check_batch_indices(const struct node *node, int64_t images, struct error *err)
+/* Reads the number of region i's image. */
+static enum status image_of(const struct tensor *indices, size_t i, int64_t images, size_t *ret,
+                            struct error *err)
 {
-    const struct tensor *indices = node->inputs[2]->known;
-    size_t count = indices ? shape_count(&indices->shape) : 0;
-    for (size_t i = 0; i < count; i++) {
-        int64_t index = tensor_int(indices, i);
-        if (index < 0 || index >= images)
-            return error_set(err, STATUS_INVALID,
-                             "batch index %lld of region %zu is out of range, X has %lld images",
-                             (long long)index, i, (long long)images);
-    }
+    const int64_t index = tensor_int(indices, i);
+    if (index < 0 || index >= images)
+        return error_set(err, STATUS_INVALID,
+                         "batch index %lld of region %zu is out of range, X has %lld images",
+                         (long long)index, i, (long long)images);
+    *ret = (size_t)index;
     return STATUS_OK;
 }
 
 static enum status infer_roi_align(struct node *node, struct error *err)
 {
     const struct value *x = node->inputs[0], *rois = node->inputs[1];
-    TRY(check_batch_indices(node, x->shape.dims[0], err));
+    const struct tensor *batch = node->inputs[2]->known;
+    size_t ignored;
+    for (size_t i = 0; batch && i < shape_count(&batch->shape); i++)
+        TRY(image_of(batch, i, x->shape.dims[0], &ignored, err));
     TRY(infer_word(node, "mode", "avg max", err));
     TRY(infer_word(node, "coordinate_transformation_mode", "half_pixel output_half_pixel", err));
     int64_t height = node_int(node, "output_height", 1), width = node_int(node, "output_width", 1);
@@ -120,7 +121,7 @@ static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, int64_t s
 /* Room for one axis's taps. */
 enum { MOST_TAPS = 4096 };
 
-/* Fills the axis's table, should it fit. */
+/* Fills the axis's table if all taps fit in it. */
 static void roi_tabulate(struct roi_axis *axis, int64_t pooled, int64_t extent,
                          struct roi_tap taps[static MOST_TAPS])
 {
@@ -252,16 +253,13 @@ KERNEL(kernel_roi_align)
     TRY(operand_open(args, 1, ARITHMETIC_F32, &boxes, err));
     TRY(result_open(args, 0, arithmetic, &dst, err));
     for (size_t i = 0; i < count; i++) {
-        int64_t n = tensor_int(batch, i);
-        if (n < 0 || n >= x->shape.dims[0])
-            return error_set(err, STATUS_INVALID,
-                             "batch index %lld of region %zu is out of range, X has %lld images",
-                             (long long)n, i, (long long)x->shape.dims[0]);
+        size_t n = 0;
+        TRY(image_of(batch, i, x->shape.dims[0], &n, err));
         if (!image)
             memset((char *)dst + i * region, 0, region);
         else
-            TRY(roi_region(args, &s, (const char *)src + (size_t)n * image,
-                           (const float *)boxes + i * 4, (char *)dst + i * region, taps, err));
+            TRY(roi_region(args, &s, (const char *)src + n * image, (const float *)boxes + i * 4,
+                           (char *)dst + i * region, taps, err));
     }
     return STATUS_OK;
 }

@@ -46,24 +46,16 @@ static enum status read_axes(const struct node *node, int rank, int *ret, int *r
 {
     size_t count;
     const int64_t *axes = node_ints(node, "axes", &count);
-    unsigned seen = 0;
+    unsigned ignored;
     if (!axes) {
         for (int i = 0; i < rank; i++)
             ret[i] = i;
         *ret_count = rank;
         return STATUS_OK;
     }
-    if (count > (size_t)rank)
-        return error_set(err, STATUS_SHAPE, "axes has %zu entries for a tensor of rank %d", count,
-                         rank);
-    for (size_t i = 0; i < count; i++) {
-        int64_t axis = axes[i];
-        TRY(infer_axis(&axis, rank, err));
-        if (seen >> axis & 1)
-            return error_set(err, STATUS_SHAPE, "axes names axis %lld twice", (long long)axis);
-        seen |= 1u << axis;
-        ret[i] = (int)axis;
-    }
+    TRY(resolve_axes(axes, count, rank, true, &ignored, err));
+    for (size_t i = 0; i < count; i++)
+        ret[i] = (int)(axes[i] < 0 ? axes[i] + rank : axes[i]);
     *ret_count = (int)count;
     return STATUS_OK;
 }
