@@ -274,8 +274,7 @@ enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool o
         find_parts(&p, &plan, graph->nodes[n]);
     propagate_view_reads(&p);
     status = make_blocks(&p, &plan, err);
-    if (status == STATUS_OK)
-        status = place_blocks(&p, outputs_last, &plan, err);
+    IF_OK(status, place_blocks(&p, outputs_last, &plan, err));
     for (size_t v = 0; status == STATUS_OK && v < graph->value_count; v++)
         if (plan.places[v].kind == PLACE_ARENA)
             plan.places[v].offset += p.blocks[p.block_of[v]].offset;

@@ -101,10 +101,18 @@ enum status error_prefix(struct error *err, const char *format, ...)
 
 #define MUST_USE __attribute__((warn_unused_result))
 
-/* Returns a failure to the caller. No other macro hides control flow. */
+/* Returns a failure to the caller. No other macro than these two hides control flow. */
 #define TRY(expression)                                                                            \
     do {                                                                                           \
         enum status try_status_ = (expression);                                                    \
         if (try_status_ != STATUS_OK)                                                              \
             return try_status_;                                                                    \
+    } while (0)
+
+/* The same for functions that free what they have made at their end: sets `status` to the result of
+ * the expression, unless an earlier step has failed. */
+#define IF_OK(status, expression)                                                                  \
+    do {                                                                                           \
+        if ((status) == STATUS_OK)                                                                 \
+            (status) = (expression);                                                               \
     } while (0)

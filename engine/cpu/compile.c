@@ -120,12 +120,9 @@ enum status cpu_compile(struct backend *backend, const struct graph *graph, stru
     if (!program->data || !program->steps || !program->input_values || !program->input_of ||
         !program->output_values)
         status = error_no_memory(err, "while compiling");
-    if (status == STATUS_OK)
-        status = plan_create(graph, cpu_claim, true, &program->plan, err);
-    if (status == STATUS_OK)
-        status = add_steps(program, graph, err);
-    if (status == STATUS_OK)
-        status = bind_ends(program, graph, err);
+    IF_OK(status, plan_create(graph, cpu_claim, true, &program->plan, err));
+    IF_OK(status, add_steps(program, graph, err));
+    IF_OK(status, bind_ends(program, graph, err));
     if (status != STATUS_OK) {
         program_free(program);
         return status;

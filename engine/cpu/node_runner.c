@@ -158,10 +158,8 @@ static enum status compile_node(struct backend *backend, const struct node_call 
     struct graph *graph = graph_create(NULL);
     TRY(check_memory(graph, "while compiling a node", err));
     enum status status = graph_of(call, kept, graph, err);
-    if (status == STATUS_OK)
-        status = optimize_for_backend(graph, &optimize, err);
-    if (status == STATUS_OK)
-        status = cpu_compile(backend, graph, &kept->program, err);
+    IF_OK(status, optimize_for_backend(graph, &optimize, err));
+    IF_OK(status, cpu_compile(backend, graph, &kept->program, err));
     if (status == STATUS_OK) {
         const struct node *last = graph->outputs[0]->producer;
         struct kernel_caps caps;

@@ -36,9 +36,8 @@ static enum status backend_open(const struct backend_options *options, struct ba
     enum status status = use_device(backend, err);
     if (status == STATUS_OK)
         device_note_opened(backend->device);
-    if (status == STATUS_OK)
-        status = cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
-                            "reading its properties", err);
+    IF_OK(status, cuda_check(cudaGetDeviceProperties(&properties, backend->device), backend->device,
+                             "reading its properties", err));
     if (status == STATUS_OK) {
         backend->capability = properties.major * 10 + properties.minor;
         backend->processors = properties.multiProcessorCount;
@@ -56,10 +55,8 @@ static enum status backend_open(const struct backend_options *options, struct ba
                            "--precision tf32 needs a GPU of compute capability 8.0 or later, and "
                            "cuda:%d has %d.%d; use fp16 or fp32",
                            backend->device, properties.major, properties.minor);
-    if (status == STATUS_OK)
-        status = runs_open(backend, err);
-    if (status == STATUS_OK)
-        status = blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err);
+    IF_OK(status, runs_open(backend, err));
+    IF_OK(status, blas_check(cublasLtCreate(&backend->blas), backend->device, "cuBLASLt", err));
     if (status != STATUS_OK) {
         backend_close((struct backend *)backend);
         return status;
@@ -168,8 +165,7 @@ static enum status compile_graph(struct backend *base, const struct graph *graph
     if (!program->constants || !program->data || !program->steps || !program->input_offsets ||
         !program->result_offsets)
         status = error_no_memory(err, "while compiling");
-    if (status == STATUS_OK)
-        status = plan_create(graph, claim, false, &program->plan, err);
+    IF_OK(status, plan_create(graph, claim, false, &program->plan, err));
     if (status == STATUS_OK) {
         runs_place(program);
         status = add_steps(program, err);

@@ -407,8 +407,7 @@ KERNEL(kernel_loop)
                            .first_output = 1,
                            .states = inputs > 2 ? inputs - 2 : 0};
     enum status status = iteration_start(&it, err);
-    if (status == STATUS_OK)
-        status = run_loop(&it, err);
+    IF_OK(status, run_loop(&it, err));
     iteration_end(&it);
     return status;
 }
@@ -617,8 +616,7 @@ KERNEL(kernel_scan)
     struct collection *states = zeroed_scratch(args, scan.it.states, sizeof *states, err);
     TRY(allocated(states));
     enum status status = iteration_start(&scan.it, err);
-    if (status == STATUS_OK)
-        status = batched ? run_batches(&scan, states, err) : run_scan(&scan, err);
+    IF_OK(status, batched ? run_batches(&scan, states, err) : run_scan(&scan, err));
     iteration_end(&scan.it);
     return status;
 }

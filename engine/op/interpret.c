@@ -173,14 +173,12 @@ static enum status execute(struct interpreter *interpreter, struct node *node,
     for (size_t i = 0; i < node->output_count; i++)
         operands->out[i] = NULL;
     enum status status = take_step(interpreter, err);
-    if (status == STATUS_OK)
-        status = collect_inputs(node, operands->in, err);
+    IF_OK(status, collect_inputs(node, operands->in, err));
     if (status != STATUS_OK)
         return error_prefix(err, "%s", NODE_STRING(node));
     TRY(graph_infer_node(node, err));
     status = take_work(interpreter, node, err);
-    if (status == STATUS_OK)
-        status = call_kernel(interpreter, node, operands, err);
+    IF_OK(status, call_kernel(interpreter, node, operands, err));
     if (status == STATUS_OK)
         return STATUS_OK;
     for (size_t i = 0; i < node->output_count; i++) {

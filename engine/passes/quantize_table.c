@@ -214,8 +214,7 @@ static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[
     for (size_t i = 0; i < e->leaf_count; i++)
         leaves[i] = (struct before){e->leaves[i].stored->dtype, e->leaves[i].stored->shape};
     enum status status = put_leaves(graph, e, edit->err);
-    if (status == STATUS_OK)
-        status = run_nodes(graph, e, edit->err);
+    IF_OK(status, run_nodes(graph, e, edit->err));
     const struct tensor *last = e->nodes[e->node_count - 1]->outputs[0]->known;
     const bool ok = status == STATUS_OK && last && dtype_is_8bit(last->dtype) &&
                     shape_count(&last->shape) == NUMBERS;

@@ -171,8 +171,7 @@ enum status graph_validate(struct graph *graph, const struct validate_limits *li
     for (size_t i = 0; i < graph->output_count; i++)
         declared[i] = graph->outputs[i]->dtype;
     enum status status = validate_nodes(&v, graph);
-    if (status == STATUS_OK)
-        status = check_outputs(graph, declared, v.err);
+    IF_OK(status, check_outputs(graph, declared, v.err));
     free(declared);
     return status;
 }

@@ -101,14 +101,10 @@ enum status quantizer_create(const struct graph *graph, int weight_max, struct q
     TRY(check_memory(q, "while quantizing", err));
     q->weight_max = weight_max;
     enum status status = graph_clone(graph, &q->graph, err);
-    if (status == STATUS_OK)
-        status = optimize_weights(q->graph, err);
-    if (status == STATUS_OK)
-        status = keep_outputs(graph, q->graph, err);
-    if (status == STATUS_OK)
-        status = graph_sort(q->graph, err);
-    if (status == STATUS_OK)
-        status = allocate(q, err);
+    IF_OK(status, optimize_weights(q->graph, err));
+    IF_OK(status, keep_outputs(graph, q->graph, err));
+    IF_OK(status, graph_sort(q->graph, err));
+    IF_OK(status, allocate(q, err));
     if (status != STATUS_OK) {
         quantizer_free(q);
         return status;
@@ -171,10 +167,8 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
     struct shape *shapes = alloc_array(q->graph->input_count, sizeof *shapes);
     enum status status = shapes ? shapes_of_inputs(q, options, shapes, err)
                                 : error_no_memory(err, "while quantizing");
-    if (status == STATUS_OK)
-        status = graph_clone(q->graph, &copy, err);
-    if (status == STATUS_OK)
-        status = optimize_specialise(copy, shapes, err);
+    IF_OK(status, graph_clone(q->graph, &copy, err));
+    IF_OK(status, optimize_specialise(copy, shapes, err));
     for (size_t v = 0; status == STATUS_OK && v < q->graph->value_count; v++) {
         const struct value *value = copy->values[v];
         q->shapes[v] = value->shape;
@@ -299,10 +293,8 @@ static enum status observe_part(struct observed_part *part, const struct session
                              ? session_create(graph, &own, &part->session, err)
                              : error_no_memory(err, "while quantizing");
     graph_free(graph);
-    if (status == STATUS_OK)
-        status = session_enter(part->session, err);
-    if (status == STATUS_OK)
-        status = observe_twice(part, images, err);
+    IF_OK(status, session_enter(part->session, err));
+    IF_OK(status, observe_twice(part, images, err));
     session_free(part->session);
     free((void *)part->outputs);
     return status;
@@ -375,10 +367,8 @@ enum status quantizer_observe(struct quantizer *q, const struct session_options 
     size_t *indices = alloc_array(q->graph->value_count, sizeof *indices);
     enum status status = indices ? make_plan(q, q->is_float, false, &plan, err)
                                  : error_no_memory(err, "while quantizing");
-    if (status == STATUS_OK)
-        status = allocate_ranges(q, plan.is_stored, err);
-    if (status == STATUS_OK)
-        status = observe_all(q, options, images, plan.is_stored, indices, memory, err);
+    IF_OK(status, allocate_ranges(q, plan.is_stored, err));
+    IF_OK(status, observe_all(q, options, images, plan.is_stored, indices, memory, err));
     quantize_plan_done(&plan);
     free(indices);
     return status;
@@ -395,8 +385,7 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
     TRY(check_memory(q, "while quantizing", err));
     q->weight_max = from->weight_max;
     enum status status = graph_clone(from->graph, &q->graph, err);
-    if (status == STATUS_OK)
-        status = quantize_smooth(q->graph, from->ranges, &norms, err);
+    IF_OK(status, quantize_smooth(q->graph, from->ranges, &norms, err));
     if (status == STATUS_OK && norms)
         status = allocate(q, err);
     if (status == STATUS_OK && norms)
@@ -465,10 +454,8 @@ enum status quantizer_make(const struct quantizer *q, bool corrects_biases, stru
     enum status status = numbers && is_known ? STATUS_OK : error_no_memory(err, "while quantizing");
     for (size_t v = 0; status == STATUS_OK && v < values; v++)
         is_known[v] = q->is_float[v] && range_limits(&q->ranges[v], &low, &high);
-    if (status == STATUS_OK)
-        status = make_plan(q, is_known, true, &plan, err);
-    if (status == STATUS_OK)
-        status = make_with(q, &plan, corrects_biases, numbers, ret, err);
+    IF_OK(status, make_plan(q, is_known, true, &plan, err));
+    IF_OK(status, make_with(q, &plan, corrects_biases, numbers, ret, err));
     quantize_plan_done(&plan);
     free(numbers);
     free(is_known);

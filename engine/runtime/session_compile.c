@@ -112,8 +112,7 @@ static enum status specialise(struct session *session, struct compiled_size *c, 
                                 : error_no_memory(err, "while creating a session");
     for (size_t i = 0; status == STATUS_OK && i < session->input_count; i++)
         status = input_shape(session, i, c->size, &shapes[i], err);
-    if (status == STATUS_OK)
-        status = optimize_specialise(c->graph, shapes, err);
+    IF_OK(status, optimize_specialise(c->graph, shapes, err));
     free(shapes);
     return status;
 }
@@ -196,8 +195,7 @@ void compiled_look_at_two(struct session *session)
     struct compiled_size two = {.size = 2};
     struct error err;
     enum status status = specialise(session, &two, &err);
-    if (status == STATUS_OK)
-        status = check_batch(session, two.graph, two.size, &err);
+    IF_OK(status, check_batch(session, two.graph, two.size, &err));
     session->info.batched = status == STATUS_OK;
     session->info.rows_mix = session->rows_are_refused;
     if (status != STATUS_OK && !session->fixes_batch)

@@ -137,8 +137,7 @@ static enum status compile_all(struct session *session, struct error *err)
             session->compiled_count--;
             break;
         }
-        if (status == STATUS_OK)
-            status = session_check_memory(session, err);
+        IF_OK(status, session_check_memory(session, err));
         if (status == STATUS_NO_MEMORY && i > 0 && !session->options.max_batch_is_pinned) {
             compiled_done(session, c);
             session->compiled_count--;

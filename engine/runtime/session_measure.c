@@ -155,8 +155,7 @@ enum status session_measure(struct session *session, struct error *err)
     m.outputs = alloc_array(session->output_count, sizeof *m.outputs);
     enum status status = m.outputs ? feed_init(session, &session->compiled[count - 1], &m.feed, err)
                                    : error_no_memory(err, "while creating a session");
-    if (status == STATUS_OK)
-        status = measure_run(&m, 0, &first, err);
+    IF_OK(status, measure_run(&m, 0, &first, err));
     tune.count = count_to_measure(session, first.spent);
     if (status == STATUS_OK && tune.count > 1)
         status = autotune_choose(&tune, costs, &ignored, err);
@@ -217,9 +216,8 @@ enum status session_time(struct session *session, int batch, int runs, double *r
         return error_set(err, STATUS_UNSUPPORTED, "a part of the graph depends on data");
     struct feed feed;
     enum status status = feed_init(session, c, &feed, err);
-    if (status == STATUS_OK)
-        status =
-            session->ops->time(c->program, (const void *const *)feed.buffers, runs, ret_ms, err);
+    IF_OK(status,
+          session->ops->time(c->program, (const void *const *)feed.buffers, runs, ret_ms, err));
     feed_done(&feed);
     return status;
 }

@@ -172,8 +172,7 @@ static enum status read_triton(const struct model_place *place, struct model *mo
         status = labels_from_file(place, config.label_file, labels_from_text, &model->labels, err);
         snprintf(model->labels_source, sizeof model->labels_source, "%.60s", config.label_file);
     }
-    if (status == STATUS_OK)
-        status = fix_dimensions(model->graph, &config, err);
+    IF_OK(status, fix_dimensions(model->graph, &config, err));
     model->max_batch = config.max_batch;
     triton_config_done(&config);
     if (status == STATUS_NOT_FOUND) /* its file of labels */
@@ -263,8 +262,7 @@ static enum status preprocess_from_file(const struct model_place *place, const c
     struct side_file file;
     TRY(side_file_open(place, name, &file, err));
     enum status status = read(file.text, file.size, &model->preprocess, err);
-    if (status == STATUS_OK)
-        status = check_preprocess(&model->preprocess, err);
+    IF_OK(status, check_preprocess(&model->preprocess, err));
     if (status == STATUS_OK && read == preprocess_from_huggingface) {
         preprocess_remarks(file.text, file.size, remarks, sizeof remarks);
         if (remarks[0])

@@ -413,8 +413,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
         survey.only = NULL;
     } else if (status == STATUS_OK) {
         status = refuse_lone_half(folder, err);
-        if (status == STATUS_OK)
-            status = nothing_found(&survey, err);
+        IF_OK(status, nothing_found(&survey, err));
     }
     free(survey.only);
     free(survey.checkpoint);

@@ -201,10 +201,8 @@ static enum status describe_pipeline(struct repository_model *model, struct erro
     struct pipeline_config *stages = malloc(sizeof *stages);
     enum status status = stages ? pipeline_config_read(model->path, stages, err)
                                 : error_no_memory(err, "while looking through a repository");
-    if (status == STATUS_OK)
-        status = folder_signature(model->path, &signature, err);
-    if (status == STATUS_OK)
-        status = add_version(model, 1, signature, err);
+    IF_OK(status, folder_signature(model->path, &signature, err));
+    IF_OK(status, add_version(model, 1, signature, err));
     if (status == STATUS_OK)
         model->stages = stages;
     else

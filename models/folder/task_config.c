@@ -123,8 +123,7 @@ enum status task_config_read(const struct model_place *place, const struct label
     *ret =
         (struct task_config){.options = TASK_OPTIONS_NONE, .idle_unload_s = -1, .labels = labels};
     enum status status = read_file(place, "lensd.json", read_lensd, ret, err);
-    if (status == STATUS_OK)
-        status = read_file(place, "config.json", read_config, ret, err);
+    IF_OK(status, read_file(place, "config.json", read_config, ret, err));
     if (status != STATUS_OK)
         task_config_done(ret);
     return status;

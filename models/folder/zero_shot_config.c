@@ -117,8 +117,7 @@ enum status zero_shot_read(const struct model_place *place, struct zero_shot *re
     enum status status = side_json_open(place, "zero_shot.json", &file, err);
     if (status == STATUS_NOT_FOUND)
         return STATUS_OK;
-    if (status == STATUS_OK)
-        status = side_file_close(&file, read_texts(file.json, ret, &labels, err), err);
+    IF_OK(status, side_file_close(&file, read_texts(file.json, ret, &labels, err), err));
     if (status != STATUS_OK) {
         labels_done(&labels);
         zero_shot_done(ret);

@@ -86,14 +86,10 @@ static enum status build(struct onnx_file *file, const Onnx__ModelProto *model,
     enum status status = STATUS_OK;
     if (!graph || !import.keys)
         status = error_no_memory(err, "while building the graph");
-    if (status == STATUS_OK)
-        status = functions_index(&import);
-    if (status == STATUS_OK)
-        status = copy_header(model, graph, ret, err);
-    if (status == STATUS_OK)
-        status = import_graph(&scope, model->graph, false);
-    if (status == STATUS_OK)
-        status = validate(graph, err);
+    IF_OK(status, functions_index(&import));
+    IF_OK(status, copy_header(model, graph, ret, err));
+    IF_OK(status, import_graph(&scope, model->graph, false));
+    IF_OK(status, validate(graph, err));
     if (status == STATUS_UNSUPPORTED)
         (void)error_advise(err, "export the model without it");
     else if (status != STATUS_OK && status != STATUS_NO_MEMORY && status != STATUS_IO)
@@ -129,8 +125,7 @@ enum status onnx_load_file(const char *path, const struct onnx_options *options,
     err = err ? err : &ignored;
     struct onnx_file file;
     enum status status = onnx_file_open(&file, path, options, err);
-    if (status == STATUS_OK)
-        status = load(&file, ret, err);
+    IF_OK(status, load(&file, ret, err));
     const enum status whole = onnx_file_check(&file, status, err);
     if (status == STATUS_OK && whole != STATUS_OK)
         onnx_model_done(ret);

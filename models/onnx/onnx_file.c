@@ -55,8 +55,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
     enum status status = onnx_map_file(path, file, &cause);
     if (status == STATUS_OK && file->mapping)
         return STATUS_OK;
-    if (status == STATUS_OK)
-        status = file_read(path, file->limit, &data, &size, &cause);
+    IF_OK(status, file_read(path, file->limit, &data, &size, &cause));
     if (status == STATUS_INVALID)
         return error_set(err, STATUS_IO,
                          "it is not a regular file; name an .onnx file or a model's folder");

@@ -159,9 +159,8 @@ static enum status import_initializer(struct scope *scope, const char *name,
         return error_set(import->err, STATUS_MODEL, "an initializer has no name");
     enum status status = dense ? onnx_tensor_read(import->file, dense, &tensor, import->err)
                                : onnx_sparse_read(import->file, sparse, &tensor, import->err);
-    if (status == STATUS_OK)
-        status =
-            add_constant(scope, name, dense ? onnx_packed_find(dense->data_type) : NULL, tensor);
+    IF_OK(status,
+          add_constant(scope, name, dense ? onnx_packed_find(dense->data_type) : NULL, tensor));
     tensor_unref(tensor);
     return status == STATUS_OK ? status : error_prefix(import->err, "initializer '%.100s'", name);
 }

@@ -118,8 +118,7 @@ enum status onnx_list_ops(const char *path, struct onnx_op_use **ret, size_t *re
     err = err ? err : &ignored;
     struct onnx_file file;
     enum status status = onnx_file_open(&file, path, NULL, err);
-    if (status == STATUS_OK)
-        status = list_file(&file, ret, ret_count, err);
+    IF_OK(status, list_file(&file, ret, ret_count, err));
     const enum status whole = onnx_file_check(&file, status, err);
     if (status == STATUS_OK && whole != STATUS_OK)
         free(*ret);

@@ -300,8 +300,7 @@ static enum status read_packed(struct onnx_file *file, const Onnx__TensorProto *
     enum status status = size_add(bytes, TENSOR_OVERHEAD, &cost)
                              ? onnx_charge(file, cost, err)
                              : error_set(err, STATUS_NO_MEMORY, "a tensor of %zu bytes", bytes);
-    if (status == STATUS_OK)
-        status = tensor_create(NULL, packed->dtype, shape, &tensor, err);
+    IF_OK(status, tensor_create(NULL, packed->dtype, shape, &tensor, err));
     if (status == STATUS_OK) {
         onnx_packed_widen(packed, stored->data, count, tensor->data);
         *ret = tensor;
@@ -391,18 +390,12 @@ enum status onnx_sparse_read(struct onnx_file *file, const Onnx__SparseTensorPro
     size_t bytes;
     enum dtype dtype;
     enum status status = onnx_dtype(proto->values->data_type, &dtype, err);
-    if (status == STATUS_OK)
-        status = onnx_tensor_read(file, proto->values, &values, err);
-    if (status == STATUS_OK)
-        status = onnx_tensor_read(file, proto->indices, &indices, err);
-    if (status == STATUS_OK)
-        status = shape_check(&shape, values->dtype, NULL, &bytes, err);
-    if (status == STATUS_OK)
-        status = onnx_charge(file, bytes, err);
-    if (status == STATUS_OK)
-        status = tensor_create(NULL, values->dtype, &shape, &dense, err);
-    if (status == STATUS_OK)
-        status = sparse_fill(values, indices, &shape, dense, err);
+    IF_OK(status, onnx_tensor_read(file, proto->values, &values, err));
+    IF_OK(status, onnx_tensor_read(file, proto->indices, &indices, err));
+    IF_OK(status, shape_check(&shape, values->dtype, NULL, &bytes, err));
+    IF_OK(status, onnx_charge(file, bytes, err));
+    IF_OK(status, tensor_create(NULL, values->dtype, &shape, &dense, err));
+    IF_OK(status, sparse_fill(values, indices, &shape, dense, err));
     tensor_unref(values);
     tensor_unref(indices);
     if (status != STATUS_OK) {

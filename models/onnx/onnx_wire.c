@@ -328,8 +328,7 @@ enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_
 {
     struct wire_parser w = {.data = data, .size = size, .limit = limit, .err = err};
     enum status status = wire_push(&w, (struct wire_frame){.descriptor = descriptor, .end = size});
-    if (status == STATUS_OK)
-        status = wire_reserve(&w, 1);
+    IF_OK(status, wire_reserve(&w, 1));
     while (status == STATUS_OK && w.depth)
         status = w.at < w.stack[w.depth - 1].end ? one_field(&w) : close_message(&w);
     if (status != STATUS_OK) {

@@ -697,8 +697,7 @@ static enum status smooth(struct quantize_state *q)
     q->quantizer = smoothed;
     q->corrects_biases = false;
     enum status status = calibrate(q);
-    if (status == STATUS_OK)
-        status = quantize_all(q);
+    IF_OK(status, quantize_all(q));
     q->report->is_smoothed = status == STATUS_OK && q->error < error;
     if (!q->report->is_smoothed) {
         q->quantizer = plain;

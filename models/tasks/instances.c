@@ -356,8 +356,7 @@ enum status prompted_decode(const struct task *task, const struct task_rows *out
         return task_rows_wrong(masks, "a mask for each score, [1, masks, height, width]", err);
     enum status status = list_scores(scores, options, found, err);
     const double photo = (double)geometry->photo_width * (double)geometry->photo_height;
-    if (status == STATUS_OK)
-        status = instances_check_work(found->count, (double)found->count * photo, err);
+    IF_OK(status, instances_check_work(found->count, (double)found->count * photo, err));
     if (status == STATUS_OK && found->count)
         status = add_prompted(task, masks, geometry, found, err);
     if (status != STATUS_OK)

@@ -508,12 +508,9 @@ enum status decode_text_map(const struct task_rows *outputs, struct candidates *
                            .unclip =
                                task->unclip_ratio > 0 ? (double)task->unclip_ratio : TEXT_UNCLIP};
     enum status status = find_parts(&map, err);
-    if (status == STATUS_OK)
-        status = sort_runs(&map, err);
-    if (status == STATUS_OK)
-        status = sum_rows(&map, err);
-    if (status == STATUS_OK)
-        status = add_parts(&map, candidates, err);
+    IF_OK(status, sort_runs(&map, err));
+    IF_OK(status, sum_rows(&map, err));
+    IF_OK(status, add_parts(&map, candidates, err));
     text_map_done(&map);
     return status;
 }

@@ -230,8 +230,7 @@ static enum status read_precompiled(const cJSON *json, struct step_list *list,
     uint8_t *bytes = malloc(strlen(text) / 4 * 3 + 3);
     TRY(check_memory(bytes, "for a tokenizer", err));
     enum status status = base64_decode(text, strlen(text), bytes, &size, err);
-    if (status == STATUS_OK)
-        status = charsmap_set(step, bytes, size, err);
+    IF_OK(status, charsmap_set(step, bytes, size, err));
     free(bytes);
     return status == STATUS_OK || status == STATUS_NO_MEMORY
                ? status

@@ -131,12 +131,11 @@ enum status text_regex_create(const char *pattern, bool literal, struct text_reg
         status = error_no_memory(err, "for a pattern");
     else if (status == STATUS_OK && (!text.size || text.size > PATTERN_MAX))
         status = refuse(pattern, text.size ? "it is too long" : "it is empty", err);
-    if (status == STATUS_OK)
-        status =
-            compile(regex, pattern, text.text, text.size,
-                    literal ? PCRE2_UTF | PCRE2_LITERAL | PCRE2_NO_UTF_CHECK
-                            : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                    err);
+    IF_OK(status,
+          compile(regex, pattern, text.text, text.size,
+                  literal ? PCRE2_UTF | PCRE2_LITERAL | PCRE2_NO_UTF_CHECK
+                          : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                  err));
     text_parts_done(&text);
     if (status != STATUS_OK) {
         text_regex_free(regex);

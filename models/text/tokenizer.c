@@ -173,10 +173,8 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
         return error_set(err, STATUS_INVALID, "the text is not UTF-8");
     make_ids(tokenizer, text, size, &ids);
     enum status status = ids.failed ? explain(ids.failed, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = fit(tokenizer, options, &ids, added, &ret->cut, err);
-    if (status == STATUS_OK)
-        status = place(tokenizer, !options->omit_special, &ids, ret, err);
+    IF_OK(status, fit(tokenizer, options, &ids, added, &ret->cut, err));
+    IF_OK(status, place(tokenizer, !options->omit_special, &ids, ret, err));
     free(ids.ids);
     if (status != STATUS_OK)
         token_list_done(ret);

@@ -117,8 +117,7 @@ static enum status read_form(const struct form *form, cJSON *vocabulary, cJSON *
         cJSON_Delete(vocabulary);
     if (merges && !cJSON_AddItemToObject(model, "merges", merges))
         cJSON_Delete(merges);
-    if (status == STATUS_OK)
-        status = tokenizer_read_json(json, ret, err);
+    IF_OK(status, tokenizer_read_json(json, ret, err));
     cJSON_Delete(json);
     return status != STATUS_OK ? status
                                : template_set(ret, (int32_t)tokenizer_id(ret, form->bos),
@@ -157,11 +156,9 @@ static enum status read_vocabulary_text(const struct sources *in, char *text, si
     cJSON *config, *vocabulary = cJSON_CreateObject();
     bool is_small = true;
     enum status status = read_json(in->folders, in->count, "tokenizer_config.json", &config, err);
-    if (status == STATUS_OK)
-        status = json_flag(config, "do_lower_case", true, &is_small, err);
+    IF_OK(status, json_flag(config, "do_lower_case", true, &is_small, err));
     cJSON_Delete(config);
-    if (status == STATUS_OK)
-        status = add_lines(text, size, vocabulary, err);
+    IF_OK(status, add_lines(text, size, vocabulary, err));
     if (status == STATUS_OK)
         return read_form(&bert[is_small], vocabulary, NULL, ret, err);
     cJSON_Delete(vocabulary);
@@ -186,8 +183,7 @@ static enum status read_vocabulary_json(const struct sources *in, char *text, si
 {
     cJSON *vocabulary = NULL, *merges = cJSON_CreateArray();
     enum status status = parse(text, size, &vocabulary, err);
-    if (status == STATUS_OK)
-        status = read_merges(in, merges, err);
+    IF_OK(status, read_merges(in, merges, err));
     if (status == STATUS_OK)
         return read_form(cJSON_GetObjectItemCaseSensitive(vocabulary, clip.bos)      ? &clip
                          : cJSON_GetObjectItemCaseSensitive(vocabulary, roberta.bos) ? &roberta
@@ -205,8 +201,7 @@ static enum status read_whole(const struct sources *in, char *text, size_t size,
     cJSON *json = NULL;
     TRY(parse(text, size, &json, err));
     enum status status = tokenizer_read_json(json, ret, err);
-    if (status == STATUS_OK)
-        status = template_read(json_get(json, "post_processor"), ret, err);
+    IF_OK(status, template_read(json_get(json, "post_processor"), ret, err));
     cJSON_Delete(json);
     return status;
 }

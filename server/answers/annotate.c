@@ -274,11 +274,10 @@ enum status annotate_image(const struct predict_image *image, enum annotate_form
             .line = fmaxf(side / 300, 1.5f),
             .letter = fmaxf(side / 60, 8)};
         status = draw_answer(&a, image, err);
-        if (status == STATUS_OK)
-            status = format == ANNOTATE_JPEG
-                         ? image_encode_jpeg(&a.canvas, ret, ret_size, err)
-                         : image_encode_png(PNG_KIND_RGB8, a.canvas.pixels, a.canvas.width,
-                                            a.canvas.height, ret, ret_size, err);
+        IF_OK(status, format == ANNOTATE_JPEG
+                          ? image_encode_jpeg(&a.canvas, ret, ret_size, err)
+                          : image_encode_png(PNG_KIND_RGB8, a.canvas.pixels, a.canvas.width,
+                                             a.canvas.height, ret, ret_size, err));
     }
     image_decoder_free(decoder);
     return status;

@@ -242,10 +242,8 @@ static bool annotate_photo(const char *out, const char *path, const struct predi
     size_t size;
     struct error err;
     enum status status = annotated_path(out, path, &format, target, sizeof target, &err);
-    if (status == STATUS_OK)
-        status = annotate_image(image, format, &bytes, &size, &err);
-    if (status == STATUS_OK)
-        status = write_bytes(target, bytes, size, &err);
+    IF_OK(status, annotate_image(image, format, &bytes, &size, &err));
+    IF_OK(status, write_bytes(target, bytes, size, &err));
     free(bytes);
     if (status != STATUS_OK)
         fprintf(stderr, "lensd: --annotate %s: %s\n", target[0] ? target : out, err.message);
@@ -461,8 +459,7 @@ static bool begin_photo(struct prediction_run *run)
         stages_begin(run->host, &photo->request, &photo->staged, &retry_after_s, &run->err);
     if (status == STATUS_OK && photo->staged)
         photo->staged->max_images = 64;
-    if (status == STATUS_OK)
-        status = model_host_submit(run->host, &photo->request, &retry_after_s, &run->err);
+    IF_OK(status, model_host_submit(run->host, &photo->request, &retry_after_s, &run->err));
     if (status == STATUS_OK)
         run->begun++;
     else
@@ -566,8 +563,7 @@ int command_predict(const struct config *config)
         return command_predict_text(config);
     enum status status = open_model_host(config, &run.host, &err);
     progress_clear();
-    if (status == STATUS_OK)
-        status = prepare_run(&run, &err);
+    IF_OK(status, prepare_run(&run, &err));
     int result = status == STATUS_OK ? 0 : process_failed(&err);
     if (status == STATUS_OK) {
         sem_init(&events, 0, 0);

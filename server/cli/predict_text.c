@@ -66,8 +66,7 @@ static int answer_text(struct model_host *host, const struct config *config)
     enum status status = text_rows_make(&deployment->model->text, &item, 1, false, &rows, &err);
     request.tensors = (const void *const *)rows.inputs;
     request.target = deployment;
-    if (status == STATUS_OK)
-        status = model_host_submit(host, &request, &retry_after_s, &err);
+    IF_OK(status, model_host_submit(host, &request, &retry_after_s, &err));
     model_host_release(host, deployment);
     while (status == STATUS_OK && sem_wait(&done) != 0 && errno == EINTR)
         ;
@@ -85,8 +84,7 @@ int command_predict_text(const struct config *config)
     struct model *model;
     struct error err;
     enum status status = open_text_model(config, &model, &err);
-    if (status == STATUS_OK)
-        status = command_host(&options, model, &host, &err);
+    IF_OK(status, command_host(&options, model, &host, &err));
     const int result = status == STATUS_OK ? answer_text(host, config) : process_failed(&err);
     model_host_free(host);
     return result;

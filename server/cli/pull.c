@@ -195,8 +195,7 @@ static enum status list_files(struct pull *p, struct error *err)
     enum status status = hub_get(p, url, &to, err);
     if (!text_close(to.file, &text) && status == STATUS_OK)
         status = error_no_memory(err, NULL);
-    if (status == STATUS_OK)
-        status = hub_list_read(text, size, &p->files, err);
+    IF_OK(status, hub_list_read(text, size, &p->files, err));
     free(text);
     return status;
 }

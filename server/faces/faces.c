@@ -82,8 +82,7 @@ static enum status ask_number(struct faces *faces, const char *sql, int64_t *ret
     enum status status = STATUS_OK;
     if (sqlite3_prepare_v2(faces->db, sql, -1, &statement, NULL) != SQLITE_OK)
         status = sqlite_error(faces, err);
-    if (status == STATUS_OK)
-        status = step(faces, statement, &has_row, err);
+    IF_OK(status, step(faces, statement, &has_row, err));
     *ret = has_row ? sqlite3_column_int64(statement, 0) : 0;
     sqlite3_finalize(statement);
     return status;
@@ -195,10 +194,8 @@ enum status faces_open(struct faces *faces, struct error *err)
                          err);
     }
     int64_t count = 0;
-    if (status == STATUS_OK)
-        status = check_form(faces, err);
-    if (status == STATUS_OK)
-        status = ask_number(faces, "SELECT count(*) FROM people", &count, err);
+    IF_OK(status, check_form(faces, err));
+    IF_OK(status, ask_number(faces, "SELECT count(*) FROM people", &count, err));
     atomic_store(&faces->count, (size_t)count);
     if (status != STATUS_OK) {
         sqlite3_close(db);
@@ -268,8 +265,7 @@ enum status faces_register(struct faces *faces, const char *name, const struct f
     bool ignored;
     TRY(check_name(name, err));
     enum status status = begin(faces, find, &statement, err);
-    if (status == STATUS_OK)
-        status = check_vector(faces, vector, err);
+    IF_OK(status, check_vector(faces, vector, err));
     if (status == STATUS_OK) {
         sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
         status = step(faces, statement, ret_was_there, err);
@@ -346,8 +342,7 @@ enum status faces_find(struct faces *faces, const struct face_vector *vector,
     enum status status = begin(faces, "SELECT name, vector FROM people", &statement, err);
     ret_name[0] = '\0';
     *ret_cosine = -1;
-    if (status == STATUS_OK)
-        status = check_vector(faces, vector, err);
+    IF_OK(status, check_vector(faces, vector, err));
     while (status == STATUS_OK && has_row) {
         status = step(faces, statement, &has_row, err);
         if (!has_row || (size_t)sqlite3_column_bytes(statement, 1) != vector->count * sizeof(float))

@@ -294,12 +294,10 @@ enum status precision_try(const struct model *model, const struct precision_opti
                                 .gate = gate,
                                 .cpu_deadline_ms = clock_ms(clock_thread()) + budget_ms};
     enum status status = session_enter(fp32, err);
-    if (status == STATUS_OK)
-        status = probes_open(model, options->limits, &input.probes, err);
+    IF_OK(status, probes_open(model, options->limits, &input.probes, err));
     if (status == STATUS_OK && question.count)
         log_trials(&question, input.probes);
-    if (status == STATUS_OK)
-        status = try_candidates(&question, &input, ret, err);
+    IF_OK(status, try_candidates(&question, &input, ret, err));
     probes_free(input.probes);
     graph_free(int8);
     gate->begin(gate->context);

@@ -206,8 +206,7 @@ static enum status run_side(struct trial *trial, int side, double *ret_cost, str
     struct run_time one = {0}, batch;
     gate->begin(gate->context);
     enum status status = ret_cost ? run_images(trial, side, 1, &one, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = run_images(trial, side, trial->images, &batch, err);
+    IF_OK(status, run_images(trial, side, trial->images, &batch, err));
     if (status == STATUS_OK && trial->first >= trial->compared)
         status = keep_answers(trial, side, err);
     gate->end(gate->context);

@@ -210,10 +210,8 @@ static enum status function_table(const struct cuda_lowering *compile, const voi
         ((unsigned char *)in[0]->data)[i] = (unsigned char)i;
     const struct kernel_args args = {
         .node = node, .in = (const struct tensor *const *)in, .out = outs};
-    if (status == STATUS_OK)
-        status = kernel_call(kernel_find(node->op), &args, err);
-    if (status == STATUS_OK)
-        status = cuda_weights_upload(compile->backend, DTYPE_U8, out->data, 256, ret, err);
+    IF_OK(status, kernel_call(kernel_find(node->op), &args, err));
+    IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_U8, out->data, 256, ret, err));
     tensor_unref(in[0]);
     tensor_unref(out);
     return status;

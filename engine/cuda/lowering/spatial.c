@@ -167,10 +167,8 @@ static enum status make_tables(const struct cuda_lowering *compile, const struct
     for (int d = 0; d < r->rank && status == STATUS_OK; d++)
         fill_axis(plan, &plan->axis[axes[d]], (size_t)r->taps[d], positions, weights,
                   index + r->first[d], weight + r->first[d]);
-    if (status == STATUS_OK)
-        status = cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err);
-    if (status == STATUS_OK)
-        status = cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err);
+    IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err));
+    IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err));
     free(positions);
     free(weights);
     free(index);

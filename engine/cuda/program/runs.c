@@ -336,9 +336,8 @@ enum status runs_record(struct cuda_backend *backend,
         cuda_ignore(ended); /* the earlier error tells more */
     else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
-    if (status == STATUS_OK)
-        status = cuda_check(cudaGraphInstantiate(ret, graph, 0), backend->device,
-                            "instantiating a CUDA graph", err);
+    IF_OK(status, cuda_check(cudaGraphInstantiate(ret, graph, 0), backend->device,
+                             "instantiating a CUDA graph", err));
     if (graph)
         cuda_ignore(cudaGraphDestroy(graph));
     return status;
@@ -534,12 +533,9 @@ enum status runs_submit(struct program *base, const struct run_request *request,
     slot->program = program;
     slot->host = backend->pinned + backend->submitted % RESULTS * backend->results_bytes;
     enum status status = backend->options.poison ? poison(backend, slot, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = copy_in(program, slot, request, err);
-    if (status == STATUS_OK)
-        status = compute(program, slot, request, err);
-    if (status == STATUS_OK)
-        status = copy_out(program, slot, request, err);
+    IF_OK(status, copy_in(program, slot, request, err));
+    IF_OK(status, compute(program, slot, request, err));
+    IF_OK(status, copy_out(program, slot, request, err));
     if (status != STATUS_OK) {
         runs_settle(backend); /* the device no longer uses the caller's memory */
         slot->program = NULL;
@@ -651,9 +647,8 @@ static enum status run_profiled(struct cuda_profile *p, struct error *err)
             status = cuda_check(cudaGraphLaunch(recorded, backend->stream), backend->device,
                                 "profiling", err);
     }
-    if (status == STATUS_OK)
-        status =
-            cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "profiling", err);
+    IF_OK(status,
+          cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "profiling", err));
     if (recorded)
         cuda_ignore(cudaGraphExecDestroy(recorded));
     return status;
@@ -696,10 +691,8 @@ enum status runs_profile(struct program *base, const void *const *inputs, struct
     for (size_t i = 0; i <= program->step_count && status == STATUS_OK; i++)
         status =
             cuda_check(cudaEventCreateWithFlags(&p.events[i], 0), backend->device, "an event", err);
-    if (status == STATUS_OK)
-        status = run_profiled(&p, err);
-    if (status == STATUS_OK)
-        status = read_profile(&p, ret, max, ret_count, err);
+    IF_OK(status, run_profiled(&p, err));
+    IF_OK(status, read_profile(&p, ret, max, ret_count, err));
     for (size_t i = 0; i <= program->step_count; i++)
         if (p.events[i])
             cuda_ignore(cudaEventDestroy(p.events[i]));

@@ -354,8 +354,7 @@ static void delete_face(struct exchange *x)
     struct face_question question;
     struct error err;
     enum status status = read_name(x, &question, &err);
-    if (status == STATUS_OK)
-        status = faces_delete(x->server->options.faces, question.name, &err);
+    IF_OK(status, faces_delete(x->server->options.faces, question.name, &err));
     if (status == STATUS_OK)
         respond_json(x, 200, deepstack_done_json(&call, NULL, -1));
     else

@@ -238,9 +238,8 @@ void v2_stats_handle(struct exchange *x)
     if (filled == 0 && x->match.model[0]) {
         struct deployment *deployment;
         status = refuse_pipeline(x, x->match.model, exchange_version(x), &err);
-        if (status == STATUS_OK)
-            status = model_host_acquire(model_host, x->match.model, exchange_version(x),
-                                        &deployment, &x->answer.retry_after_s, &err);
+        IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x),
+                                         &deployment, &x->answer.retry_after_s, &err));
         if (status == STATUS_OK)
             model_host_release(model_host, deployment);
     }

@@ -125,8 +125,7 @@ static enum status add_labels(struct caption *caption, const struct request_labe
         put_token(caption, special.ids[i], none);
     for (size_t i = 0; i < labels->count && status == STATUS_OK; i++) {
         status = add_tokens(caption, labels->names[i], (uint16_t)i, err);
-        if (status == STATUS_OK)
-            status = add_tokens(caption, ".", none, err);
+        IF_OK(status, add_tokens(caption, ".", none, err));
     }
     for (size_t i = before; i < special.count && status == STATUS_OK; i++) {
         if (caption->count == caption->input->length)
@@ -151,11 +150,9 @@ static enum status write_caption(struct exchange *x, struct request_labels *labe
     enum status status = caption.of_tokens && caption.ids
                              ? upload_charge(&x->body, 4 * input->length * sizeof(int64_t), err)
                              : error_no_memory(err, "for the labels of a request");
-    if (status == STATUS_OK)
-        status = add_labels(&caption, labels, err);
+    IF_OK(status, add_labels(&caption, labels, err));
     const struct text_item item = {.ids = caption.ids, .id_count = caption.count};
-    if (status == STATUS_OK)
-        status = text_rows_make(input, &item, 1, false, &labels->texts.rows, err);
+    IF_OK(status, text_rows_make(input, &item, 1, false, &labels->texts.rows, err));
     for (size_t k = 0; k < input->input_count && status == STATUS_OK; k++) {
         labels->words.rows[input->at[k]] = labels->texts.rows.inputs[k];
         labels->words.bytes[input->at[k]] = deployment->inputs[input->at[k]].bytes;

@@ -187,8 +187,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
     TRY(image_place(&encoder->model->preprocess, photo, &prompt->place, err));
     TRY(model_host_acquire(host, prompt->decoder, NULL, &decoder, &x->answer.retry_after_s, err));
     enum status status = fill_inputs(prompt, encoder, decoder, err);
-    if (status == STATUS_OK)
-        status = write_points(prompt, decoder, photo, err);
+    IF_OK(status, write_points(prompt, decoder, photo, err));
     if (status == STATUS_OK) {
         request->tensors = prompt->rows;
         request->target = decoder;

@@ -347,8 +347,7 @@ void submit_next_part(struct exchange *x)
     enum status status = STATUS_OK;
     if (parts->last)
         status = expect_results(x, &parts->last->request, &ignored, &err);
-    if (status == STATUS_OK)
-        status = parts->next(parts, &part, &x->answer.retry_after_s, &err);
+    IF_OK(status, parts->next(parts, &part, &x->answer.retry_after_s, &err));
     if (status == STATUS_OK && part) {
         submission_submit(x, &part->request);
         return;
@@ -501,11 +500,9 @@ static void submit_to_model(struct exchange *x)
     struct error err;
     enum status status = x->work ? refuse_pipeline(x, x->match.model, exchange_version(x), &err)
                                  : error_no_memory(&err, "for a request");
-    if (status == STATUS_OK)
-        status = model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
-                                    &x->answer.retry_after_s, &err);
-    if (status == STATUS_OK)
-        status = x->prepare(x, &deployment, &err);
+    IF_OK(status, model_host_acquire(model_host, x->match.model, exchange_version(x), &deployment,
+                                     &x->answer.retry_after_s, &err));
+    IF_OK(status, x->prepare(x, &deployment, &err));
     if (status == STATUS_OK)
         snprintf(x->model, sizeof x->model, "%s", deployment->model->name);
     submit_or_refuse(x, status, &err);

@@ -149,8 +149,7 @@ enum status admission_check(const struct admission *admission, const struct mode
         wait = predicted - request->time_left;
     int seconds = retry_after(wait);
     enum status status = check_bounds(admission, load, request, seconds, err);
-    if (status == STATUS_OK)
-        status = check_time(admission, load, request, predicted, seconds, err);
+    IF_OK(status, check_time(admission, load, request, predicted, seconds, err));
     if (status == STATUS_OVERLOADED && ret_retry_after_s)
         *ret_retry_after_s = seconds;
     return status;

@@ -272,8 +272,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
     if (options->choices)
         memcpy(deployment->choices, options->choices, sizeof deployment->choices);
     enum status status = create_lanes(&building, err);
-    if (status == STATUS_OK)
-        status = deployment_describe(deployment, lane_session(deployment->lanes[0]), err);
+    IF_OK(status, deployment_describe(deployment, lane_session(deployment->lanes[0]), err));
     if (status == STATUS_OK) {
         model_drop_graph(deployment->model);
         status = create_scheduler(&building, err);

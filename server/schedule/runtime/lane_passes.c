@@ -95,8 +95,7 @@ static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct
                                         .valid_rows = lane->valid_rows};
     int64_t start = clock_now();
     enum status status = session_submit(lane->session, &run, err);
-    if (status == STATUS_OK)
-        status = session_collect(lane->session, lane->outputs, err);
+    IF_OK(status, session_collect(lane->session, lane->outputs, err));
     lane->has_best = false;
     lane->ended = clock_now();
     *ret_ms = clock_ms(lane->ended - start);

@@ -383,8 +383,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
     enum status status = check_request(request, err);
     if (status == STATUS_OK && request->target)
         return submit_to(request->target, request, ret_retry_after_s, err);
-    if (status == STATUS_OK)
-        status = acquire_for(host, request, &deployment, ret_retry_after_s, err);
+    IF_OK(status, acquire_for(host, request, &deployment, ret_retry_after_s, err));
     if (status == STATUS_OK) {
         status = submit_to(deployment, request, ret_retry_after_s, err);
         model_host_release(host, deployment);

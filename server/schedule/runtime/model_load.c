@@ -240,10 +240,8 @@ static enum status add_model(struct model_host *host, struct model *model,
         error_prefix(&failure, "%s", name);
     if (status == STATUS_OK && choices)
         status = check_batches(host, deployment, &failure);
-    if (status == STATUS_OK)
-        status = table_carry_sizes(host, deployment, cancel, sizes, &failure);
-    if (status == STATUS_OK)
-        status = publish(&loading, deployment, sizes, NULL, &leaving, &failure);
+    IF_OK(status, table_carry_sizes(host, deployment, cancel, sizes, &failure));
+    IF_OK(status, publish(&loading, deployment, sizes, NULL, &leaving, &failure));
     if (status == STATUS_OK) {
         table_retire(host, &leaving);
         return STATUS_OK;
