@@ -275,8 +275,7 @@ char *immich_join(char *first, char *second)
     struct strbuf both = {.failed = !second};
     strbuf_add(&both, first, (size_t)(strstr(first, "\"imageHeight\":") - first));
     strbuf_put(&both, second ? second + 1 : "");
-    free(first);
-    free(second);
+    FREE_ALL(first, second);
     return strbuf_finish(&both, NULL);
 }
 

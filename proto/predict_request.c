@@ -360,6 +360,5 @@ void predict_json_free(struct predict_json *request)
     free(request->parameters);
     for (size_t i = 0; i < request->image_count; i++)
         free(request->images[i].ids);
-    free(request->images);
-    free(request);
+    FREE_ALL(request->images, request);
 }

@@ -145,8 +145,7 @@ void v1_request_free(struct v1_request *request)
     if (!request)
         return;
     cJSON_Delete(request->tree);
-    free(request->images);
-    free(request);
+    FREE_ALL(request->images, request);
 }
 
 char *v1_classes_json(const struct predict_answer *answer)

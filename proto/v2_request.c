@@ -320,10 +320,7 @@ void v2_request_free(struct v2_request *request)
     cJSON_Delete(request->tree);
     if (request->free_message)
         request->free_message(request->message);
-    free(request->text);
-    free(request->inputs);
-    free(request->outputs);
-    free(request);
+    FREE_ALL(request->text, request->inputs, request->outputs, request);
 }
 
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,

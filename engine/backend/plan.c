@@ -204,8 +204,7 @@ static enum status place_blocks(struct planner *p, bool outputs_last, struct pla
     struct block **order = alloc_array(p->block_count, sizeof(struct block *));
     struct block **placed = alloc_array(p->block_count, sizeof(struct block *));
     if (!order || !placed) {
-        free(order);
-        free(placed);
+        FREE_ALL(order, placed);
         return error_no_memory(err, "while planning memory");
     }
     for (size_t b = 0; b < p->block_count; b++) {
@@ -242,8 +241,7 @@ static enum status place_blocks(struct planner *p, bool outputs_last, struct pla
             placed[at] = placed[at - 1];
         placed[at] = block;
     }
-    free(order);
-    free(placed);
+    FREE_ALL(order, placed);
     return status;
 }
 
@@ -279,10 +277,7 @@ enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool o
         if (plan.places[v].kind == PLACE_ARENA)
             plan.places[v].offset += p.blocks[p.block_of[v]].offset;
 out:
-    free(p.block_of);
-    free(p.blocks);
-    free(p.last_read);
-    free(p.reads);
+    FREE_ALL(p.block_of, p.blocks, p.last_read, p.reads);
     if (status != STATUS_OK) {
         plan_done(&plan);
         return status;

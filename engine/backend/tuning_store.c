@@ -129,8 +129,7 @@ void tuning_forget(void)
     LOCK(&table.lock);
     for (size_t i = 0; i < table.count; i++)
         free(table.entries[i].text);
-    free(table.entries);
-    free(table.folder);
+    FREE_ALL(table.entries, table.folder);
     table.entries = NULL;
     table.folder = NULL;
     table.count = table.capacity = 0;
@@ -414,8 +413,7 @@ enum status tuning_write(const char *folder, struct error *err)
     if (lock >= 0)
         close(lock);
     const bool is_short = !cause && !bytes;
-    free(bytes);
-    free(path);
+    FREE_ALL(bytes, path);
     if (is_short)
         return error_no_memory(err, "for the tuning store");
     if (cause)

@@ -1,4 +1,5 @@
-/* Size arithmetic with overflow checks, for every size that comes from a file or a client. */
+/* Size arithmetic with overflow checks, for every size that comes from a file or a client, and
+ * memory of such sizes. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,6 +38,16 @@ static inline size_t size_align(size_t n, size_t align)
 static inline void *alloc_array(size_t count, size_t size)
 {
     return calloc(count ? count : 1, size ? size : 1);
+}
+
+/* Frees every pointer. */
+#define FREE_ALL(...)                                                                              \
+    free_all((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+
+static inline void free_all(void **pointers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(pointers[i]);
 }
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))

@@ -382,11 +382,7 @@ enum status graph_sort(struct graph *graph, struct error *err)
     if (graph->node_count)
         memcpy(graph->nodes, sort.order, graph->node_count * sizeof(struct node *));
 out:
-    free(sort.waiting);
-    free(sort.first);
-    free(sort.readers);
-    free(sort.heap);
-    free(sort.order);
+    FREE_ALL(sort.waiting, sort.first, sort.readers, sort.heap, sort.order);
     return status;
 }
 

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "engine/base/size.h"
+
 static enum status bind(const struct value *value, bool own_memory, struct tensor **ret,
                         struct error *err)
 {
@@ -54,11 +56,7 @@ void bound_kernel_free(struct bound_kernel *bound)
         tensor_unref(bound->in[i]);
     for (size_t i = 0; bound->out && i < bound->node.output_count; i++)
         tensor_unref(bound->out[i]);
-    free(bound->in);
-    free(bound->out);
-    free(bound->out_slots);
-    free(bound->lent);
-    free(bound->constant);
+    FREE_ALL(bound->in, bound->out, bound->out_slots, bound->lent, bound->constant);
 }
 
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),

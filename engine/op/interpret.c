@@ -410,8 +410,6 @@ enum status interpret_node(struct node *node, struct memory_budget *budget, stru
         status = error_no_memory(err, "while folding a constant");
     for (size_t i = 0; status == STATUS_OK && i < node->output_count; i++)
         outputs[i] = operands.out[i];
-    free(operands.in);
-    free(operands.out);
-    free(operands.slots);
+    FREE_ALL(operands.in, operands.out, operands.slots);
     return status;
 }

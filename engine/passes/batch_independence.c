@@ -528,7 +528,6 @@ bool batch_is_independent(const struct graph *graph, const struct graph *base, i
     *ret_node = NULL;
     const bool is_proven =
         batch > 0 && proof.spans && proof.axes && proof_visit_all(&proof, graph, follows, ret_node);
-    free(proof.spans);
-    free(proof.axes);
+    FREE_ALL(proof.spans, proof.axes);
     return is_proven;
 }

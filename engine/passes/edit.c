@@ -143,8 +143,7 @@ void edit_sweep(struct edit *edit)
     bool *wanted = alloc_array(graph->value_count, sizeof *wanted);
     bool *alive = alloc_array(graph->node_count, sizeof *alive);
     if (!wanted || !alive) {
-        free(wanted);
-        free(alive);
+        FREE_ALL(wanted, alive);
         edit_no_memory(edit);
         return;
     }
@@ -187,8 +186,7 @@ void edit_sweep(struct edit *edit)
             value->known = NULL;
         }
     }
-    free(wanted);
-    free(alive);
+    FREE_ALL(wanted, alive);
 }
 
 bool edit_scalar(const struct value *value, float *ret)

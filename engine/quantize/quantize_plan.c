@@ -375,14 +375,8 @@ enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, c
 
 void quantize_plan_done(struct quantize_plan *plan)
 {
-    free(plan->kinds);
-    free(plan->is_layer);
-    free(plan->is_answer);
-    free(plan->can_store);
-    free(plan->is_stored);
-    free(plan->is_integer);
-    free(plan->readers);
-    free((void *)plan->reader);
+    FREE_ALL(plan->kinds, plan->is_layer, plan->is_answer, plan->can_store, plan->is_stored,
+             plan->is_integer, plan->readers, (void *)plan->reader);
     *plan = (struct quantize_plan){0};
 }
 

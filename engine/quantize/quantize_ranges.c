@@ -25,10 +25,7 @@ enum status range_init(struct number_range *range, size_t channels, size_t inner
 
 void range_done(struct number_range *range)
 {
-    free(range->lows);
-    free(range->highs);
-    free(range->sums);
-    free(range->bins);
+    FREE_ALL(range->lows, range->highs, range->sums, range->bins);
     *range = (struct number_range){0};
 }
 

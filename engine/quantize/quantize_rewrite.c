@@ -318,7 +318,6 @@ enum status quantize_rewrite(struct graph *graph, const struct quantize_plan *pl
         edit_no_memory(&r.edit);
     else if (rewrite_nodes(&r) && (r.edit.status = graph_sort(graph, err)) == STATUS_OK)
         edit_sweep(&r.edit);
-    free((void *)r.stored);
-    free((void *)r.weights);
+    FREE_ALL((void *)r.stored, (void *)r.weights);
     return edit_end(&r.edit);
 }

@@ -253,11 +253,8 @@ enum status quantize_smooth(struct graph *graph, const struct number_range *rang
                                    ? smooth_all(&s, ret)
                                    : error_no_memory(err, "while quantizing");
     for (size_t i = 0; i < s.norm_count; i++) {
-        free(s.norms[i].activations);
-        free(s.norms[i].weights);
+        FREE_ALL(s.norms[i].activations, s.norms[i].weights);
     }
-    free(s.norms);
-    free(s.norm_of);
-    free(s.readers);
+    FREE_ALL(s.norms, s.norm_of, s.readers);
     return status;
 }

@@ -119,11 +119,7 @@ void quantizer_free(struct quantizer *q)
         return;
     for (size_t v = 0; q->ranges && v < q->graph->value_count; v++)
         range_done(&q->ranges[v]);
-    free(q->shapes);
-    free(q->is_float);
-    free(q->ranges);
-    free(q->layers);
-    free(q->positions);
+    FREE_ALL(q->shapes, q->is_float, q->ranges, q->layers, q->positions);
     graph_free(q->graph);
     free(q);
 }
@@ -457,7 +453,6 @@ enum status quantizer_make(const struct quantizer *q, bool corrects_biases, stru
     IF_OK(status, make_plan(q, is_known, true, &plan, err));
     IF_OK(status, make_with(q, &plan, corrects_biases, numbers, ret, err));
     quantize_plan_done(&plan);
-    free(numbers);
-    free(is_known);
+    FREE_ALL(numbers, is_known);
     return status;
 }

@@ -19,10 +19,7 @@ void compiled_done(struct session *session, struct compiled_size *c)
     for (size_t i = 0; c->tail_inputs && i < c->crossing; i++)
         tensor_unref(c->tail_inputs[i]);
     graph_free(c->tail);
-    free(c->static_data);
-    free(c->tensors);
-    free(c->tail_inputs);
-    free(c->tail_outputs);
+    FREE_ALL(c->static_data, c->tensors, c->tail_inputs, c->tail_outputs);
     graph_free(c->graph); /* the program's arena contains output_of */
     *c = (struct compiled_size){0};
 }

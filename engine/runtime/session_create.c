@@ -422,9 +422,5 @@ void session_free(struct session *session)
         session->ops->close(session->tail_backend);
     graph_free(session->base);
     graph_free(session->single);
-    free(session->wanted);
-    free(session->all_pixels);
-    free(session->inputs);
-    free(session->outputs);
-    free(session);
+    FREE_ALL(session->wanted, session->all_pixels, session->inputs, session->outputs, session);
 }

@@ -29,11 +29,7 @@
 
 void model_place_done(struct model_place *place)
 {
-    free(place->file);
-    free(place->folders[0]);
-    free(place->folders[1]);
-    free(place->name);
-    free(place->version);
+    FREE_ALL(place->file, place->folders[0], place->folders[1], place->name, place->version);
     *place = (struct model_place){0};
 }
 
@@ -261,8 +257,7 @@ static enum status find_pair(const char *folder, char **ret_photos, char **ret_s
         *ret_photos = is_pair ? photos : NULL;
         *ret_second = is_pair ? second : NULL;
         if (!is_pair) {
-            free(photos);
-            free(second);
+            FREE_ALL(photos, second);
         }
         TRY(check_memory(has_memory, "while looking for a model", err));
     }
@@ -286,8 +281,7 @@ static enum status set_half(struct model_place *place, const char *file, const c
                             struct error *err)
 {
     char *beside = parent_of(file), *whole = strdup(folder), *path = strdup(file);
-    free(place->folders[0]);
-    free(place->file);
+    FREE_ALL(place->folders[0], place->file);
     place->file = path;
     place->is_half = true;
     place->folders[0] = beside;
@@ -311,9 +305,7 @@ static enum status find_half(struct model_place *place, struct error *err)
         status = set_half(place, photos, folder, err);
         place->is_encoder = !strcmp(ending, MODEL_DECODER_ENDING);
     }
-    free(folder);
-    free(photos);
-    free(second);
+    FREE_ALL(folder, photos, second);
     return status;
 }
 
@@ -362,8 +354,7 @@ static enum status name_second_half(struct model_place *place, const char *path,
             status = set_half(place, path, folder, err);
             place->makes_masks = !strcmp(ending, MODEL_DECODER_ENDING);
         }
-        free(found);
-        free(folder);
+        FREE_ALL(found, folder);
         return status;
     }
     return STATUS_OK;
@@ -415,8 +406,7 @@ static enum status find_in_folder(struct model_place *place, const char *version
         status = refuse_lone_half(folder, err);
         IF_OK(status, nothing_found(&survey, err));
     }
-    free(survey.only);
-    free(survey.checkpoint);
+    FREE_ALL(survey.only, survey.checkpoint);
     return status;
 }
 
@@ -556,8 +546,7 @@ enum status side_file_open(const struct model_place *place, const char *name, st
         *ret = (struct side_file){.text = text, .size = strlen(known), .path = path};
         return STATUS_OK;
     }
-    free(text);
-    free(path);
+    FREE_ALL(text, path);
     return error_no_memory(err, "while looking for a model");
 }
 
@@ -574,8 +563,7 @@ enum status side_file_close(struct side_file *file, enum status status, struct e
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         (void)error_prefix(err, "%.200s", file->path);
     cJSON_Delete(file->json);
-    free(file->text);
-    free(file->path);
+    FREE_ALL(file->text, file->path);
     return status;
 }
 

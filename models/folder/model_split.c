@@ -259,7 +259,6 @@ enum status model_split(struct model *model, bool wants_texts, bool *ret_is_half
     d.outputs = alloc_array(graph->output_count, sizeof *d.outputs);
     const enum status status = d.from && d.outputs ? divide(&d, wants_texts, ret_is_half, err)
                                                    : error_no_memory(err, NULL);
-    free(d.from);
-    free(d.outputs);
+    FREE_ALL(d.from, d.outputs);
     return status;
 }

@@ -22,10 +22,8 @@
 void repository_done(struct repository *repository)
 {
     for (size_t i = 0; repository->models && i < repository->count; i++) {
-        free(repository->models[i].name);
-        free(repository->models[i].path);
-        free(repository->models[i].versions);
-        free(repository->models[i].stages);
+        FREE_ALL(repository->models[i].name, repository->models[i].path,
+                 repository->models[i].versions, repository->models[i].stages);
     }
     free(repository->models);
     *repository = (struct repository){0};
@@ -286,8 +284,7 @@ static enum status add_halves(struct repository *repository, const char *path, c
         status = error_no_memory(err, "while looking through a repository");
     else if (status == STATUS_OK && second)
         status = add_model(repository, second, second_name, err);
-    free(second);
-    free(second_name);
+    FREE_ALL(second, second_name);
     return status;
 }
 
@@ -535,8 +532,7 @@ enum status repository_scan_model(const char *path, const char *name, struct rep
     char *file, *own;
     TRY(model_find(path, &file, &own, err));
     enum status status = add_halves(&repository, path, name ? name : own, err);
-    free(file);
-    free(own);
+    FREE_ALL(file, own);
     if (status == STATUS_OK && repository.models[0].stages)
         status = add_stages(&repository, err);
     check_pipelines(&repository);

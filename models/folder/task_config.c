@@ -9,10 +9,7 @@
 
 void task_config_done(struct task_config *config)
 {
-    free(config->task);
-    free(config->layout);
-    free(config->output);
-    free(config->architecture);
+    FREE_ALL(config->task, config->layout, config->output, config->architecture);
     *config = (struct task_config){0};
 }
 

@@ -9,6 +9,7 @@
 
 #include "engine/base/cpu.h"
 #include "engine/base/file.h"
+#include "engine/base/size.h"
 #include "models/onnx/access.h"
 #include "models/onnx/onnx_wire.h"
 
@@ -116,8 +117,7 @@ void onnx_file_close(struct onnx_file *file)
     if (file->fd >= 0)
         close(file->fd);
     mapping_free(file->mapping);
-    free(file->external_name);
-    free(file->owned);
+    FREE_ALL(file->external_name, file->owned);
 }
 
 enum status onnx_file_check(const struct onnx_file *file, enum status status, struct error *err)

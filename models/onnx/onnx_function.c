@@ -210,8 +210,7 @@ enum status function_call(struct scope *caller, const Onnx__NodeProto *call,
                              ? expand(caller, call, function, &scope, bindings, renamed)
                              : error_no_memory(import->err, "while expanding a function");
     scope_done(&scope);
-    free(bindings);
-    free(renamed);
+    FREE_ALL(bindings, renamed);
     /* A user can find the outermost call in the file; a chain would be too long. */
     return status == STATUS_OK || caller->calls
                ? status

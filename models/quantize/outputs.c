@@ -29,8 +29,7 @@ enum status outputs_init(struct outputs *outputs, const struct model *model,
 
 void outputs_done(struct outputs *outputs)
 {
-    free(outputs->tensors);
-    free(outputs->layouts);
+    FREE_ALL(outputs->tensors, outputs->layouts);
     *outputs = (struct outputs){0};
 }
 

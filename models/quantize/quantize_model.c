@@ -749,10 +749,7 @@ enum status quantize_model(const struct model *model, const struct quantize_opti
     free(q.decoded);
     quantizer_free(q.quantizer);
     outputs_done(&q.outputs);
-    free(q.files);
-    free(q.photo);
-    free(q.answers[0]);
-    free(q.answers[1]);
+    FREE_ALL(q.files, q.photo, q.answers[0], q.answers[1]);
     if (status != STATUS_OK)
         quantize_report_done(report);
     return status;

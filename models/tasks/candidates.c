@@ -14,8 +14,7 @@ enum { KEPT_BLOCK = 16 };
 
 void detections_done(struct detections *detections)
 {
-    free(detections->items);
-    free(detections->points);
+    FREE_ALL(detections->items, detections->points);
     for (size_t i = 0; detections->masks && i < detections->count; i++)
         free(detections->masks[i].counts);
     free(detections->masks);

@@ -170,8 +170,7 @@ enum status scores_top_k(const float *scores, size_t count, bool is_probabilitie
     struct ranking ranking = {alloc_array(k, sizeof *ranking.best), k, 0};
     struct prediction *best = alloc_array(k, sizeof *best);
     if (!best || !ranking.best) {
-        free(ranking.best);
-        free(best);
+        FREE_ALL(ranking.best, best);
         return error_set(err, STATUS_NO_MEMORY, "no memory for %zu predictions", k);
     }
     for (size_t i = 0; i < count; i++)

@@ -193,9 +193,7 @@ enum status text_reading_order(struct detections *found, struct error *err)
     struct detection *items = alloc_array(count, sizeof *items);
     struct task_point *points = alloc_array(count * TEXT_CORNERS, sizeof *points);
     if (!lines || !items || !points) {
-        free(lines);
-        free(items);
-        free(points);
+        FREE_ALL(lines, items, points);
         return error_no_memory(err, "for the order of lines of text");
     }
     for (size_t i = 0; i < count; i++) {
@@ -211,9 +209,7 @@ enum status text_reading_order(struct detections *found, struct error *err)
         memcpy(points + i * TEXT_CORNERS, found->points + lines[i].place * TEXT_CORNERS,
                TEXT_CORNERS * sizeof *points);
     }
-    free(lines);
-    free(found->items);
-    free(found->points);
+    FREE_ALL(lines, found->items, found->points);
     found->items = items;
     found->points = points;
     found->capacity = count;

@@ -84,9 +84,7 @@ static struct depth_taps *taps_of(uint32_t count, float gain, float begin, float
 
 static void rows_done(struct depth_rows *rows)
 {
-    free(rows->columns);
-    free(rows->rows);
-    free(rows->mixed);
+    FREE_ALL(rows->columns, rows->rows, rows->mixed);
     for (int k = 0; k < TAPS; k++)
         free(rows->wide[k]);
 }

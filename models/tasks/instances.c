@@ -28,11 +28,7 @@ struct instance_part {
 
 static void maps_done(struct instance_maps *maps)
 {
-    free(maps->map.best);
-    free(maps->columns);
-    free(maps->rows);
-    free(maps->sum);
-    free(maps->runs.items);
+    FREE_ALL(maps->map.best, maps->columns, maps->rows, maps->sum, maps->runs.items);
 }
 
 static enum status maps_init(int64_t height, int64_t width, float threshold,
@@ -251,9 +247,7 @@ struct prompted {
 
 static void prompted_done(struct prompted *prompted)
 {
-    free(prompted->columns);
-    free(prompted->rows);
-    free(prompted->part);
+    FREE_ALL(prompted->columns, prompted->rows, prompted->part);
 }
 
 static int32_t part_side(float photo, float input)

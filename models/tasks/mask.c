@@ -100,8 +100,7 @@ struct outline {
 
 void mask_polygons_done(struct mask_polygons *polygons)
 {
-    free(polygons->points);
-    free(polygons->ends);
+    FREE_ALL(polygons->points, polygons->ends);
     *polygons = (struct mask_polygons){0};
 }
 

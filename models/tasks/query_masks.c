@@ -32,15 +32,9 @@ struct query_masks {
 
 static void query_masks_done(struct query_masks *masks)
 {
-    free(masks->columns);
-    free(masks->rows);
-    free(masks->photo_columns);
-    free(masks->photo_rows);
-    free(masks->nearest_columns);
-    free(masks->nearest_rows);
-    free(masks->planes);
-    free(masks->best);
-    free(masks->runs.items);
+    FREE_ALL(masks->columns, masks->rows, masks->photo_columns, masks->photo_rows,
+             masks->nearest_columns, masks->nearest_rows, masks->planes, masks->best,
+             masks->runs.items);
 }
 
 /* Returns the nearest map points of a side's pixels; -1: outside. As in torch's nearest, in

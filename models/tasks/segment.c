@@ -64,8 +64,7 @@ static bool add_columns(const struct area_map *map, const struct task_geometry *
     bool is_done = columns && rows;
     for (uint32_t x = 0; is_done && x < width; x++)
         is_done = area_column(map, &columns[x], rows, 0, height, runs);
-    free(columns);
-    free(rows);
+    FREE_ALL(columns, rows);
     return is_done;
 }
 
@@ -114,8 +113,7 @@ enum status segment_decode(const struct task_rows *row, const struct task_option
                              .height = (uint32_t)geometry->photo_height};
     TRY(map_init(row, &map, err));
     const bool is_done = add_columns(&map, geometry, &runs) && collect(&runs, options, &found);
-    free(map.best);
-    free(runs.items);
+    FREE_ALL(map.best, runs.items);
     if (!is_done) {
         segments_done(&found);
         return error_set(err, STATUS_NO_MEMORY, "no memory for the areas of an image");

@@ -100,8 +100,7 @@ enum status slices_merge(const struct detections *const *parts, const struct pho
     struct detection *boxes = alloc_array(all + 1, sizeof *boxes);
     bool *dropped = alloc_array(all + 1, sizeof *dropped);
     if (!boxes || !dropped) {
-        free(boxes);
-        free(dropped);
+        FREE_ALL(boxes, dropped);
         return error_no_memory(err, "for the boxes of slices");
     }
     for (size_t i = 0; i < count; i++)

@@ -59,12 +59,7 @@ struct text_map {
 
 static void text_map_done(struct text_map *map)
 {
-    free(map->runs);
-    free(map->row_runs);
-    free(map->ordered);
-    free(map->sums);
-    free(map->points);
-    free(map->hull);
+    FREE_ALL(map->runs, map->row_runs, map->ordered, map->sums, map->points, map->hull);
 }
 
 /* ---- parts ---- */
@@ -369,8 +364,7 @@ static double mean_inside(const struct text_map *map, double corners[4][2])
         pixels += (double)(to - from);
     }
     const bool has_memory = extents.left && extents.right;
-    free(extents.left);
-    free(extents.right);
+    FREE_ALL(extents.left, extents.right);
     return !has_memory ? NAN : pixels > 0 ? sum / pixels : 0;
 }
 

@@ -8,8 +8,7 @@
 
 void zero_shot_done(struct zero_shot *texts)
 {
-    free(texts->vectors);
-    free(texts->prompt);
+    FREE_ALL(texts->vectors, texts->prompt);
     *texts = (struct zero_shot){0};
 }
 

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "engine/base/array.h"
+#include "engine/base/size.h"
 #include "engine/base/utf8.h"
 
 void text_parts_done(struct text_parts *parts)
 {
-    free(parts->text);
-    free(parts->list);
+    FREE_ALL(parts->text, parts->list);
     memset(parts, 0, sizeof *parts);
 }
 

@@ -81,10 +81,7 @@ enum status token_model_read(const cJSON *json, struct token_model *ret, struct 
 void token_model_done(struct token_model *model)
 {
     vocabulary_done(&model->vocabulary);
-    free(model->prefix);
-    free(model->suffix);
-    free(model->scores);
-    free(model->merges);
+    FREE_ALL(model->prefix, model->suffix, model->scores, model->merges);
 }
 
 /* ---- Truncation and padding ---- */

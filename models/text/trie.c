@@ -63,8 +63,7 @@ size_t trie_add(struct trie *trie, const char *text, size_t size, int32_t id)
 
 void trie_done(struct trie *trie)
 {
-    free(trie->edges);
-    free(trie->ids);
+    FREE_ALL(trie->edges, trie->ids);
     memset(trie, 0, sizeof *trie);
 }
 

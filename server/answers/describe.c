@@ -249,8 +249,7 @@ static bool describe_depth(const struct depth *depth, struct described *describe
         image_encode_png(PNG_KIND_GREY16, pixels, ret->width, ret->height, &bytes, &size, NULL) ==
             STATUS_OK)
         text = base64_text(bytes, size);
-    free(pixels);
-    free(bytes);
+    FREE_ALL(pixels, bytes);
     ret->depth = text;
     return own(described, text);
 }

@@ -761,8 +761,7 @@ void config_done(struct config *config)
         free(*field);
         *field = NULL;
     }
-    free(config->cache_folder);
-    free(config->arguments);
+    FREE_ALL(config->cache_folder, config->arguments);
     config->cache_folder = NULL;
     config->arguments = NULL;
 }

@@ -215,8 +215,7 @@ static void target_done(struct bench_target *target)
     if (target->session && target->inputs)
         for (size_t i = 0; i < session_input_count(target->session); i++)
             free(target->inputs[i]);
-    free(target->inputs);
-    free(target->outputs);
+    FREE_ALL(target->inputs, target->outputs);
     for (size_t i = 0; i < BATCHES_MAX; i++)
         free(target->times[i]);
     session_free(target->session);

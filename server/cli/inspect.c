@@ -37,10 +37,7 @@ struct inspection {
 static void inspection_done(struct inspection *in)
 {
     model_free(in->model);
-    free(in->file);
-    free(in->name);
-    free(in->second_half);
-    free(in->uses);
+    FREE_ALL(in->file, in->name, in->second_half, in->uses);
 }
 
 /* ---- operators ---- */

@@ -365,8 +365,7 @@ static void print_json_line(const char *path, const struct photo *photo)
         printf("%.*s,%s", (int)(end - name), name, answer + 1);
     else
         fprintf(stderr, "lensd: out of memory\n");
-    free(name);
-    free(answer);
+    FREE_ALL(name, answer);
 }
 
 static int print_as_json(const struct prediction_run *run)
@@ -573,8 +572,7 @@ int command_predict(const struct config *config)
     }
     for (size_t i = 0; run.photos && i < run.places; i++)
         photo_done(&run.photos[i]);
-    free(run.photos);
-    free(run.images);
+    FREE_ALL(run.photos, run.images);
     photo_files_free(run.paths, run.count);
     model_host_free(run.host);
     return result;

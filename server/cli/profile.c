@@ -270,8 +270,7 @@ int command_profile(const struct config *config)
         result = print_profile_json(&profile);
     else
         profile_print_table(&profile);
-    free(profile.layers);
-    free(profile.steps);
+    FREE_ALL(profile.layers, profile.steps);
     session_free(profile.session);
     model_free(profile.model);
     return result;

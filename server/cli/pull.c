@@ -488,7 +488,6 @@ int command_pull(const struct config *config)
     if (p.folder >= 0)
         close(p.folder);
     hub_list_done(&p.files);
-    free(p.out);
-    free(p.partial);
+    FREE_ALL(p.out, p.partial);
     return result;
 }

@@ -360,8 +360,7 @@ int command_quantize(const struct config *config)
     else
         print_report(&q);
     remove_folder(&q);
-    free(json);
-    free(q.out);
+    FREE_ALL(json, q.out);
     quantize_report_done(&q.report);
     graph_free(q.graph);
     model_free(q.model);

@@ -69,8 +69,7 @@ static const struct filter {
 
 static void free_tables(struct resample_axis *axis)
 {
-    free(axis->start);
-    free(axis->weights);
+    FREE_ALL(axis->start, axis->weights);
     axis->start = NULL;
     axis->weights = NULL;
     axis->outputs_capacity = axis->weights_capacity = 0;

@@ -75,11 +75,8 @@ void transform_free(struct transform *transform)
         return;
     resample_axis_done(&transform->horizontal);
     resample_axis_done(&transform->vertical);
-    free(transform->ring.data);
-    free(transform->line.data);
-    free(transform->last_row.data);
-    free(transform->window.data);
-    free(transform);
+    FREE_ALL(transform->ring.data, transform->line.data, transform->last_row.data,
+             transform->window.data, transform);
 }
 
 void transform_use_kernels(struct transform *transform, const struct resample_kernels *kernels)

@@ -223,8 +223,7 @@ track_version(struct loader *loader, const struct repository_model *model, const
     char *copy = strdup(model->name), *path = strdup(model->path);
     loader->tracked = grown ? grown : loader->tracked;
     if (!grown || !copy || !path) {
-        free(copy);
-        free(path);
+        FREE_ALL(copy, path);
         return NULL;
     }
     tracked = &grown[loader->tracked_count++];
@@ -235,9 +234,7 @@ track_version(struct loader *loader, const struct repository_model *model, const
 
 static void forget_version(struct loader *loader, size_t i)
 {
-    free(loader->tracked[i].name);
-    free(loader->tracked[i].path);
-    free(loader->tracked[i].last_logged);
+    FREE_ALL(loader->tracked[i].name, loader->tracked[i].path, loader->tracked[i].last_logged);
     loader->tracked[i] = loader->tracked[--loader->tracked_count];
 }
 
@@ -632,8 +629,7 @@ static void run_jobs(struct loader *loader)
             status = unload_by_name(loader, job->name, &err);
         report_changes(loader);
         job->on_done(job->context, status, &err);
-        free(job->name);
-        free(job);
+        FREE_ALL(job->name, job);
     }
 }
 
@@ -654,8 +650,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     char *copy = strdup(name);
     enum status status = STATUS_OK;
     if (!job || !copy) {
-        free(job);
-        free(copy);
+        FREE_ALL(job, copy);
         return error_no_memory(err, NULL);
     }
     *job = (struct queued_job){kind, copy, on_done, context};
@@ -671,8 +666,7 @@ enum status loader_submit(struct loader *loader, enum loader_job kind, const cha
     }
     pthread_mutex_unlock(&loader->lock);
     if (status != STATUS_OK) {
-        free(copy);
-        free(job);
+        FREE_ALL(copy, job);
         return status;
     }
     atomic_store(&loader->has_job, 1);

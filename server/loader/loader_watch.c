@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/file.h"
+#include "engine/base/size.h"
 
 #define DEPTH 2 /* folder / model / version */
 #define EVENTS                                                                                     \
@@ -85,6 +86,5 @@ void watch_free(struct watch *watch)
         return;
     if (watch->fd >= 0)
         close(watch->fd);
-    free(watch->folder);
-    free(watch);
+    FREE_ALL(watch->folder, watch);
 }

@@ -499,9 +499,7 @@ static void free_exporter(struct trace_exporter *exporter)
         curl.free_list(exporter->headers);
     pthread_cond_destroy(&exporter->changed);
     pthread_mutex_destroy(&exporter->lock);
-    free(exporter->environment);
-    free(exporter->batch);
-    free(exporter);
+    FREE_ALL(exporter->environment, exporter->batch, exporter);
 }
 
 enum status trace_exporter_create(const struct trace_exporter_options *options,

@@ -7,6 +7,7 @@
 
 #include "engine/backend/tuning_store.h"
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "models/onnx/onnx_write.h"
 #include "server/observe/log.h"
 #include "server/precision/probes.h"
@@ -95,8 +96,7 @@ static enum status keep_graph(const struct graph_hash *key, const char *cache,
         if (status == STATUS_OK && rename(own, path) != 0)
             status = error_set(err, STATUS_IO, "%s cannot be renamed", own);
     }
-    free(path);
-    free(own);
+    FREE_ALL(path, own);
     return status;
 }
 

@@ -132,11 +132,9 @@ static enum status trial_init(struct trial *trial, struct error *err)
 
 static void trial_done(struct trial *trial)
 {
-    free(trial->values);
-    free(trial->numbers);
+    FREE_ALL(trial->values, trial->numbers);
     outputs_done(&trial->outputs);
-    free(trial->answers[REFERENCE]);
-    free(trial->answers[CANDIDATE]);
+    FREE_ALL(trial->answers[REFERENCE], trial->answers[CANDIDATE]);
     session_free(trial->sessions[CANDIDATE]);
 }
 

@@ -272,8 +272,7 @@ STEP_RUN(attention_run)
 
 static void layout_done(struct attention_layout *l)
 {
-    free(l->rows);
-    free(l->columns);
+    FREE_ALL(l->rows, l->columns);
 }
 
 static void attention_free(struct step *base)

@@ -125,8 +125,7 @@ STEP_RUN(concat_run)
 static void concat_free(struct step *base)
 {
     struct concat_step *s = (struct concat_step *)base;
-    free(s->parts);
-    free(s->tables);
+    FREE_ALL(s->parts, s->tables);
 }
 
 /* ---- compile ---- */

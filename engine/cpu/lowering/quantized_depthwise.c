@@ -45,8 +45,7 @@ STEP_RUN(qdepthwise_run)
 static void qdepthwise_free(struct step *base)
 {
     struct qdepthwise_step *s = (struct qdepthwise_step *)base;
-    free(s->bias);
-    free(s->scales);
+    FREE_ALL(s->bias, s->scales);
 }
 
 /* Chooses the number of quads per band, and of the result rows that they cover. */

@@ -308,9 +308,7 @@ STEP_RUN(recurrent_run)
 static void recurrent_free(struct step *base)
 {
     struct recurrent_step *s = (struct recurrent_step *)base;
-    free(s->bias);
-    free(s->product_bias);
-    free(s->peepholes);
+    FREE_ALL(s->bias, s->product_bias, s->peepholes);
 }
 
 static bool is_plain(const struct value *value)

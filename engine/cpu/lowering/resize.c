@@ -124,9 +124,7 @@ static void resize_free(struct step *base)
     struct resize_step *s = (struct resize_step *)base;
     struct axis_taps *both[2] = {&s->rows, &s->columns};
     for (size_t i = 0; i < 2; i++) {
-        free(both[i]->first);
-        free(both[i]->index);
-        free(both[i]->weight);
+        FREE_ALL(both[i]->first, both[i]->index, both[i]->weight);
     }
 }
 
@@ -158,8 +156,7 @@ static enum status taps_init(struct axis_taps *taps, const struct resize_plan *p
         }
         taps->first[i + 1] = kept;
     }
-    free(weight);
-    free(index);
+    FREE_ALL(weight, index);
     return ok ? STATUS_OK : error_no_memory(err, "while compiling");
 }
 

@@ -690,11 +690,7 @@ void compiled_product_free(struct compiled_product *product)
 {
     if (!product)
         return;
-    free(product->scales);
-    free(product->bias_sums);
-    free(product->outside);
-    free(product->tap_offsets);
-    free(product);
+    FREE_ALL(product->scales, product->bias_sums, product->outside, product->tap_offsets, product);
 }
 
 const char *compiled_product_name(const struct compiled_product *product)

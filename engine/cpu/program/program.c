@@ -19,8 +19,7 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
     struct step *step = calloc(1, size);
     char *name = strdup(lowering->node->name);
     if (!step || !name) {
-        free(step);
-        free(name);
+        FREE_ALL(step, name);
         (void)error_no_memory(err, "while compiling");
         return NULL;
     }
@@ -48,8 +47,7 @@ void step_free(struct step *step)
         return;
     if (step->free)
         step->free(step);
-    free((void *)(uintptr_t)step->name);
-    free(step);
+    FREE_ALL((void *)(uintptr_t)step->name, step);
 }
 
 enum status program_keep_constant(struct program *program, const struct value *value,
@@ -82,13 +80,8 @@ void program_free(struct program *program)
     for (size_t i = 0; i < program->constant_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
-    free(program->steps);
-    free(program->constants);
-    free(program->data);
-    free(program->input_values);
-    free(program->input_of);
-    free(program->output_values);
-    free(program);
+    FREE_ALL(program->steps, program->constants, program->data, program->input_values,
+             program->input_of, program->output_values, program);
 }
 
 /* ---- the arena ---- */

@@ -169,10 +169,7 @@ static enum status make_tables(const struct cuda_lowering *compile, const struct
                   index + r->first[d], weight + r->first[d]);
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_I32, index, total, &s->index, err));
     IF_OK(status, cuda_weights_upload(compile->backend, DTYPE_F32, weight, total, &s->weight, err));
-    free(positions);
-    free(weights);
-    free(index);
-    free(weight);
+    FREE_ALL(positions, weights, index, weight);
     return status;
 }
 

@@ -22,12 +22,8 @@ void cuda_program_free(struct program *base)
     for (size_t i = 0; program->constants && i < program->graph->output_count; i++)
         tensor_unref(program->constants[i]);
     plan_done(&program->plan);
-    free(program->steps);
-    free(program->data);
-    free(program->input_offsets);
-    free(program->result_offsets);
-    free(program->constants);
-    free(program);
+    FREE_ALL(program->steps, program->data, program->input_offsets, program->result_offsets,
+             program->constants, program);
 }
 
 size_t cuda_program_activation_bytes(const struct program *base)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/size.h"
 #include "engine/cuda/program/program.h"
 
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
@@ -10,8 +11,7 @@ void *cuda_step_create(const struct cuda_lowering *compile, const void *form, si
     struct cuda_step *step = calloc(1, size);
     char *name = strdup(compile->node->name);
     if (!step || !name) {
-        free(step);
-        free(name);
+        FREE_ALL(step, name);
         (void)error_no_memory(err, "while compiling");
         return NULL;
     }
@@ -35,8 +35,7 @@ void cuda_step_free(struct cuda_step *step)
         return;
     if (step->free)
         step->free(step);
-    free(step->name);
-    free(step);
+    FREE_ALL(step->name, step);
 }
 
 enum status cuda_launched(const struct cuda_step *step, struct cuda_program *program,

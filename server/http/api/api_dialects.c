@@ -110,9 +110,7 @@ static void respond_models(struct exchange *x, enum model_list list, const char 
     for (size_t i = 0; i < listed.count; i++)
         if (listed.held[i])
             model_host_release(x->server->options.model_host, listed.held[i]);
-    free(listed.rows);
-    free(listed.held);
-    free(models);
+    FREE_ALL(listed.rows, listed.held, models);
 }
 
 static char *write_names(const struct dialect_model *models, size_t count)

@@ -238,8 +238,7 @@ static enum status recognize_faces(struct exchange *x, const struct predict_requ
         *ret = count ? deepstack_faces_json(&call, faces, count)
                      : deepstack_failure_json(&call, "No face found in image");
     }
-    free(faces);
-    free(names);
+    FREE_ALL(faces, names);
     return status;
 }
 

@@ -40,9 +40,7 @@ static void infer_free_work(struct exchange *x)
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
         free(rest.memory[i]);
-    free(rest.memory);
-    free(rest.tensors);
-    free(rest.texts);
+    FREE_ALL(rest.memory, rest.tensors, rest.texts);
     texts_done(&rest.rows_of_texts);
     free(rest.wanted);
 }
@@ -548,8 +546,7 @@ static enum status respond_outputs(struct exchange *x, struct infer_work *work, 
             free(outputs[k].texts[i]);
         free(outputs[k].texts);
     }
-    free(rows);
-    free(outputs);
+    FREE_ALL(rows, outputs);
     return status;
 }
 

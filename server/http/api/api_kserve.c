@@ -153,8 +153,7 @@ static char *write_rows(const struct predict_request *request)
     if (rows && names)
         text = v1_rows_json(rows, request->image_count, names, deployment->output_count,
                             deployment->has_rows);
-    free(rows);
-    free(names);
+    FREE_ALL(rows, names);
     return text;
 }
 
@@ -208,8 +207,7 @@ void kserve_model_handle(struct exchange *x)
         x->answer.retry_after_s = ready ? 0 : model_host_retry_after(x->server->options.model_host);
         respond_json(x, ready ? 200 : 503, text);
     }
-    free(versions);
-    free(models);
+    FREE_ALL(versions, models);
 }
 
 void kserve_models_handle(struct exchange *x)
@@ -221,6 +219,5 @@ void kserve_models_handle(struct exchange *x)
         if (found == 0 || strcmp(names[found - 1], models[i].name) != 0)
             names[found++] = models[i].name;
     respond_json(x, 200, models && names ? v1_models_json(names, found) : NULL);
-    free(names);
-    free(models);
+    FREE_ALL(names, models);
 }

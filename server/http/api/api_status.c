@@ -156,8 +156,7 @@ static char *all_metrics(const struct exchange *x, size_t *ret_size)
         fputs(counted, out);
         put_model_series(out, models, count);
     }
-    free(models);
-    free(counted);
+    FREE_ALL(models, counted);
     return text_close(out, &text);
 }
 

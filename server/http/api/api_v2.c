@@ -116,10 +116,7 @@ static char *describe_model(struct exchange *x, const struct deployment *deploym
         }
         text = x->route->document(x->route->is_message, &model, ret_size);
     }
-    free(inputs);
-    free(outputs);
-    free(versions);
-    free(models);
+    FREE_ALL(inputs, outputs, versions, models);
     return text;
 }
 
@@ -251,9 +248,7 @@ void v2_stats_handle(struct exchange *x)
                          : NULL;
         respond_text(x, 200, TYPE_JSON, text, size);
     }
-    free(batches);
-    free(stats);
-    free(models);
+    FREE_ALL(batches, stats, models);
 }
 
 /* ---- the repository ---- */
@@ -298,6 +293,5 @@ void v2_index_handle(struct exchange *x)
     char *text =
         models && entries ? v2_index_document(x->route->is_message, entries, filled, &size) : NULL;
     respond_text(x, 200, TYPE_JSON, text, size);
-    free(entries);
-    free(models);
+    FREE_ALL(entries, models);
 }

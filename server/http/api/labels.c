@@ -412,8 +412,5 @@ void request_labels_done(struct request_labels *labels)
     free(labels->request.images);
     texts_done(&labels->texts);
     zero_shot_done(&labels->scores);
-    free(labels->prompts);
-    free(labels->rows);
-    free(labels->of_tokens);
-    free(labels->list);
+    FREE_ALL(labels->prompts, labels->rows, labels->of_tokens, labels->list);
 }

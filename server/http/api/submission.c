@@ -181,8 +181,7 @@ void submission_free(struct exchange *x)
 {
     struct predict_request *request = x->work;
     predict_request_free_results(request);
-    free(request->images);
-    free(request);
+    FREE_ALL(request->images, request);
     x->work = NULL;
 }
 

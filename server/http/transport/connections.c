@@ -347,8 +347,7 @@ void connection_table_free(struct connections *connections)
     if (connections->wake_fd >= 0)
         close(connections->wake_fd);
     pthread_mutex_destroy(&connections->lock);
-    free(connections->by_fd);
-    free(connections);
+    FREE_ALL(connections->by_fd, connections);
 }
 
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked)
@@ -481,8 +480,7 @@ void connection_close(struct connections *connections, struct connection *connec
     metric_add(connections->open_gauge, -1);
     if (connection->answered)
         TAILQ_REMOVE(&connection->loop->idle, connection, idle);
-    free(connection->pending_refusal);
-    free(connection);
+    FREE_ALL(connection->pending_refusal, connection);
 }
 
 int connection_refusal(struct connections *connections, struct connection *connection)

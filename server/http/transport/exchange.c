@@ -72,8 +72,7 @@ void exchange_free(struct exchange *x)
         x->free_work(x);
     upload_done(&x->body);
     http_budget_release(x->body.budget, x->answer.charged);
-    free(x->answer.text);
-    free(x);
+    FREE_ALL(x->answer.text, x);
 }
 
 /* A client's share of the budget. Clients with the same hash use one share. */

@@ -139,8 +139,7 @@ static void call_free(struct grpc_call *call)
     c->call_count--;
     c->header_room -= call->headers_room;
     upload_done(&call->held);
-    free(call->headers);
-    free(call);
+    FREE_ALL(call->headers, call);
 }
 
 /* `outcome` is for the log; NULL if nothing was asked for. */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "server/http/transport/connections.h"
 #include "server/http/transport/daemon.h"
 #include "server/http/transport/grpc_connection.h"
@@ -302,8 +303,7 @@ static void connection_done(struct grpc_connection *c)
     if (c->tls)
         gnutls_deinit(c->tls);
     close(c->fd);
-    free(c->unsent);
-    free(c);
+    FREE_ALL(c->unsent, c);
 }
 
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address)

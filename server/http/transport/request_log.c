@@ -53,8 +53,7 @@ void request_log_free(struct request_log *log)
         return;
     (void)request_log_tell_left_out(log, true);
     pthread_mutex_destroy(&log->lock);
-    free(log->by_path);
-    free(log);
+    FREE_ALL(log->by_path, log);
 }
 
 /* Increments the series *at, which is created if it is NULL. */

@@ -76,8 +76,7 @@ void response_cache_free(struct response_cache *cache)
         return;
     release_all(&cache->by_use);
     pthread_mutex_destroy(&cache->lock);
-    free(cache->buckets);
-    free(cache);
+    FREE_ALL(cache->buckets, cache);
 }
 
 /* Hashes each field's length before it, so that different lists of fields are different bytes. */

@@ -120,10 +120,7 @@ void batcher_free(struct batcher *batcher)
     if (!batcher)
         return;
     queue_done(&batcher->queue);
-    free(batcher->lanes);
-    free(batcher->buffers);
-    free(batcher->slots);
-    free(batcher);
+    FREE_ALL(batcher->lanes, batcher->buffers, batcher->slots, batcher);
 }
 
 struct latency *batcher_latency(struct batcher *batcher, int lane)

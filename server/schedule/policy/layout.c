@@ -7,8 +7,7 @@
 
 void batch_layout_done(struct batch_layout *layout)
 {
-    free(layout->row_bytes);
-    free(layout->offsets);
+    FREE_ALL(layout->row_bytes, layout->offsets);
     *layout = (struct batch_layout){0};
 }
 

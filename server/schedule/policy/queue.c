@@ -26,8 +26,7 @@ bool queue_init(struct queue *queue, size_t capacity)
 
 void queue_done(struct queue *queue)
 {
-    free(queue->clients);
-    free(queue->buckets);
+    FREE_ALL(queue->clients, queue->buckets);
 }
 
 static size_t class_of(int priority, bool is_large)

@@ -197,9 +197,7 @@ void deployment_unref(struct deployment *deployment)
         return;
     model_free(deployment->model);
     text_cache_free(deployment->text_cache);
-    free(deployment->inputs);
-    free(deployment->outputs);
-    free(deployment);
+    FREE_ALL(deployment->inputs, deployment->outputs, deployment);
 }
 
 static void count_add(_Atomic uint64_t *number, uint64_t more)

@@ -196,12 +196,9 @@ void lane_free(struct lane *lane)
     batch_layout_done(&lane->retry_layout);
     session_buffer_free(lane->info.device, lane->retry_rows);
     for (size_t i = 0; i < BATCHER_MAX_DEPTH; i++) {
-        free(lane->inflight[i].inputs);
-        free(lane->inflight[i].wanted);
+        FREE_ALL(lane->inflight[i].inputs, lane->inflight[i].wanted);
     }
-    free(lane->retry_marks);
-    free(lane->inputs);
-    free(lane->outputs);
+    FREE_ALL(lane->retry_marks, lane->inputs, lane->outputs);
     session_free(lane->session);
     if (lane->budget) {
         budget_return(lane->budget, lane->info.device, lane->booked);

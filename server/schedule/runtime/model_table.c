@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/size.h"
 #include "engine/base/thread.h"
 
 /* The phase of a load without a report yet. */
@@ -209,8 +210,7 @@ void table_unref_entry(struct model_entry *entry)
 {
     if (atomic_fetch_sub_explicit(&entry->refs, 1, memory_order_acq_rel) > 1)
         return;
-    free(entry->stages);
-    free(entry);
+    FREE_ALL(entry->stages, entry);
 }
 
 static void leave_locked(struct model_host *host, size_t place)

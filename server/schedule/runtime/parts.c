@@ -19,9 +19,7 @@ struct request_part *parts_add(struct request_parts *parts, const char *model, s
     struct predict_image *images = alloc_array(count, sizeof *images);
     struct image *crops = alloc_array(count, sizeof *crops);
     if (!part || !images || !crops) {
-        free(part);
-        free(images);
-        free(crops);
+        FREE_ALL(part, images, crops);
         return NULL;
     }
     part->request =
@@ -85,8 +83,6 @@ void parts_done(struct request_parts *parts)
         struct request_part *part = parts->last;
         parts->last = part->before;
         predict_request_free_results(&part->request);
-        free(part->request.images);
-        free(part->crops);
-        free(part);
+        FREE_ALL(part->request.images, part->crops, part);
     }
 }

@@ -105,8 +105,7 @@ void scheduler_free(struct scheduler *scheduler)
         return;
     for (int i = 0; scheduler->buffers && i < scheduler->buffer_count; i++)
         session_buffer_free(scheduler->device, scheduler->buffers[i]);
-    free(scheduler->buffers);
-    free(scheduler->marks);
+    FREE_ALL(scheduler->buffers, scheduler->marks);
     batch_layout_done(&scheduler->layout);
     batcher_free(scheduler->batcher);
     pthread_cond_destroy(&scheduler->all_answered);

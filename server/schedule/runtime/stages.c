@@ -624,6 +624,5 @@ void stages_free(struct staged_request *staged)
             free(staged->crops[s][i].pixels);
         free(staged->crops[s]);
     }
-    free(staged->config);
-    free(staged);
+    FREE_ALL(staged->config, staged);
 }

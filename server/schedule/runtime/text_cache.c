@@ -40,8 +40,7 @@ static void place_empty(struct text_cache *cache, struct kept_text *place)
     const size_t bytes = place->size * sizeof *place->vector;
     memory_uncharge(cache->budget, bytes);
     cache->bytes -= bytes;
-    free(place->text);
-    free(place->vector);
+    FREE_ALL(place->text, place->vector);
     *place = (struct kept_text){0};
 }
 
@@ -127,6 +126,5 @@ void text_cache_keep(struct text_cache *cache, const char *text, const float *ve
             return;
         }
     }
-    free(kept.text);
-    free(kept.vector);
+    FREE_ALL(kept.text, kept.vector);
 }
