@@ -11,7 +11,6 @@
 #include "engine/base/forkjoin.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,6 @@
 /* Compiles a graph: the table of kernels, and a step for each node. */
 #include <stdlib.h>
 
-#include "engine/base/forkjoin.h"
 #include "engine/base/size.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/lowering/lowering.h"

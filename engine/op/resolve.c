@@ -4,7 +4,6 @@
  * are bounded first. */
 #include "engine/op/resolve.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -8,7 +8,6 @@
  * (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash.h"

@@ -17,7 +17,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 

@@ -14,7 +14,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "engine/tensor/quantized_number.h"
 
 /* ---- clamping by storing ---- */

@@ -2,8 +2,6 @@
  * layers; tensors between them; producers that then run on integers. */
 #include "engine/quantize/quantize_plan.h"
 
-#include <stdlib.h>
-
 #include "engine/base/size.h"
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"

@@ -2,7 +2,6 @@
 #include "engine/quantize/quantize_ranges.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 

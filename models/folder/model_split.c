@@ -1,7 +1,6 @@
 /* Splits a graph that takes photos and texts into two halves: the nodes that depend on photos only,
  * and those that depend on texts only. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

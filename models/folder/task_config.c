@@ -1,7 +1,6 @@
 /* Reads the task from a model's folder: lensd.json, and the architecture in config.json. */
 #include <cjson/cJSON.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -1,8 +1,6 @@
 /* Selects the outputs to compare: the class scores of a classifier, else all outputs. */
 #include "models/quantize/outputs.h"
 
-#include <stdlib.h>
-
 #include "engine/base/clock.h"
 #include "engine/base/size.h"
 

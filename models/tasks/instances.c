@@ -5,7 +5,6 @@
  * probabilities in pixels of the model's input; its examples use the threshold 0.5. RF-DETR's are
  * logits. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

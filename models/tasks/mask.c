@@ -5,7 +5,6 @@
 #include "models/tasks/mask.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/array.h"
 #include "engine/base/size.h"

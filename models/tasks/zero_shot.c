@@ -2,7 +2,6 @@
 #include "models/tasks/zero_shot.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/base/size.h"
 

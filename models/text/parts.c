@@ -1,7 +1,6 @@
 /* Keeps the parts of a text in one buffer, and makes parts of a pattern's matches. */
 #include "models/text/parts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/array.h"

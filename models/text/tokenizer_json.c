@@ -1,6 +1,5 @@
 /* Reads tokenizer.json: each stage reads its own member. */
 #include <cjson/cJSON.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

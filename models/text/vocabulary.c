@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/base/array.h"
-#include "engine/base/size.h"
 #include "models/text/pipeline.h"
 
 void vocabulary_done(struct vocabulary *vocabulary)

@@ -1,6 +1,5 @@
 /* lensd inspect: describes a model, and says whether lensd can run it. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

@@ -5,7 +5,6 @@
  * size, a string is never longer than the table, and each code adds pixels or ends the picture. */
 #include <string.h>
 
-#include "engine/base/size.h"
 #include "server/image/decode.h"
 
 struct gif_head {

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 #include "engine/backend/tuning_store.h"
-#include "engine/base/size.h"
 #include "server/image/photo_files.h"
 #include "server/observe/log.h"
 #include "server/precision/internal.h"

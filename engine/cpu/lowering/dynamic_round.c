@@ -1,7 +1,6 @@
 /* OP_DYNAMIC_ROUND: finds the range of all numbers, then rounds each to one of 256 values in it. */
 #include <math.h>
 
-#include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -20,8 +20,6 @@
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/families.h"
 
-#include <stdlib.h>
-
 enum { POINTS = WINOGRAD_POINTS, SIDE = 6, TILE = 4 };
 
 struct winograd_step {

@@ -1,8 +1,6 @@
 /* Activations, and two operands with numpy broadcasting. */
 #include "engine/cuda/lowering/lowering.h"
 
-#include "engine/base/size.h"
-
 struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;

@@ -4,7 +4,6 @@
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

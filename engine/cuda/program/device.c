@@ -1,6 +1,5 @@
 /* Devices: permanent failures, CUDA's errors as sentences, memory and copies. */
 #include <stdatomic.h>
-#include <stdio.h>
 
 #include "engine/base/text.h"
 #include "engine/cuda/program/program.h"

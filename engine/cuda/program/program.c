@@ -1,9 +1,8 @@
 /* Programs, and the arena that all programs of a backend share. */
-#include <stdlib.h>
 
+#include "engine/cuda/program/program.h"
 #include "engine/backend/tuning_store.h"
 #include "engine/base/size.h"
-#include "engine/cuda/program/program.h"
 
 void cuda_program_free(struct program *base)
 {

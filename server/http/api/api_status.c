@@ -1,6 +1,5 @@
 /* State and metrics for probes, dashboards and people; they never wait for the queue of images. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"

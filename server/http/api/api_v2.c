@@ -1,5 +1,4 @@
 /* The metadata documents of the Open Inference Protocol: server, models, statistics. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/size.h"

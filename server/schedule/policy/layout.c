@@ -1,8 +1,6 @@
 /* Computes the positions of each input's rows in a batch buffer. */
 #include "server/schedule/policy/layout.h"
 
-#include <stdlib.h>
-
 #include "engine/base/size.h"
 
 void batch_layout_done(struct batch_layout *layout)
