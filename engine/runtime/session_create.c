@@ -142,7 +142,7 @@ static enum status compile_all(struct session *session, struct error *err)
             compiled_done(session, c);
             session->compiled_count--;
             snprintf(session->info.note, sizeof session->info.note,
-                     "batches have at most %d images: %.130s", sizes[i - 1], err->message);
+                     "batches have at most %d images: %.118s", sizes[i - 1], err->message);
             break;
         }
         if (status != STATUS_OK && i > 0 && status != STATUS_NO_MEMORY &&
@@ -226,7 +226,7 @@ static enum status reserve(struct session *session, struct error *err)
         compiled_done(session, &session->compiled[--session->compiled_count]);
         session->info.batched = session->compiled_count > 1;
         snprintf(session->info.note, sizeof session->info.note,
-                 "batches have at most %d images: %.130s",
+                 "batches have at most %d images: %.118s",
                  session->compiled[session->compiled_count - 1].size, err->message);
     }
 }
