@@ -770,7 +770,7 @@ struct model_host_options config_model_host(const struct config *config, struct 
 {
     struct model_host_options options = config->model_host;
     options.cache = config->cache_folder;
-    options.has_trials = config->command == COMMAND_SERVE;
+    options.trials = config->command == COMMAND_SERVE ? TRIALS_LATER : TRIALS_NONE;
     options.task_options = &config->task_options;
     options.metrics = metrics;
     return options;

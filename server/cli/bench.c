@@ -198,7 +198,8 @@ static enum status bench_prepare(struct device_bench *bench, struct bench_target
     options.on_progress = on_load_progress;
     options.progress_context = bench;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {.limits = &limits, .cache = bench->config->cache_folder};
+    const struct precision_options how = {
+        .limits = &limits, .cache = bench->config->cache_folder, .trials = TRIALS_NOW};
     struct precision_choice choice;
     TRY(precision_open(model, &how, &options, &choice, &target->session, err));
     latency_init_session(&target->latency, session_info(target->session));

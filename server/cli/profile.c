@@ -50,7 +50,8 @@ static enum status profile_open_session(const struct config *config, struct prof
     options.threads = config->model_host.threads;
     options.max_batch = (int)config->profile_batch;
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {.limits = &limits, .cache = config->cache_folder};
+    const struct precision_options how = {
+        .limits = &limits, .cache = config->cache_folder, .trials = TRIALS_NOW};
     /* Servers reuse the choice, so this uses their batch sizes. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;

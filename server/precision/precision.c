@@ -300,9 +300,11 @@ enum status precision_try(const struct model *model, const struct precision_opti
     IF_OK(status, try_candidates(&question, &input, ret, err));
     probes_free(input.probes);
     graph_free(int8);
-    gate->begin(gate->context);
+    if (gate->begin)
+        gate->begin(gate->context);
     session_release_pages(fp32); /* pages of the trial, perhaps never needed again */
-    gate->end(gate->context);
+    if (gate->end)
+        gate->end(gate->context);
     if (is_memory(status)) { /* temporary, so the result of the trial is not kept */
         take_only(ret, PRECISION_FP32, "there is not enough memory to compare two sessions");
         return STATUS_OK;
@@ -350,7 +352,7 @@ static void choose_at_once(const struct question *question, struct precision_cho
         take_only(ret, PRECISION_FP32,
                   "the model takes no photo, so there are no answers to compare");
     } else if (!find_kept(question, ret)) {
-        const bool is_later = question->options->has_trials;
+        const bool is_later = question->options->trials != TRIALS_NONE;
         take_only(ret, PRECISION_FP32,
                   is_later ? "fp32 serves until the other precisions are compared with it"
                            : "no trial has been made; lensd serve makes one");
@@ -375,10 +377,33 @@ static void choose_by_session(const struct model *model, const struct session *f
     }
 }
 
+/* Compares *session, in fp32, with the other precisions, and replaces it by the chosen one. */
+static enum status try_now(const struct question *question, double load_ms,
+                           struct precision_choice *ret, struct session **session,
+                           struct error *err)
+{
+    const struct precision_gate alone = {0};
+    const struct session_info *fp32 = session_info(*session);
+    const size_t taken = fp32->parameter_bytes + fp32->activation_bytes;
+    struct session_options chosen = *question->session;
+    if (chosen.memory_limit > 0)
+        chosen.memory_limit = chosen.memory_limit > taken ? chosen.memory_limit - taken : 1;
+    TRY(precision_try(question->model, question->options, &chosen, *session, &alone,
+                      precision_trial_ms(load_ms), ret, err));
+    if (ret->precision == PRECISION_FP32)
+        return STATUS_OK;
+    chosen.memory_limit = question->session->memory_limit;
+    chosen.precision = ret->precision;
+    session_free(*session);
+    *session = NULL;
+    return precision_session(question->model, question->options, &chosen, session, err);
+}
+
 static enum status choose(const struct question *question, struct precision_choice *ret,
                           struct session **ret_session, struct error *err)
 {
     struct session_options chosen = *question->session;
+    const double start_ms = clock_ms(clock_thread());
     choose_at_once(question, ret);
     chosen.precision = ret->precision;
     enum status status =
@@ -393,6 +418,8 @@ static enum status choose(const struct question *question, struct precision_choi
     TRY(status);
     if (ret->origin == CHOICE_PENDING)
         choose_by_session(question->model, *ret_session, ret);
+    if (ret->origin == CHOICE_PENDING && question->options->trials == TRIALS_NOW)
+        return try_now(question, clock_ms(clock_thread()) - start_ms, ret, ret_session, err);
     return STATUS_OK;
 }
 
@@ -416,7 +443,7 @@ enum status precision_open(const struct model *model, const struct precision_opt
         session_free(made);
         return status;
     }
-    if (options->has_trials)
+    if (options->trials != TRIALS_NONE)
         cache_write(options->cache);
     *ret = made;
     return STATUS_OK;

@@ -74,8 +74,11 @@ const char *trial_outcome_name(enum trial_outcome outcome); /* "slower" */
 struct precision_options {
     const struct image_limits *limits; /* for calibration images */
     const char *cache; /* folder of earlier choices (tuning_folder); NULL: memory only */
-    bool has_trials; /* without an earlier choice precision_open() opens fp32 as CHOICE_PENDING, and
-                        the caller runs precision_try(). Otherwise it writes no file */
+    enum precision_trials {
+        TRIALS_NOW,   /* without an earlier choice precision_open() runs the trials itself */
+        TRIALS_LATER, /* it opens fp32: CHOICE_PENDING; the caller runs precision_try() */
+        TRIALS_NONE,  /* it opens fp32 and writes no file */
+    } trials;
 };
 
 /* Calls session_create() for `model`, whose graph is loaded. If session->precision is
@@ -94,7 +97,8 @@ enum status precision_session(const struct model *model, const struct precision_
                               const struct session_options *session, struct session **ret,
                               struct error *err) MUST_USE;
 
-/* Called around each run of a trial, so that the fp32 session can serve requests between runs. */
+/* Called around each run of a trial, so that the fp32 session can serve requests between runs. NULL
+ * functions: no other thread uses the session. */
 struct precision_gate {
     void (*begin)(void *context); /* waits until the session and its device are free */
     void (*end)(void *context);

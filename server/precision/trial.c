@@ -202,12 +202,14 @@ static enum status run_side(struct trial *trial, int side, double *ret_cost, str
 {
     const struct precision_gate *gate = trial->input->gate;
     struct run_time one = {0}, batch;
-    gate->begin(gate->context);
+    if (gate->begin)
+        gate->begin(gate->context);
     enum status status = ret_cost ? run_images(trial, side, 1, &one, err) : STATUS_OK;
     IF_OK(status, run_images(trial, side, trial->images, &batch, err));
     if (status == STATUS_OK && trial->first >= trial->compared)
         status = keep_answers(trial, side, err);
-    gate->end(gate->context);
+    if (gate->end)
+        gate->end(gate->context);
     TRY(status);
     if (ret_cost) {
         *ret_cost = sqrt(one.cost * batch.cost);

@@ -71,7 +71,7 @@ static void count_inputs(const struct model_host_options *options, struct sessio
 static struct precision_options precision_options_of(const struct model_host_options *options)
 {
     return (struct precision_options){
-        .limits = &options->limits, .cache = options->cache, .has_trials = options->has_trials};
+        .limits = &options->limits, .cache = options->cache, .trials = options->trials};
 }
 
 static void log_choice(const struct model *model, struct device_id device,
@@ -95,7 +95,7 @@ static enum status open_session(struct building *building, struct session_option
     }
     TRY(precision_open(building->deployment->model, &how, options, choice, ret, err));
     log_choice(building->deployment->model, options->device, choice,
-               choice->trial_count && how.has_trials ? LOG_INFO : LOG_DEBUG);
+               choice->trial_count && how.trials != TRIALS_NONE ? LOG_INFO : LOG_DEBUG);
     return STATUS_OK;
 }
 

@@ -78,12 +78,12 @@ const char *model_state_name(enum model_state state);
 struct model_host_options {
     struct device_id devices[DEVICE_MAX];
     size_t device_count;
-    enum precision precision; /* PRECISION_AUTO: chosen for each model when it loads */
-    const char *cache;        /* as precision_options.cache; borrowed */
-    bool has_trials; /* as precision_options.has_trials; run by model_host_try_precision() */
-    int threads;     /* forward threads per CPU lane; 0 = all available cores */
-    int workers;     /* decode threads; 0 = all available cores */
-    int max_batch;   /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
+    enum precision precision;         /* PRECISION_AUTO: chosen for each model when it loads */
+    const char *cache;                /* as precision_options.cache; borrowed */
+    enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: model_host_try_precision() */
+    int threads;                      /* forward threads per CPU lane; 0 = all available cores */
+    int workers;                      /* decode threads; 0 = all available cores */
+    int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
     size_t memory_limits[DEVICE_MAX]; /* by device, in bytes, for all models together. 0 = the
                                          default: on a GPU nine tenths of its memory, on a CPU three
                                          quarters of what the process may use, minus its own use */

@@ -23,10 +23,11 @@ struct plan {
 
 static struct plan plans[PRECISION_COUNT];
 static int other_width, alive, made, released, runs[PRECISION_COUNT];
+static size_t limits[MOST_MADE];
 static double cpu_ms; /* of passes and compiling */
 static _Atomic int cancel;
 static bool is_quantized, can_calibrate;
-static bool are_later; /* trials are left pending */
+static enum precision_trials trials;
 
 struct session {
     struct session_info info;
@@ -103,7 +104,7 @@ enum status session_create(const struct graph *graph, const struct session_optio
     const struct plan *plan = &plans[options->precision];
     (void)graph;
     cr_assert_lt(made, (int)MOST_MADE);
-    made++;
+    limits[made++] = options->memory_limit;
     if (plan->fails != STATUS_OK)
         return error_set(err, plan->fails, "made up");
     for (int half = 0; half < 2; half++) {
@@ -221,54 +222,26 @@ enum status session_run(struct session *session, int batch, const void *const *i
     return STATUS_OK;
 }
 
-static void borrow(void *session)
-{
-    (void)session;
-}
-
-/* As a server: fp32 serves first; whoever opened it makes the trials, and opens the session of the
- * precision that won. */
-static enum status try_digits(const struct model *model, const struct precision_options *how,
-                              struct session_options options, struct precision_choice *choice,
-                              struct session **session, struct error *err)
-{
-    const struct precision_gate gate = {borrow, borrow, NULL};
-    TRY(precision_try(model, how, &options, *session, &gate, precision_trial_ms(cpu_ms), choice,
-                      err));
-    options.precision = choice->precision;
-    if (options.precision == PRECISION_FP32)
-        return STATUS_OK;
-    session_free(*session);
-    *session = NULL;
-    return precision_session(model, how, &options, session, err);
-}
-
 /* Opens the digits; the caller frees the session. */
 static enum status open_digits(struct precision_choice *choice, struct session **session,
                                struct error *err)
 {
     const struct image_limits limits_of_images = IMAGE_LIMITS_DEFAULT;
-    const struct precision_options how = {.limits = &limits_of_images, .has_trials = true};
+    const struct precision_options how = {.limits = &limits_of_images, .trials = trials};
     struct model *model;
     cr_assert_eq(model_load_embedded(&model, err), STATUS_OK, "%s", err->message);
     const struct session_options options = {.precision = PRECISION_AUTO,
                                             .max_batch = MAX_BATCH,
                                             .image_height = model->preprocess.height,
                                             .image_width = model->preprocess.width,
+                                            .memory_limit = 10000,
                                             .cancel = &cancel};
     alive = made = released = 0;
     memset(runs, 0, sizeof runs);
     cancel = 0;
-    cpu_ms = 0;
     *session = NULL;
-    enum status status = precision_open(model, &how, &options, choice, session, err);
-    if (status == STATUS_OK && choice->origin == CHOICE_PENDING && !are_later)
-        status = try_digits(model, &how, options, choice, session, err);
+    const enum status status = precision_open(model, &how, &options, choice, session, err);
     model_free(model);
-    if (status != STATUS_OK) {
-        session_free(*session);
-        *session = NULL;
-    }
     return status;
 }
 
@@ -310,6 +283,8 @@ Test(trials, one_that_passes_is_the_precision_that_serves)
     choice = expect((struct expectation){PRECISION_BF16, CHOICE_MEASURED, 3});
     cr_expect_float_eq(choice.trials[0].speed, 2.5, 1e-6);
     cr_expect_eq(choice.trials[0].agreement.images, PRECISION_PROBES);
+    cr_expect_eq(limits[1], 10000 - 1200, "what fp32 takes is not there for the candidate");
+    cr_expect_eq(limits[2], 10000, "fp32 has gone");
     /* The next start makes it alone. */
     cr_assert_eq(open_digits(&choice, &session, &err), STATUS_OK, "%s", err.message);
     cr_expect_eq(choice.origin, CHOICE_CACHED);
@@ -421,10 +396,11 @@ Test(trials, that_end_with_their_time_judge_by_what_was_compared)
     cr_expect_eq(differs.trials[0].outcome, TRIAL_DIFFERS, "%s", differs.why);
 }
 
+/* As in a server: fp32 serves first, and whoever opened it makes the trial. */
 Test(trials, that_come_later_leave_fp32_pending)
 {
     plan_bf16((struct plan){.ms = 4});
-    are_later = true;
+    trials = TRIALS_LATER;
     (void)expect((struct expectation){PRECISION_FP32, CHOICE_PENDING, 1});
 }
 
