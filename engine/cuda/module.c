@@ -15,7 +15,7 @@ extern const struct backend_ops backend_cuda;
 /* Compute capabilities with machine code in the build, and with PTX (90: 9.0); 0 ends each. */
 static const int code_of[] = {CUDA_CODE}, ptx_of[] = {CUDA_PTX};
 
-/* Asks only devices with a context, because a context takes hundreds of MiB. */
+/* Queries only devices that have a context already, because a new context takes hundreds of MiB. */
 static void ask_memory(int index, struct device_info *ret)
 {
     size_t available = 0, total = 0;
@@ -32,7 +32,8 @@ static void ask_memory(int index, struct device_info *ret)
     }
 }
 
-/* Machine code runs on its own and later minor versions of its major one; PTX on all later ones. */
+/* Machine code runs on its own compute capability and on later minor versions of the same major
+ * version; PTX runs on all later ones. */
 static bool has_code(int version)
 {
     for (const int *built = code_of; *built; built++)

@@ -81,7 +81,7 @@ static bool of_remainder(const struct node *node, const struct bounds *a, const 
     return true;
 }
 
-/* Rules for the range of an operator's result. OP_MOVES has its own rule. */
+/* Rules for the range of an operator's result. */
 enum bounds_rule {
     OF_NOTHING,
     OF_INPUT,

@@ -1,5 +1,5 @@
-/* Concat, Split, com.microsoft's QLinearConcat (each part has its own scale), and ScaleShift of an
- * image or of its parts (pass_joins). */
+/* Concat, Split, com.microsoft's QLinearConcat (each input has its own scale), and ScaleShift of an
+ * image or of the inputs of a Concat. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ struct cuda_concat_step {
     struct part {
         struct cuda_operand operand;
         size_t width, offset; /* bytes of a row */
-        const void *table;    /* NULL: numbers do not change */
+        const void *table;    /* maps each byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;
     /* ScaleShift. */
@@ -70,7 +70,7 @@ static enum status requantize_table(const struct cuda_lowering *compile, enum dt
     return cuda_weights_upload(compile->backend, DTYPE_U8, bytes, sizeof bytes, ret, err);
 }
 
-/* Operands: y's scale and zero point, then three for each part. */
+/* The operands are y's scale and zero point, then tensor, scale and zero point of each part. */
 static bool quantized_parts_fit(const struct node *node)
 {
     const struct value *y = node_output(node, 0);
@@ -129,7 +129,7 @@ static enum status add_part(const struct cuda_lowering *compile, struct cuda_con
     to->width = width;
     s->form.pitch += width;
     if (!part || !width || !s->form.rows || compile->program->plan.places[part->index].pitch)
-        return STATUS_OK; /* the part's node writes it in place */
+        return STATUS_OK; /* the part is empty, or its node writes it in place */
     s->count++;
     s->step.bytes += 2 * s->form.rows * width;
     if (node->op == OP_QLINEAR_CONCAT) {

@@ -3,7 +3,7 @@
  *
  * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
  * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. Strict
- * float32 and the rest run on ordinary cores; groups of few channels have their own kernel. */
+ * float32 and the rest run without tensor cores; groups of few channels have their own kernel. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
@@ -223,7 +223,7 @@ static enum status conv_lower_pointwise(const struct cuda_lowering *compile,
                                bias, ret, err);
 }
 
-/* Lowers to tensor cores; *ret stays NULL if they cannot run it. */
+/* Creates a step for tensor cores; *ret stays NULL if they cannot run the convolution. */
 static enum status conv_lower_tensor(const struct cuda_lowering *compile, const struct cuda_conv *c,
                                      const float *bias, struct cuda_step **ret, struct error *err)
 {

@@ -1,11 +1,11 @@
-/* Activations, and two operands with numpy broadcasting. */
+/* Activations, and operators of two operands with numpy broadcasting. */
 #include "engine/cuda/lowering/lowering.h"
 
 struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* KIND_UNARY: the operator; otherwise applied after it */
+    struct epilogue activation; /* KIND_UNARY: the operator; otherwise applied to its result */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     enum dtype dtype;

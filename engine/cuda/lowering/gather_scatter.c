@@ -1,8 +1,7 @@
-/* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices.
- *
- * Nodes whose indices may be out of range run on the host, which reports the error. Here all are
- * known to be in range (bounds.c). A scatter that writes a place twice depends on the order. Here
- * all indices differ, which only constants can show. */
+/* Steps that pick elements: Pad, CenterCropPad, Tile, and gathers and scatters by indices. Nodes
+ * whose indices may be out of range run on the host, which reports the error. These steps take only
+ * indices that bounds.c proves to be in range. If a scatter writes an element twice, the result
+ * depends on the order; these steps take only constant indices that all differ. */
 #include "engine/cuda/kernels/kernels_gather_scatter.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -16,7 +15,7 @@ struct gather_scatter_step {
     struct cuda_step step;
     enum { GATHER_PAD, GATHER_REPEAT, GATHER_TUPLES, GATHER_ALONG } kind;
     int size;
-    bool scatters; /* `from` goes over a copy of x */
+    bool scatters; /* writes `from` into a copy of x */
     struct cuda_operand x, from, indices;
     size_t bytes; /* size of x */
     struct cuda_pad pad;
@@ -84,7 +83,7 @@ static bool read_pad(const struct node *node, struct gather_scatter_step *s)
     return true;
 }
 
-/* ---- Tile: x does not move along the dimensions of repetitions ---- */
+/* ---- Tile: a repeated dimension of x has the step 0 ---- */
 
 static bool read_tile(const struct node *node, struct gather_scatter_step *s)
 {
@@ -113,7 +112,7 @@ static bool read_axis(const struct node *node, int64_t *ret)
     return *ret >= 0 && *ret < rank && rank <= CUDA_MAX_RANK;
 }
 
-/* Gather: each tuple has one index; all positions before the axis use the same tuples. */
+/* Gather: tuples of one index, the same for every position before the axis. */
 static bool read_gather(const struct node *node, struct gather_scatter_step *s)
 {
     const struct value *x = node->inputs[0], *indices = node->inputs[1];

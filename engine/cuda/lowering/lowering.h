@@ -77,16 +77,16 @@ struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 int conv_keep_candidates(const struct cuda_conv *conv, struct cuda_conv_candidate *candidates,
                          int count, size_t *ret_workspace);
 
-/* All that the time of a step on tensor cores depends on. Without padding, as it is hashed. */
+/* All properties that decide the time of a step on tensor cores; hashed, so without padding. */
 struct conv_key {
     struct cuda_conv conv;
     int32_t x_dtype, y_dtype, has_residual, activation, unpadded, has_product;
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* Extends *ret, a step of y = epilogue(x weights') for a matrix x of `rows` rows. It can then run
- * as a 1 x 1 convolution on tensor cores, if there are candidates for this. weights: [n, row] of
- * x's dtype; row is k rounded up to a multiple of 8. y_row: 0, or the distance of y's rows. */
+/* *ret is a step y = epilogue(x weights') for a matrix x of `rows` rows. Lets it also run as a 1 x
+ * 1 convolution on tensor cores, if there are candidates for this. weights: [n, row] of x's dtype;
+ * row is k rounded up to a multiple of 8. y_row: 0, or the distance of y's rows. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

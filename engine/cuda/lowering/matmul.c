@@ -10,7 +10,8 @@ static int64_t batch_of(const struct shape *shape)
     return batch;
 }
 
-/* True if operand 2 is a matrix, or batch dimensions are equal (or all 1 on one side). */
+/* True if operand 2 is one matrix, or has y's batch, and operand 1 has it, too, or is one
+ * matrix. */
 static bool matmul_fits(const struct node *node)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;

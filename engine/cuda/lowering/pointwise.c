@@ -46,7 +46,7 @@ enum kind {
     KIND_WHOLE = 2,  /* computes with integers and booleans */
     KIND_DOUBLE = 4, /* computes integers in float64 */
     KIND_CHAIN = 8,  /* any number of operands */
-    KIND_SMOOTH = 16 /* kinds smooth enough for 16-bit numbers */
+    KIND_SMOOTH = 16 /* rounding the operands to 16 bits changes the result only a little */
 };
 
 struct pointwise_entry {
@@ -192,7 +192,7 @@ static void adjust_number(const struct node *node, struct cuda_pointwise *n)
         n->op = CUDA_N_FMOD;
 }
 
-/* Looks only at the node; returns false if no kernel takes it. */
+/* Describes a node's launch without addresses; returns false if no kernel supports the node. */
 static bool pointwise_classify(const struct node *node, struct cuda_pointwise *n)
 {
     const struct pointwise_entry *entry = entry_of(node->op);

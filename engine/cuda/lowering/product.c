@@ -2,8 +2,8 @@
  *
  * cuBLASLt is column-major, and reads a row-major y = a b as y' = b' a'. So the operands change
  * places, and our m and n are its n and m. float32 is multiplied unchanged, or as TF32 with
- * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form) read
- * the rounded sum, as in PyTorch. Fused ones read the float32 sum. */
+ * --precision tf32. Activations that cuBLASLt cannot fuse (all but ReLU and GELU's tanh form)
+ * are applied to the rounded sum, as in PyTorch, fused activations to the float32 sum. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <stdlib.h>
@@ -106,7 +106,7 @@ CUDA_RUN(product_run)
     void *y = program->data[s->y_value];
     const void *residual = s->has_residual ? program->data[s->residual_value] : NULL;
     if (!s->fused && residual == y) {
-        /* The product would overwrite this operand, so its copy lies after the product's
+        /* The product would overwrite the residual, so it is copied to memory after the product's
          * workspace. */
         void *kept = backend->arena + program->value_bytes + WORKSPACE;
         size_t bytes = s->rows * s->columns * dtype_size(s->y_dtype);
@@ -309,7 +309,7 @@ enum status cuda_product_create(const struct cuda_lowering *compile,
         TRY(product_find_candidates(compile->backend, s, err));
         if (s->candidate_count || !s->fused)
             break;
-        product_free(&s->step); /* cuBLASLt has no algorithm that fuses so much */
+        product_free(&s->step); /* cuBLASLt has no algorithm with this epilogue: fuse less */
         s->a = s->b = s->c = NULL;
         s->desc = NULL;
         s->fused--;

@@ -3,9 +3,9 @@
  *
  * Packing subtracts the weights' zero point. If the result fits signed 8 bits, and channels are a
  * multiple of four (an image's are padded), products run on tensor cores; the autotuner chooses
- * among several candidates. Others run on ordinary cores with 16-bit weights. The bias includes the
- * effect of a constant zero point of x. A zero point that a run computes is multiplied by the sums
- * of the weights. */
+ * among several candidates. Other products run without tensor cores, with 16-bit weights. If x's
+ * zero point is constant, the bias includes its effect. If a run computes the zero point, the
+ * epilogue subtracts it times the sums of the weights. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <limits.h>
@@ -47,7 +47,7 @@ void quantized_sum_factors(const struct scale_zero *a, const struct scale_zero *
 /* The operands of a product, for every operator. */
 struct quantized_operands {
     const struct value *x, *y;
-    const struct value *x_zero; /* NULL: none; unknown before a run, or a constant */
+    const struct value *x_zero; /* computed by a run, or constant; NULL: none */
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
     size_t y_terms;           /* operand with y's scale; 0: the result is int32 or float */
@@ -139,7 +139,7 @@ KERNEL_CLAIM(quantized_claim)
 struct quantized_packing {
     struct tensor *weights, *zero; /* `zero` may be NULL */
     bool is_conv, transposed;
-    int64_t channels, depth, taps; /* channels of y; of a group of x; places of the window */
+    int64_t channels, depth, taps; /* channels of y and of a group of x; elements of a window */
     int64_t padded, row;           /* packed: channels of a group, and numbers of a row */
 };
 
@@ -410,7 +410,7 @@ static enum status conv_of(const struct node *node, const struct quantized_opera
     return window_of_conv(node, &w, node_int(node, "group", 1), ret, err);
 }
 
-/* Returns false if it is too large for an int. */
+/* Describes the matrix product as a convolution. Returns false if a member does not fit an int. */
 static bool conv_of_rows(const struct quantized_operands *o, struct cuda_conv *ret)
 {
     const struct shape *x = &o->x->shape;

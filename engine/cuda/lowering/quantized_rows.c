@@ -1,6 +1,6 @@
-/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; the
- * operators of com.microsoft on stored numbers: Add, Mul, Sigmoid, LeakyRelu and pools; and
- * MaxPool. One scale and zero point for each tensor; everything else runs on the host. */
+/* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear;
+ * com.microsoft's Add, Mul, Sigmoid, LeakyRelu and pools of 8-bit integers; and MaxPool. A tensor
+ * has one scale and one zero point; nodes with other scales run on the host. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include "engine/base/size.h"
@@ -79,7 +79,7 @@ CUDA_RUN(quantized_rows_run)
 
 /* ---- classification of a node ---- */
 
-/* These functions set a node's parameters. They return false if the kernels cannot run it. */
+/* These functions read a node's parameters; false: the kernels cannot run the node. */
 
 static bool read_quantize(const struct node *node, struct int8_rows_step *ret)
 {

@@ -1,5 +1,5 @@
-/* Steps that work along axes of a tensor: reductions that row_norms.c refuses, ArgMax, ArgMin,
- * softmax along any axis, CumSum, TopK. */
+/* Steps along axes of a tensor: reductions that row_norms.c refuses, ArgMax, ArgMin, softmax along
+ * any axis, CumSum, TopK. */
 #include "engine/cuda/kernels/kernels_reduce.h"
 #include "engine/cuda/lowering/lowering.h"
 
@@ -47,7 +47,7 @@ CUDA_RUN(reduce_axes_run)
     return cuda_launched(base, program, err);
 }
 
-/* The type to compare and add numbers of a dtype; false if int64 cannot hold them. */
+/* The type in which elements of a dtype are compared and added; false: int64 cannot hold them. */
 static bool axes_domain_of(enum dtype dtype, enum cuda_domain *ret)
 {
     *ret = is_computed(dtype)      ? CUDA_IN_FLOAT

@@ -67,7 +67,7 @@ CUDA_RUN(spatial_run)
     return cuda_launched(base, program, err);
 }
 
-/* True if operand and result have one type that kernels compute in, and nothing is fused. */
+/* True if operand and result have one type that the kernels support, and nothing is fused. */
 static bool image_is_kept(const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
@@ -119,7 +119,7 @@ KERNEL_CLAIM(resize_any_claim)
     return image_is_kept(node) && !node->channels_last;
 }
 
-/* An axis's part of the tables: `taps` numbers for each position of the output. */
+/* Fills an axis's part of the tables: `taps` entries for each position of the output. */
 static void fill_axis(const struct resize_plan *plan, const struct resize_axis *axis, size_t taps,
                       size_t *positions, double *weights, int32_t *index, float *weight)
 {
@@ -231,7 +231,7 @@ CUDA_CREATE(lower_groups)
     g->per = instance ? 1 : g->channels / (size_t)node_int(node, "num_groups", 1);
     g->epsilon = node_float(node, "epsilon", 1e-5f);
     s->step.workspace = cuda_groups_workspace(g);
-    s->step.bytes *= 2; /* x is transferred three times */
+    s->step.bytes *= 2; /* the kernels read x three times and write y once */
     return STATUS_OK;
 }
 

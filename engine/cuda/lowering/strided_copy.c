@@ -1,4 +1,4 @@
-/* Steps that only move bytes: Transpose, Slice, Expand, Move, Cast, and views not shared. */
+/* Steps that only copy elements: Transpose, Slice, Expand, Cast, chains of these, copied views. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"
@@ -98,7 +98,7 @@ CUDA_CREATE(lower_map)
     return move_create(compile, &s, "copy", ret, err);
 }
 
-/* OP_STRIDED_COPY: a chain of moves that a pass has merged (engine/op/access_map.h). */
+/* OP_STRIDED_COPY: Transpose, Slice … that a pass has merged (engine/op/access_map.h). */
 CUDA_CREATE(lower_chain)
 {
     const struct value *x = compile->node->inputs[0];

@@ -5,7 +5,7 @@
 #include "engine/cuda/lowering/lowering.h"
 #include "engine/op/families.h"
 
-/* A window begins at most this far into the padded image, and is at most this long. */
+/* The largest start of a window in the padded image, and the largest extent of a window. */
 #define MOST_PLACES ((int64_t)1 << 30)
 
 static bool fits_window(const struct window *w)

@@ -32,7 +32,7 @@ size_t cuda_program_activation_bytes(const struct program *base)
            RUNS * (program->staging_bytes + program->result_bytes);
 }
 
-/* Sets addresses after the arena may have moved, and drops recordings with the old addresses. */
+/* Sets the values' addresses after the arena may have moved; discards recordings with old ones. */
 static void place_values(struct cuda_program *program)
 {
     struct cuda_backend *backend = program->backend;

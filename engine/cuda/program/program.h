@@ -40,8 +40,8 @@ enum {
 struct cuda_slot {
     unsigned char *staging, *results;       /* device memory, in the arena */
     uint8_t *marks;                         /* page-locked: the rows that are pixels */
-    cudaEvent_t arrived, computed, fetched; /* the inputs are here; staging is read and results are
-                                               computed; results are copied out */
+    cudaEvent_t arrived, computed, fetched; /* inputs are copied in; the pass has read them and
+                                               written its results; results are copied out */
     struct cuda_program *program;           /* the running program; NULL: none */
     int best;                               /* run_request.best of the run */
     size_t best_step;
@@ -76,8 +76,9 @@ struct cuda_backend {
     bool pixels_are_reversed;
 };
 
-/* An image input whose rows may be bytes. If its only reader is a Cast, the numbers are written to
- * the Cast's output, and the Cast needs no step. Otherwise the numbers have their own memory. */
+/* An image input whose rows may be bytes, which a run converts to numbers first. If its only reader
+ * is a Cast, the numbers are written to the Cast's output, and the Cast needs no step. Otherwise
+ * the numbers have their own memory. */
 struct pixels {
     bool are_there;
     uint32_t value;          /* its memory receives the numbers */
@@ -98,14 +99,14 @@ struct cuda_program {
     struct cuda_step **steps;
     size_t step_count;
     size_t value_bytes;    /* values, and pixels as numbers */
-    size_t workspace;      /* that of the step that needs most; follows the values */
+    size_t workspace;      /* the largest workspace of a step; it follows the values in the arena */
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
     size_t *result_offsets; /* in a slot's results; by graph output */
     size_t best_offset, result_bytes;
-    int rows; /* of the batch */
+    int rows; /* number of images of the batch */
     struct pixels pixels;
-    struct tensor **constants; /* by graph output; NULL: a run computes the output */
+    struct tensor **constants; /* by graph output: its constant; NULL: a run computes it */
     bool has_host_steps;
     cudaGraphExec_t captured[RUNS]; /* by slot; NULL: runs step by step */
 };
@@ -118,9 +119,9 @@ struct cuda_step {
     double flops;
     size_t bytes;
     size_t workspace;
-    bool on_host; /* it waits for the stream, so it cannot be recorded */
+    bool on_host; /* the step waits for the stream, so it cannot be recorded */
     cuda_step_fn run;
-    /* Chooses the fastest candidate; may be NULL. The arena is there, with any contents. */
+    /* Chooses the fastest candidate; may be NULL. The arena is allocated, with any contents. */
     cuda_step_fn tune;
     void (*free)(struct cuda_step *step);
 };
@@ -144,7 +145,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what,
                        struct error *err) MUST_USE;
 enum status blas_check(cublasStatus_t result, int device, const char *what,
                        struct error *err) MUST_USE;
-/* For calls whose failure does not matter: clears the error, so that no later launch reports it. */
+/* Clears the error of a call whose failure does not matter, so that no later launch reports it. */
 static inline void cuda_ignore(cudaError_t result)
 {
     if (result != cudaSuccess)
@@ -249,7 +250,7 @@ void runs_place(struct cuda_program *program);
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
-/* Allocates page-locked memory for both, and sets the slots' parts of the arena from `first` on. */
+/* Allocates page-locked memory, and assigns the arena from `first` on to the slots. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
 /* Runs the program once on arbitrary inputs, and records it for every slot. */
@@ -287,12 +288,12 @@ enum weight_layout {
     WEIGHT_OF_BF16,    /* the same to bfloat16 */
 };
 
-/* The constant in device memory, kept once per device for all sessions that use it; valid as long
- * as the backend. If it is a float constant, it is converted to the float type `dtype`. */
+/* Returns the constant in device memory, which is stored once per device for all sessions and is
+ * valid as long as the backend. A float constant is converted to the float type `dtype`. */
 enum status cuda_weights_get(struct cuda_backend *backend, struct tensor *constant,
                              enum weight_layout layout, enum dtype dtype, const void **ret,
                              struct error *err) MUST_USE;
-/* The same for a value in its own type; NULL if the value is not a constant or is absent. */
+/* Like cuda_weights_get(), for a value in its own type; *ret is NULL if it is no constant. */
 enum status cuda_weights_of(struct cuda_backend *backend, const struct value *value,
                             enum dtype dtype, const void **ret, struct error *err) MUST_USE;
 /* The bias of a product with a result of type `dtype`: float32 numbers rounded to `dtype`. cuBLASLt
@@ -300,7 +301,7 @@ enum status cuda_weights_of(struct cuda_backend *backend, const struct value *va
  * if `bias` is NULL. */
 enum status cuda_bias_of(struct cuda_backend *backend, const struct value *bias, enum dtype dtype,
                          const void **ret, struct error *err) MUST_USE;
-/* The same for `count` numbers of this dtype in host memory. */
+/* Like cuda_weights_get(), for `count` numbers of this dtype in host memory. */
 enum status cuda_weights_upload(struct cuda_backend *backend, enum dtype dtype, const void *numbers,
                                 size_t count, const void **ret, struct error *err) MUST_USE;
 
@@ -317,8 +318,8 @@ static inline const void *cuda_operand_at(const struct cuda_program *program,
 {
     return operand->constant ? operand->constant : program->data[operand->value];
 }
-/* Like cuda_weights_get(), for `count` numbers that make() computes once per `kind` from a constant
- * and a second constant (`beside`, or NULL). */
+/* Like cuda_weights_get(), for `count` numbers that make() computes from a constant and a second
+ * constant (`beside`, or NULL), once for each `kind` of result. */
 enum status cuda_weights_make(struct cuda_backend *backend, struct tensor *constant,
                               struct tensor *beside, int kind, enum dtype dtype, size_t count,
                               void (*make)(const void *context, void *to), const void *context,

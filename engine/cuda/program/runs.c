@@ -10,10 +10,11 @@
  * Each run in flight has a slot: a place for its inputs (staging) and one for its results in device
  * memory. The run's outputs are copied from the arena to its results before the next run overwrites
  * them. A slot is reused only after its last run was collected, so no other waits are needed.
- * tests/fake_cuda/test_runs.c shows that each wait is needed. Page-locked memory holds the results
- * of one run more, so that a caller can read them while two others are in flight.
+ * tests/fake_cuda/test_runs.c shows that each wait is needed. Page-locked memory has room for the
+ * results of a third run, so that a caller can read them while two other runs are in flight.
  *
- * Results are not copied from the arena: the next run would wait for the copy over the bus. */
+ * Results are not copied from the arena to the host, because the next run would have to wait for
+ * that copy over the bus. */
 #include "engine/cuda/program/program.h"
 
 #include <assert.h>
@@ -63,7 +64,7 @@ enum status runs_open(struct cuda_backend *backend, struct error *err)
             backend->device, "a stream", err));
     for (size_t i = 0; i < RUNS; i++)
         TRY(open_slot(backend, &backend->slots[i], err));
-    backend->options.pixels = NULL; /* the caller's */
+    backend->options.pixels = NULL; /* it belongs to the caller of backend_open() */
     if (!pixels)
         return STATUS_OK;
     backend->pixel_channels = pixels->channels;
@@ -244,7 +245,7 @@ enum status runs_reserve(struct cuda_backend *backend, unsigned char *first, str
 
 /* ---- one run on the compute stream ---- */
 
-/* Inputs and their views are read at the place of arrival; pixels are converted first. */
+/* Lets inputs and their views point to the slot's staging memory, pixels to converted numbers. */
 static void point_at_inputs(struct cuda_program *program, const struct cuda_slot *slot)
 {
     const struct pixels *pixels = &program->pixels;
@@ -333,7 +334,7 @@ enum status runs_record(struct cuda_backend *backend,
     enum status status = launch(context, err);
     cudaError_t ended = cudaStreamEndCapture(backend->stream, &graph);
     if (status != STATUS_OK)
-        cuda_ignore(ended); /* the earlier error tells more */
+        cuda_ignore(ended); /* the earlier error is more precise */
     else
         status = cuda_check(ended, backend->device, "recording a CUDA graph", err);
     IF_OK(status, cuda_check(cudaGraphInstantiate(ret, graph, 0), backend->device,
@@ -354,7 +355,7 @@ static enum status enqueue_slot(void *context, struct error *err)
     return enqueue(what->program, what->slot, err);
 }
 
-/* LENSD_CUDA_GRAPHS=off: for profilers, and to tell faults of recording from those of kernels. */
+/* LENSD_CUDA_GRAPHS=off is for profilers, and shows whether a fault lies in recording. */
 bool runs_records(void)
 {
     const char *wish = getenv("LENSD_CUDA_GRAPHS");
@@ -368,7 +369,7 @@ enum status runs_capture(struct cuda_program *program, struct error *err)
 {
     struct cuda_backend *backend = program->backend;
     runs_forget(program);
-    if (program->has_host_steps) /* which may reject zeros */
+    if (program->has_host_steps) /* host steps may reject zeros */
         return STATUS_OK;
     TRY(enqueue(program, &backend->slots[0], err));
     TRY(cuda_check(cudaStreamSynchronize(backend->stream), backend->device, "the first run", err));
@@ -515,7 +516,7 @@ static enum status copy_out(struct cuda_program *program, struct cuda_slot *slot
         size_t bytes = value_bytes(graph->outputs[i]);
         if (!bytes || program->constants[i] || (request->wanted && !request->wanted[i]))
             continue;
-        if (request->rows) /* a program for several rows gives each image one row */
+        if (request->rows) /* only the rows of the request's images */
             bytes = bytes / (size_t)program->rows * rows;
         TRY(fetch(backend, slot, program->result_offsets[i], bytes, err));
     }

@@ -59,7 +59,7 @@ static enum status time_round(struct tune_measurement *m, double *ret_ms, struct
     return STATUS_OK;
 }
 
-/* Records launches of a short kernel: the host may need longer for one than the device. */
+/* Records launches of a short kernel, because launching may take longer than the kernel. */
 static enum status time_first(struct tune_measurement *m, double *ret_ms, struct error *err)
 {
     struct tune_timing *timing = &m->timings[*m->chosen];

@@ -1,14 +1,13 @@
 /* Constants on the devices, once per device for all sessions.
  *
  * A hash of its contents identifies an upload. A second session with the same weights on a device
- * (another version of a model's labels, a trial of another precision) shares the upload. A session
- * on another device copies the upload, if the two devices can reach each other's memory. So weights
- * are packed once.
+ * (another version of the model, a trial of another precision) uses the same upload. A session on
+ * another device copies the upload, if the devices can access each other's memory. So weights are
+ * packed only once.
  *
  * A session's uploads lie in a few slabs. A slab lives as long as a session uses an upload in it.
- *
- * Locks: `lock` guards the list of all uploads and is held while one is made, so that two sessions
- * do not make the same. */
+ * `lock` guards the list of all uploads. It is held while an upload is made, so that two sessions
+ * do not make the same upload. */
 #include "engine/cuda/program/program.h"
 
 #include <math.h>
@@ -46,7 +45,7 @@ struct cuda_weight {
     enum weight_layout layout;
     enum dtype dtype;
     struct weight_upload *upload;
-    /* Source and kind, from cuda_weights_make(). */
+    /* The arguments of cuda_weights_make(). */
     struct tensor *source, *beside;
     int kind;
 };
@@ -139,7 +138,7 @@ static size_t source_of(const struct tensor *constant, enum weight_layout layout
     }
 }
 
-/* Finite numbers stay finite in float16. */
+/* Rounds to float16. Finite numbers saturate, so that they stay finite. */
 static uint16_t half_of(float x)
 {
     const float greatest = 65504;
