@@ -1,4 +1,4 @@
-/* Numbers of any dtype, one by one. A launch has one dtype, so that no warp diverges. */
+/* Functions on single elements of any dtype. A launch has one dtype, so that no warp diverges. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"

@@ -1,4 +1,5 @@
-/* The first and last kernel of a run convert bytes of photos to numbers, scores to best classes. */
+/* The first kernel of a run converts bytes of photos to numbers, the last finds the best
+ * classes. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* The table is in shared memory, because each pixel reads it three times at random places. */
@@ -108,8 +109,8 @@ __device__ static inline bool comes_first(const best_score &a, const best_score 
     return a.score > b.score || (a.score == b.score && a.index < b.index);
 }
 
-/* One block per row. Each round finds the next best score: every thread reads its part of the row
- * again (from the cache), and the block joins the candidates of all threads. */
+/* One block per image. Each round finds the next best score: every thread reads its share of the
+ * scores again (from the cache), and the block reduces the candidates of its threads. */
 template <typename T>
 __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y, size_t step)
 {

@@ -1,10 +1,10 @@
 /* Attention, y = softmax(scale * q k^T + biases) v, without the matrix of scores in memory.
  *
  * On tensor cores a block computes 64 rows of one matrix, and each warp 16 of them. The block loops
- * over tiles of 64 keys and keeps a tile's scores in registers. It keeps the row's maximum and sum
- * so far, and rescales the sum when the maximum grows (online softmax: Milakov and Gimelshein,
- * 2018; FlashAttention-2). Tiles of k and v are copied into one of two slots during the arithmetic.
- * Other cases (float32, odd sizes) use one block per row. */
+ * over tiles of 64 keys and keeps a tile's scores in registers. It also keeps each row's maximum
+ * and sum so far, and rescales the sum when the maximum grows (online softmax: Milakov and
+ * Gimelshein, 2018; FlashAttention-2). While it computes on one tile of k and v, the next tile is
+ * copied into the other of two buffers. Other cases (float32, odd sizes) use one block per row. */
 #include "engine/cuda/kernels/tensor_core.cuh"
 
 namespace
@@ -24,8 +24,8 @@ __device__ static inline int64_t matrix_at(const cuda_matrices &m, int batch)
 
 /* ---- tensor cores ---- */
 
-/* Replaces n / extent for each part of a group by a multiplication, for 0 <= n < 2^31. With 2^(l-1)
- * < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up (Granlund, Montgomery). */
+/* Replaces n / extent for each dimension of a group by a multiplication, for 0 <= n < 2^31. With
+ * 2^(l-1) < extent <= 2^l, the factor is 2^(31+l) / extent, rounded up (Granlund, Montgomery). */
 struct group_divisors {
     uint32_t factor[CUDA_GROUP_PARTS];
     int shift[CUDA_GROUP_PARTS];
@@ -230,7 +230,7 @@ __device__ static inline void store_rows(const row_state<DEPTH> &state, const cu
     }
 }
 
-/* grid: tiles of rows of a matrix, then matrices. */
+/* blockIdx.x is the index of the matrix times `tiles`, plus the index of its tile of rows. */
 template <typename T, int DEPTH>
 __global__ void __launch_bounds__(BLOCK)
     attention_kernel(cuda_attention_data data, cuda_attention a, group_divisors by_q,

@@ -3,7 +3,7 @@
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
  * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
- * It runs on ordinary cores: float32 (no TF32), and all cases that conv_tensor.cu refuses.
+ * It uses no tensor cores, for float32 without TF32 and for all cases that conv_tensor.cu refuses.
  * Depthwise and grouped convolutions with few channels per group use one thread per output. */
 #include "engine/cuda/kernels/device.cuh"
 
@@ -18,8 +18,8 @@ __device__ static inline position position_of(const cuda_conv &c, size_t p)
     return {item.n, item.oh * c.stride_h - c.pad_h, item.ow * c.stride_w - c.pad_w};
 }
 
-/* Returns the address of x at place k of a position's window; NULL in the padding. cg: channels of
- * a group; first: the group's first channel. */
+/* Returns the address of element k of a position's window in x; NULL in the padding. cg: channels
+ * of a group; first: the group's first channel. */
 template <typename T>
 __device__ static inline const T *window_at(const T *x, const cuda_conv &c, const position &at,
                                             int k, int cg, int first)
@@ -44,7 +44,7 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
     const int group = (int)blockIdx.z, m0 = (int)blockIdx.y * SIMT_TILE;
     const size_t p0 = (size_t)blockIdx.x * SIMT_TILE;
     const int thread = (int)threadIdx.x;
-    /* Each thread loads four depths of one row of either tile. */
+    /* Each thread loads four elements along k of one row of either tile. */
     const int row = thread / (SIMT_DEPTH / SIMT_EACH);
     const int place = thread % (SIMT_DEPTH / SIMT_EACH) * SIMT_EACH;
     const bool has_position = p0 + (size_t)row < positions, has_channel = m0 + row < mg;

@@ -1,7 +1,7 @@
 /* Convolutions over [N, H, W, C] images of 8-bit integers on tensor cores. They work as
  * conv_tiles.cuh describes; a number there is two neighbouring channels here. Weights are signed; x
- * is signed or unsigned. The padding holds the zero point of x. So the zero point adds the same to
- * every sum, and the bias can include it.
+ * is signed or unsigned. The padding holds the zero point of x. So the zero point adds the same
+ * value to every sum of a channel, and the bias can include this value.
  *
  * Sums are int32. They pass through shared memory once, so that threads write eight at a time. If k
  * is divided among blocks, cuda_int8_finish adds up their sums. */

@@ -117,7 +117,7 @@ void sum_splits(cudaStream_t stream, const float *sums, int splits, const struct
 
 struct tile_traits {
     int positions, channels, depth, shared, threads;
-    double pace; /* the share of a processor's rate that it may reach, roughly: bytes read per
+    double pace; /* estimated share of a multiprocessor's peak rate; depends on bytes read per
                     product */
 };
 
@@ -163,7 +163,7 @@ estimate estimate_of(const struct cuda_conv *c, int tile, int splits, int proces
     return {{tile, divide_up(steps, each)}, rounds * block + summing};
 }
 
-/* Offsets within a tile's images are int, places in an image 16 bits. */
+/* Offsets within a tile's images are of type int; rows and columns of an image have 16 bits. */
 bool fits_kernel(const struct cuda_conv *c)
 {
     if (c->n < 1 || c->oh < 1 || c->ow < 1 || c->m < c->groups || c->c < c->groups)
@@ -204,7 +204,7 @@ template <typename T> struct tensor_launch {
     }
 };
 
-/* In numbers of two bytes. */
+/* Returns the convolution with channels counted in numbers of two bytes. */
 struct cuda_conv in_halves(int dtype, const struct cuda_conv *conv)
 {
     struct cuda_conv c = *conv;

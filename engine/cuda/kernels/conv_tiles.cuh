@@ -9,7 +9,7 @@
  * Asynchronous copies (copy_async) fill a ring of STAGES tiles of x and of the weights in shared
  * memory; the copies also write padding and numbers beyond an edge. Each warp multiplies its part
  * of the tile with mma from that ring. One barrier per step ensures that the step's data has
- * arrived for all threads, and that all threads have read the slot that is filled next.
+ * arrived for all threads, and that no thread still reads the stage that is filled next.
  *
  * A number here is two bytes: a float16, a bfloat16, two neighbouring 8-bit integers, or half a
  * float32. All have the same layout in shared memory and in a warp's fragments. Channels and rows
@@ -25,7 +25,7 @@ inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* True if the padding contains not zeros, but the zero point of 8-bit integers. */
+/* True if the padding contains the zero point of 8-bit integers instead of zeros. */
 template <typename T> constexpr bool padding_is_stored = false;
 template <> constexpr bool padding_is_stored<s8_pair> = true;
 template <> constexpr bool padding_is_stored<u8_pair> = true;
@@ -42,7 +42,7 @@ struct conv_tile {
     static constexpr int STAGE = (POSITIONS + CHANNELS) * DEPTH; /* numbers */
     static constexpr int PITCH = WARP_CHANNELS + 8;              /* of sums, see store_tile */
     static constexpr int SHARED = 2 * STAGE * STAGES;            /* bytes */
-    /* How many of a warp's rows of 16 positions fit as sums into the stages' memory. */
+    /* How many of a warp's groups of 16 positions fit into the stages' memory, as sums. */
     static constexpr int SLAB = WARPS * 16 * PITCH * 4, DOWN = WARP_POSITIONS / 16;
     static constexpr int SLABS = DOWN * SLAB <= SHARED       ? DOWN
                                  : DOWN / 2 * SLAB <= SHARED ? DOWN / 2
@@ -74,7 +74,7 @@ TILES(TILE_TYPE)
 /* How a convolution is divided among blocks. */
 template <typename S> struct conv_split {
     int tiles_across; /* tiles of channels per group */
-    int steps, each;  /* steps of Tile::DEPTH: in all, and per block */
+    int steps, each;  /* number of steps of Tile::DEPTH: in total, and per block */
     int splits;       /* number of blocks that share a tile; each has work */
     S *sums;          /* [splits, positions, m] instead of y; NULL: write y */
 };
@@ -119,7 +119,7 @@ template <typename Launch> void start_tile(int number, const struct cuda_conv &c
 #undef TILE_CASE
 }
 
-/* The part of a tile of x that a thread copies: one column of pieces of VEC channels, some rows. */
+/* The part of a tile of x that a thread copies: in some rows, the VEC channels of one column. */
 template <typename T, typename Tile, int VEC> struct image_copies {
     static constexpr int PIECES = Tile::DEPTH / VEC, STEP = Tile::THREADS_ / PIECES;
     static constexpr int ROWS = Tile::POSITIONS / STEP;
@@ -185,7 +185,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     }
 };
 
-/* The same for the weights: rows of c.row numbers are a multiple of eight. */
+/* The part of a tile of weights that a thread copies; c.row is a multiple of eight. */
 template <typename T, typename Tile> struct weight_copies {
     static constexpr int PIECES = Tile::DEPTH / 8, STEP = Tile::THREADS_ / PIECES;
     static constexpr int ROWS = Tile::CHANNELS / STEP;
@@ -248,7 +248,7 @@ __device__ static inline void multiply_step(const T *x, const T *weights, int wa
     }
 }
 
-/* All steps of a block from `first` on; returns the sums of its warps. */
+/* Runs all steps of a block from `first` on, and returns the sums of this warp. */
 template <typename T, typename Tile, int VEC, typename S>
 __device__ static inline void multiply_tile(T *ring, const T *x, const T *weights,
                                             const cuda_conv &c, int p0, int m0, int first,

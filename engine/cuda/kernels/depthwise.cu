@@ -1,7 +1,7 @@
 /* Depthwise convolutions over [N, H, W, C] images. Each channel of y depends on one channel of x,
  * so there is no matrix product, and memory bandwidth limits the speed. A thread computes eight
  * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
- * Their windows overlap, so each loaded number serves all of them. */
+ * Their windows overlap, so each number is loaded once for all of them. */
 #include "engine/cuda/kernels/depthwise.cuh"
 
 namespace

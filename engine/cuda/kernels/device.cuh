@@ -80,7 +80,7 @@ static inline bool has_blocks(dim3 grid)
 #define LAUNCH_BLOCK(kernel, grid, ...)  LAUNCH_WITH(START_BLOCK, kernel, grid, __VA_ARGS__)
 #define LAUNCH_SHARED(kernel, grid, ...) LAUNCH_WITH(START_SHARED, kernel, grid, __VA_ARGS__)
 
-/* ONNX's numbers, as in engine/tensor/tensor.h. */
+/* ONNX's codes of data types, as in engine/tensor/tensor.h. */
 enum {
     T_F32 = 1,
     T_U8 = 2,
@@ -117,9 +117,9 @@ static inline unsigned blocks_for(size_t count)
 /* A loop over 0 … count - 1 that the compiler unrolls. */
 #define UNROLLED(i, count) UNROLL for (int i = 0; i < (count); i++)
 
-/* ---- joining the values of threads ----
+/* ---- reductions over threads ----
  *
- * join(a, b) is join(b, a). A fixed order makes the same values give the same result. */
+ * join(a, b) must equal join(b, a). The order is fixed, so equal values give equal results. */
 
 template <typename V> __device__ static inline V lane_exchange(V value, int lane_mask)
 {
@@ -133,7 +133,7 @@ template <typename V> __device__ static inline V lane_exchange(V value, int lane
     return value;
 }
 
-/* Joins the values of a warp; every lane gets the result. */
+/* Reduces the values of a warp; every lane gets the result. */
 template <typename V, typename Join> __device__ static inline V warp_join(V value, Join join)
 {
     UNROLL
@@ -142,8 +142,8 @@ template <typename V, typename Join> __device__ static inline V warp_join(V valu
     return value;
 }
 
-/* Joins the values of a block of BLOCK threads; every thread gets the result. `shared` has one
- * element per warp and can be reused at once. */
+/* Reduces the values of a block of BLOCK threads; every thread gets the result. `shared` has one
+ * element per warp and can be reused immediately. */
 template <int BLOCK = THREADS, typename V, typename Join>
 __device__ static inline V block_join(V value, V *shared, Join join)
 {
@@ -158,7 +158,7 @@ __device__ static inline V block_join(V value, V *shared, Join join)
     return value;
 }
 
-/* NaN if either is NaN. */
+/* Returns the maximum; NaN if either value is NaN. */
 template <typename C> __device__ static inline C greater_of(C a, C b)
 {
     return a != a ? a : b != b ? b : a > b ? a : b;
@@ -200,7 +200,7 @@ __device__ static inline int64_t strided_at(I i, int rank, const Dim *dims, cons
     return at;
 }
 
-/* Offsets of element i's operands. */
+/* Offsets of the operands of element i. */
 template <int OPERANDS>
 __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64_t (&at)[OPERANDS])
 {
@@ -212,7 +212,7 @@ __device__ static inline void map_at(const cuda_access_map &map, size_t i, int64
     });
 }
 
-/* Item i of a kernel that makes image outputs; each has `across` items of channels. */
+/* Work item i of a kernel: an output position, and one of its `across` groups of channels. */
 struct output_item {
     int item, ow, oh, n;
 
@@ -274,7 +274,7 @@ __device__ static inline float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* NaN stays NaN: the comparisons let it pass. */
+/* NaN stays NaN, because comparisons with it are false. */
 __device__ static inline float activate(float x, int activation, float alpha, float beta)
 {
     switch (activation) {
@@ -301,7 +301,7 @@ __device__ static inline float activate(float x, int activation, float alpha, fl
     }
 }
 
-/* The same for COUNT numbers, with one branch for all. */
+/* Like activate(), for COUNT numbers with one branch for all. */
 #define ACTIVATE_EACH(expression)                                                                  \
     UNROLL                                                                                         \
     for (int i = 0; i < COUNT; i++) {                                                              \

@@ -1,7 +1,7 @@
 /* Conversions, activations, broadcasting and copies; each thread handles several elements. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* Groups of eight need 16-byte alignment, which the arena has. The rest is handled one by one. */
+/* Converts aligned groups of eight (the arena aligns them), then the remaining elements. */
 template <typename From, typename To>
 __global__ void convert_kernel(const From *x, To *y, size_t count)
 {
@@ -105,7 +105,7 @@ __global__ void binary_kernel(int op, const T *a, const T *b, T *y, cuda_access_
     }
 }
 
-/* Converts the map to groups of eight. Returns false if these would not be whole and aligned. */
+/* Converts the map to groups of eight. Returns false if a group is incomplete or not aligned. */
 static bool map_in_eights(const struct cuda_access_map *map, struct cuda_access_map *ret)
 {
     const int last = map->rank - 1;
@@ -227,7 +227,7 @@ static void copy_sized(cudaStream_t stream, const void *x, void *y,
            count);
 }
 
-/* Joins neighbours that move together into one element of twice the size, up to 16 bytes. */
+/* Merges neighbours that stay neighbours into one element of twice the size, up to 16 bytes. */
 static int widen(int size, struct cuda_access_map *map)
 {
     const int last = map->rank - 1;
@@ -259,7 +259,7 @@ void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
 
 /* ---- Concat and Split ---- */
 
-/* blockIdx.y is the part. EACH must divide all sizes in bytes and all addresses. */
+/* blockIdx.y is the index of the part. EACH must divide all sizes in bytes and all addresses. */
 template <int EACH> __global__ void parts_kernel(unsigned char *whole, cuda_parts p)
 {
     const unsigned which = blockIdx.y;
@@ -286,7 +286,7 @@ static void copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts
     LAUNCH(parts_kernel<EACH>, grid, THREADS, stream, (unsigned char *)whole, *p);
 }
 
-/* Returns a value whose divisors (up to 16) divide all sizes and addresses. */
+/* Returns the OR of all sizes and addresses: a power of two divides all if it divides this. */
 static size_t parts_sizes(const void *whole, const struct cuda_parts *p, size_t *ret_widest)
 {
     size_t all = p->pitch | (size_t)whole, widest = 0;

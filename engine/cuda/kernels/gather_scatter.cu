@@ -4,7 +4,7 @@
 
 namespace
 {
-/* Returns the source of position p outside of m elements. */
+/* Returns the source position of p, which lies outside of the m elements. */
 __device__ inline int64_t brought_back(int64_t p, int64_t m, int mode)
 {
     if (mode == CUDA_PAD_EDGE)
@@ -50,7 +50,7 @@ __device__ inline int64_t index_at(const void *indices, int bytes, size_t i)
     return bytes == 8 ? ((const int64_t *)indices)[i] : (int64_t)((const int32_t *)indices)[i];
 }
 
-/* Indices are known to be in range (bounds.c). Others are clamped into the tensor. */
+/* bounds.c ensures that indices are in range; clamping only prevents accesses elsewhere. */
 __device__ inline int64_t brought_within(int64_t index, int64_t extent)
 {
     if (index < 0)

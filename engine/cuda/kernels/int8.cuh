@@ -53,7 +53,7 @@ __device__ static inline int requantized(float real, int zero, int lowest)
     return clamped_byte(plus(rintf(real), (float)zero), lowest);
 }
 
-/* QLinearAdd of stored numbers. */
+/* QLinearAdd of two 8-bit numbers. */
 __device__ static inline int added(int own, float own_ratio, int other, float other_ratio,
                                    float fixed, int lowest)
 {
@@ -61,7 +61,7 @@ __device__ static inline int added(int own, float own_ratio, int other, float ot
     return clamped_byte(rintf(plus(second, times((float)own, own_ratio))), lowest);
 }
 
-/* sums wrap */
+/* Adds with wrap-around. */
 __device__ static inline int wrapped(int a, int b)
 {
     return (int)((unsigned)a + (unsigned)b);
@@ -84,7 +84,7 @@ __device__ static inline void load_words(S (&to)[COUNT], const S *from, bool who
         to[i] = i < count ? from[i] : (S)0;
 }
 
-/* The stored numbers of COUNT neighbouring sums from element `at` and channel `column` on. */
+/* The 8-bit results of COUNT neighbouring sums from element `at` and channel `column` on. */
 template <int COUNT>
 __device__ static inline void finish_stored(const int (&v)[COUNT], void *y, size_t at, int column,
                                             bool whole, int count, const cuda_int8_epilogue &e)

@@ -1,5 +1,5 @@
-/* Kernels on 8-bit integers between products: conversions, sums and products of two tensors,
- * tables, pools. Memory bounds them all, so a thread moves several numbers. */
+/* Kernels on 8-bit integers other than convolutions: conversions, sums and products of two tensors,
+ * tables, pools. Memory bandwidth limits all of them, so a thread handles several numbers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -120,7 +120,7 @@ __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_
         for (int tap = 0; tap < p.kh * p.kw; tap++) {
             const int h = top + tap / p.kw * p.dilation_h, w = left + tap % p.kw * p.dilation_w;
             const bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-            /* Places beyond the padding (ceil_mode) never count. */
+            /* Positions beyond the padding (ceil_mode) never count. */
             const bool padded =
                 h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w && w < p.w + p.pad_w_end;
             taps += inside || (p.count_include_pad && padded);

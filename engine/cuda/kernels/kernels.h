@@ -119,9 +119,9 @@ void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, s
 /* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both 16-byte aligned. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
-/* Copies parts into a whole, or with is_split the whole into parts. The whole has `rows` rows of
- * `pitch` bytes. A part has `rows` rows of `width` bytes, stored contiguously; in the whole they
- * begin at `offset` of each row. A `table` (256 bytes) replaces each byte. */
+/* Concat copies parts into a whole; Split (is_split) copies the whole into parts. The whole has
+ * `rows` rows of `pitch` bytes. A part has `rows` rows of `width` bytes, stored contiguously; in
+ * the whole they begin at `offset` of each row. A `table` (256 bytes) maps each byte. */
 #define CUDA_PARTS 24
 
 struct cuda_part {
@@ -140,9 +140,9 @@ void cuda_copy_parts(cudaStream_t stream, void *whole, const struct cuda_parts *
 void cuda_scale_parts(cudaStream_t stream, int dtype, const float *scale, const float *shift,
                       void *y, const struct cuda_parts *parts, int activation, float alpha,
                       float beta);
-/* Candidates, the most promising first, for a device with `processors` multiprocessors and
- * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if a group has
- * an odd number of channels (allowed for float32), or an image is too large for
+/* Lists candidates, the most promising first, for a device with `processors` multiprocessors and
+ * `shared_limit` bytes of shared memory per block; returns their number. Returns 0 if a group
+ * has an odd number of channels (allowed for float32), or an image is too large for
  * cuda_conv_tensor. */
 int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_limit,
                          int processors, struct cuda_conv_candidate *ret, int max);
@@ -156,14 +156,14 @@ void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void 
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue,
                       const struct cuda_conv_candidate *candidate, void *workspace);
-/* On ordinary cores, any dtype; weights: [m, kh, kw, c / groups] of x's dtype. */
+/* Without tensor cores, any dtype; weights: [m, kh, kw, c / groups] of x's dtype. */
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
 /* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1, 2 or 4 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
-/* Any number of groups, one thread per output; weights as above. */
+/* Any number of groups, one thread per output; weights as for cuda_conv_simt. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
@@ -176,13 +176,13 @@ void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
 /* y[n, c] over positions: mean or max. */
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max);
-/* True if cuda_attend supports it, on tensor cores (16-bit dtypes) or ordinary cores, on a device
- * with `shared_limit` bytes of shared memory per block. */
+/* True if cuda_attend supports the attention, with tensor cores (16-bit dtypes) or without, on a
+ * device with `shared_limit` bytes of shared memory per block. */
 int cuda_attention_takes(const struct cuda_attention *attention, int on_tensor_cores,
                          size_t shared_limit);
 void cuda_attend(cudaStream_t stream, int dtype, int on_tensor_cores,
                  const struct cuda_attention_data *data, const struct cuda_attention *attention);
-/* Rows of `row` elements. */
+/* Softmax of each of `rows` rows of `row` elements. */
 void cuda_softmax(cudaStream_t stream, int dtype, const void *x, void *y, size_t rows, size_t row);
 /* is_rms: RMSNormalization; the mean counts as 0. bias may be NULL. */
 void cuda_norm_rows(cudaStream_t stream, int dtype, const void *x, const float *scale,
@@ -193,9 +193,9 @@ void cuda_reduce(cudaStream_t stream, int dtype, enum cuda_reduction op, const v
 
 /* ---- inputs and outputs of a run (argbest.cu) ---- */
 
-/* Converts a batch of images. For a row of bytes y[r, e] = table[c][byte] with e = pixel * C + c; a
- * row of floats is copied. Rows of x are `pitch` bytes apart, rows of y `row` elements. With
- * is_padded a pixel of y has one more channel, of zeros. */
+/* Converts a batch of images; a row is one image. If row r has bytes, y[r, e] = table[c][byte] with
+ * e = pixel * C + c; if it has floats, it is copied. Rows of x are `pitch` bytes apart, rows of y
+ * `row` elements. With is_padded, a pixel of y has an additional channel of zeros. */
 struct cuda_pixels {
     size_t rows, row, pitch;
     int channels, is_reversed; /* channels: 1 or 3; is_reversed: in reverse order */

@@ -10,7 +10,7 @@ extern "C" {
 enum cuda_pad_mode { CUDA_PAD_CONSTANT, CUDA_PAD_REFLECT, CUDA_PAD_EDGE, CUDA_PAD_WRAP };
 
 /* y[…, i, …] = x[…, first + source(i - before), …] in each dimension. source() maps positions
- * outside of the `kept` elements back by the mode; with CONSTANT y is `fill` there. */
+ * outside of the `kept` elements to one of them by the mode; CONSTANT writes `fill` there. */
 struct cuda_pad {
     int rank;
     enum cuda_pad_mode mode;
@@ -36,14 +36,14 @@ struct cuda_tuples {
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *tuples);
 
-/* Indices along an axis. They count through map.dims; map.steps[0] has a tensor's strides, with 0
- * for the axis. Along the axis, of `extent`, an index moves axis_step elements. */
+/* Indices along an axis of `extent` elements. map.dims are the indices' dimensions, map.steps[0]
+ * the tensor's strides, with 0 for the axis. An index moves axis_step elements. */
 struct cuda_along {
     struct cuda_access_map map;
     int index_bytes; /* 4 or 8 */
     int64_t extent, axis_step;
 };
-/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], no place twice. */
+/* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], each at most once. */
 void cuda_index_along(cudaStream_t stream, int size, int scatters, const void *from,
                       const void *indices, void *to, const struct cuda_along *along);
 

@@ -58,7 +58,7 @@ void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *we
 /* y = epilogue(sum over splits of sums); sums: [splits, rows, columns]. */
 void cuda_int8_finish(cudaStream_t stream, const int32_t *sums, int splits, void *y, size_t rows,
                       size_t columns, const struct cuda_int8_epilogue *epilogue);
-/* Writes a zero point 16 times. */
+/* Writes a zero point into 16 bytes of y. */
 void cuda_int8_fill(cudaStream_t stream, const unsigned char *zero, void *y);
 
 /* y = saturate(round(x / scale) + zero); x: F32, F16, BF16. */
@@ -85,8 +85,8 @@ struct cuda_int8_binary {
 void cuda_int8_apply_binary(cudaStream_t stream, const void *a, const void *b, void *y,
                             const struct cuda_int8_binary *binary);
 
-/* The maximum of stored numbers, or the mean of QLinearAveragePool: saturate(round(sum of (x -
- * from_zero) * from_scale / taps / to_scale + to_zero)). */
+/* MaxPool of 8-bit numbers, or QLinearAveragePool of windows with `taps` elements:
+ * saturate(round(sum of (x - from_zero) * from_scale / taps / to_scale + to_zero)). */
 struct cuda_int8_pool {
     struct cuda_pool pool;
     int type;
@@ -95,8 +95,8 @@ struct cuda_int8_pool {
 };
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool);
-/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). The limit
- * is for the positions, because a thread adds up an eighth of them as int32. */
+/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). It limits
+ * the positions, because a thread adds up an eighth of them as int32. */
 #define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero);

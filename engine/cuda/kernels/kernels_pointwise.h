@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* One operand: a; two: a and b; WHERE: a ? b : c. */
+/* Operators of one operand a, of two operands a and b, and WHERE: a ? b : c. */
 enum cuda_pointwise_op {
     CUDA_N_COPY, /* converts */
     CUDA_N_SCALE,

@@ -7,14 +7,14 @@
 extern "C" {
 #endif
 
-/* y[o] = the reduction of x over some dimensions. x is dense. One map lists its kept dimensions,
- * the other its reduced ones. */
+/* y[o] = the reduction of x over some dimensions. x is dense. The map `kept` has the other
+ * dimensions, `reduced` those that are reduced. */
 struct cuda_reduce_axes {
     enum cuda_reduction fold;
     enum cuda_domain domain;
     int dtype;                            /* of x and y */
     struct cuda_access_map kept, reduced; /* of x */
-    size_t count, each;                   /* elements of the two maps */
+    size_t count, each;                   /* elements of y; elements of x per element of y */
 };
 void cuda_fold_axes(cudaStream_t stream, const void *x, void *y,
                     const struct cuda_reduce_axes *reduce);
@@ -26,7 +26,7 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: index of the first (last) maximum (minimum). A NaN counts as either. */
+/* y, int64 [outer, inner]: index of the maximum or minimum; NaN counts as both. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 

@@ -26,8 +26,8 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
                        const float *weight, const struct cuda_resize *resize);
 
 /* GroupNormalization, InstanceNormalization (one channel per group). In x [images, pixels,
- * channels], each group of `per` channels: minus its mean, divided by its standard deviation, times
- * scale, plus bias (both [channels]). */
+ * channels], each group of `per` channels is normalized by its mean and standard deviation,
+ * multiplied by `scale`, and increased by `bias` (both [channels]). */
 struct cuda_groups {
     size_t images, pixels, channels, per;
     float epsilon;

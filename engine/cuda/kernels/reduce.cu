@@ -1,5 +1,5 @@
-/* Kernels along axes of a tensor: folds over any of them, extremes, softmax, sorting. Long dense
- * lines get one block each, other lines one thread each. */
+/* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, CumSum, TopK. A line is the
+ * elements along the axes. A long contiguous line gets one block, any other line one thread. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -7,7 +7,7 @@ namespace
 {
 enum { LONG_LINE = 64 };
 
-/* ---- folds ---- */
+/* ---- reductions ---- */
 
 template <typename C> __device__ inline bool is_whole()
 {
@@ -209,7 +209,7 @@ template <typename C> struct extreme {
     int64_t index; /* -1: none */
 };
 
-/* A thread takes every THREADS-th element, so places decide which of two equal values wins. */
+/* A thread handles every THREADS-th element, so the index decides between equal values. */
 template <typename C>
 __global__ void extreme_block_kernel(const void *x, int64_t *y, cuda_axis axis, int is_least,
                                      int is_last, size_t count)
@@ -256,7 +256,7 @@ void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const str
 
 namespace
 {
-/* `step`: elements between neighbours of a line. THREADS threads, or one, handle a line. */
+/* `step`: elements from one neighbour of a line to the next. THREADS threads or one run a line. */
 struct axis_line {
     size_t base, step, first, stride, extent;
 };
@@ -380,9 +380,9 @@ void cuda_cumsum(cudaStream_t stream, const void *x, void *y, const struct cuda_
 /* ---- TopK ----
  *
  * Elements become 64-bit keys in the same order. A block finds the k-th greatest key of its line
- * digit by digit, from counts of each digit's values. Every thread then collects the chosen keys of
- * its part of the line, after those of earlier threads. Finally, each chosen key counts the keys
- * before it to find its place. */
+ * digit by digit, from counts of each digit's values. Every thread then writes the chosen keys of
+ * its part of the line, after the keys of earlier threads. Finally, the place of a chosen key in
+ * the result is the number of chosen keys that come before it. */
 
 namespace
 {

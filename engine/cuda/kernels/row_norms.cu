@@ -1,4 +1,4 @@
-/* Softmax, normalization, reductions and pools; one block per row (or per column of rows). */
+/* Softmax, normalization, reductions and pools; mostly one block per row. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -23,7 +23,7 @@ struct min_op {
     }
 };
 
-/* ---- short rows: one warp per row, which stays in registers between the passes ---- */
+/* ---- short rows: one warp per row; the row stays in registers between the passes ---- */
 
 enum { SHORT_ROW = WARP * 8 * 4 };
 
@@ -39,7 +39,7 @@ template <typename T, int EACH> struct lane_numbers {
             visit(at[p], (p * WARP + (int)threadIdx.x % WARP) * EACH);
     }
 
-    /* Joins the results of use(number, true if it exists) over the row. */
+    /* Reduces use(number, whether it lies in the row) over the numbers of the row. */
     template <typename Join, typename Use>
     __device__ inline float fold(float start, Join join, Use use, int count)
     {
@@ -287,7 +287,7 @@ __global__ void pool_kernel(const T *x, T *y, cuda_pool p, size_t count)
             for (int s = 0; s < p.kw; s++) {
                 const int w = left + s * p.dilation_w;
                 bool inside = h >= 0 && h < p.h && w >= 0 && w < p.w;
-                /* Places beyond the padding (ceil_mode) never count. */
+                /* Positions beyond the padding (ceil_mode) never count. */
                 bool padded = h >= -p.pad_h && h < p.h + p.pad_h_end && w >= -p.pad_w &&
                               w < p.w + p.pad_w_end;
                 taps += inside || (p.count_include_pad && padded);

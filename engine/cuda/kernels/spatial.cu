@@ -38,7 +38,7 @@ __global__ void resize_image_kernel(const T *x, T *y, const int32_t *index, cons
     }
 }
 
-/* Visits all combinations of the axes' taps; the last axis varies fastest. */
+/* Visits all combinations of the taps of the axes; the tap of the last axis varies fastest. */
 template <typename T>
 __global__ void resize_any_kernel(const T *x, T *y, const int32_t *index, const float *weight,
                                   cuda_resize r, size_t count)
@@ -93,10 +93,10 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 }
 
 /* ---- GroupNormalization ----
- *
  * The kernels sum each channel over groups of pixels, and compute means from the sums. They do the
- * same for squared differences, and compute a factor and a shift per channel. The last pass applies
- * these. The order is fixed, so that the same image gives the same answer to the last bit. */
+ * same for squared differences, and compute from both a factor and a shift per channel. The last
+ * pass applies factor and shift. The order is fixed, so that the same image gives the same answer
+ * to the last bit. */
 
 namespace
 {
@@ -127,8 +127,8 @@ struct groups_buffers buffers_of(const struct cuda_groups *g, void *workspace)
     return buffers;
 }
 
-/* partial[n, p, c] = the sum over part p of the pixels of x, or of (x - mean)^2. Each lane has one
- * channel; the warps of a block share the pixels. */
+/* partial[n, p, c] = the sum of x, or of (x - mean)^2, over group p of the pixels. Each lane has
+ * one channel; the pixels are divided among the warps of a block. */
 template <typename T>
 __global__ void groups_sums_kernel(const T *x, const float *mean, float *partial, cuda_groups g,
                                    size_t pieces, size_t blocks)
@@ -335,7 +335,7 @@ enum { MOST_TAPS = 4 };
 
 struct sample_taps {
     int count;
-    int64_t index[MOST_TAPS]; /* -1: outside, no source */
+    int64_t index[MOST_TAPS]; /* -1: outside of the image */
     float weight[MOST_TAPS];
 };
 
@@ -370,8 +370,9 @@ __device__ static inline float cubic_weight(float x, int i)
     return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : (((d - 5) * d + 8) * d - 4) * a;
 }
 
-/* As in the reference (engine/op/grid.c): coordinates outside are clamped or mirrored before
- * interpolation, and so is every tap. In cubic mode only the taps are. */
+/* As in the reference (engine/op/grid.c): coordinates outside the image are clamped or mirrored
+ * before interpolation, and so is every tap. In cubic mode only the taps are clamped or
+ * mirrored. */
 __device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
                                  sample_taps &to)
 {
