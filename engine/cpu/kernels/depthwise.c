@@ -12,9 +12,6 @@
 #define ROWS   DEPTHWISE_ROWS
 #define PIXELS 7 /* image sides are often multiples of 7 */
 
-#define ENDING_ENUM(name, ...) ENDING_##name,
-enum ending { ENDING_CLAMP, VEC_PRODUCT_ACTIVATIONS(ENDING_ENUM, ) ENDING_OTHER, ENDING_ANY };
-
 /* A tile of results: offsets in the image and in the result, in elements. */
 struct depthwise_tile {
     const void *x; /* the image; `at` is the first tap of its first result, inside or not */
@@ -56,12 +53,12 @@ ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, s
 
 /* Adds all source rows of one block. The second result row starts stride_y rows further down. */
 ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_tile *t, ptrdiff_t at,
-                            const float *w, vec sum[ROWS][PIXELS], const int rows, const int taps,
-                            const int stride, const bool bf16)
+                            const float *w, vec sum[ROWS][PIXELS], const int taps, const int stride,
+                            const bool bf16)
 {
     const size_t step = d->channels, height = d->kernel_height;
     const ptrdiff_t down = (ptrdiff_t)(d->width * d->channels);
-    const size_t tap_row = (size_t)taps * VEC, ahead = rows > 1 ? d->stride_y : height;
+    const size_t tap_row = (size_t)taps * VEC, ahead = t->rows > 1 ? d->stride_y : height;
     const size_t one = smaller(ahead, height);
     size_t i = t->top;
     for (; i < smaller(one, t->bottom); i++) {
@@ -69,7 +66,7 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_ti
         add_row(sum, t->x, at + (ptrdiff_t)i * down, step, t->left, t->right, weights, 0, 1, taps,
                 stride, bf16);
     }
-    if (rows == 1)
+    if (ROWS == 1 || t->rows == 1)
         return;
     for (; i < smaller(height, t->bottom); i++) {
         const float *const weights[2] = {w + i * tap_row, w + (i - ahead) * tap_row};
@@ -85,154 +82,115 @@ ALWAYS_INLINE void add_rows(const struct depthwise *d, const struct depthwise_ti
     }
 }
 
-/* Applies the activation and stores. */
-ALWAYS_INLINE void end_as(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
-                          vec sum[ROWS][PIXELS], float *sums, const int rows,
-                          const enum ending ending, const bool bf16)
+#define FOR_RESULTS(r, p)                                                                          \
+    _Pragma("GCC unroll 2") for (int r = 0; r < ROWS; r++)                                         \
+        _Pragma("GCC unroll 7") for (int p = 0; p < PIXELS; p++)
+
+/* Applies the activation. */
+ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXELS])
 {
     const vec low = vec_set(d->low), high = vec_set(d->high);
     const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
-    const size_t row = d->out_width * d->channels;
-    vec total = vec_zero();
-#pragma GCC unroll 2
-    for (int r = 0; r < rows; r++) {
-        size_t to = at + (size_t)r * row;
-#pragma GCC unroll 7
-        for (int p = 0; p < PIXELS; p++, to += d->channels) {
-            if ((size_t)p >= t->pixels)
-                continue;
-            vec v = sum[r][p];
-            if (ending == ENDING_CLAMP)
-                v = vec_clamp(v, low, high);
-#define END(name, ...)                                                                             \
-    if (ending == ENDING_##name)                                                                   \
-        v = vec_activate(v, ACTIVATION_##name, low, high, slope);
-            VEC_PRODUCT_ACTIVATIONS(END, )
-#undef END
-            if (ending == ENDING_OTHER) {
-                float lanes[VEC];
-                vec_store(lanes, v);
-                SIMD_COMMON(activate)
-                (lanes, lanes, VEC, d->row.activation, d->row.alpha, d->row.beta);
-                v = vec_load(lanes);
-            }
-            if (bf16 && d->narrow_result)
-                vec_narrow_n((uint16_t *)t->y + to, v, VEC);
-            else
-                vec_store((float *)t->y + to, v);
-            total = vec_add(total, v);
+    float lanes[ROWS * PIXELS * VEC];
+    switch (d->row.activation) {
+    case ACTIVATION_NONE:
+        FOR_RESULTS(r, p)
+        {
+            sum[r][p] = vec_clamp(sum[r][p], low, high);
         }
+        break;
+#define CASE(name, ...)                                                                            \
+    case ACTIVATION_##name:                                                                        \
+        FOR_RESULTS(r, p)                                                                          \
+        {                                                                                          \
+            sum[r][p] = vec_activate(sum[r][p], ACTIVATION_##name, low, high, slope);              \
+        }                                                                                          \
+        break;
+        VEC_PRODUCT_ACTIVATIONS(CASE, )
+#undef CASE
+    default:
+        FOR_RESULTS(r, p)
+        {
+            vec_store(lanes + (r * PIXELS + p) * VEC, sum[r][p]);
+        }
+        SIMD_COMMON(activate)
+        (lanes, lanes, (size_t)ROWS * PIXELS * VEC, d->row.activation, d->row.alpha, d->row.beta);
+        FOR_RESULTS(r, p)
+        {
+            sum[r][p] = vec_load(lanes + (r * PIXELS + p) * VEC);
+        }
+    }
+}
+
+/* Stores the results that exist, and adds them to `sums` unless it is NULL. silu: applies SiLU, so
+ * that stores and divisions overlap. */
+ALWAYS_INLINE void store_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
+                               vec sum[ROWS][PIXELS], float *sums, const bool bf16, const bool silu)
+{
+    const size_t row = d->out_width * d->channels;
+    const vec slope = vec_set(d->row.alpha * MINUS_LOG2E);
+    vec total = vec_zero();
+    FOR_RESULTS(r, p)
+    {
+        const size_t to = at + (size_t)r * row + (size_t)p * d->channels;
+        if ((size_t)r >= t->rows || (size_t)p >= t->pixels)
+            continue;
+        const vec v = silu ? vec_silu(sum[r][p], slope) : sum[r][p];
+        if (bf16 && d->narrow_result)
+            vec_narrow_n((uint16_t *)t->y + to, v, VEC);
+        else
+            vec_store((float *)t->y + to, v);
+        total = vec_add(total, v);
     }
     if (sums)
         vec_store(sums, vec_add(vec_load(sums), total));
 }
 
-static enum ending ending_of(const struct depthwise *d)
-{
-    switch (d->row.activation) {
-    case ACTIVATION_NONE:
-        return ENDING_CLAMP;
-#define CASE(name, ...)                                                                            \
-    case ACTIVATION_##name:                                                                        \
-        return ENDING_##name;
-        VEC_PRODUCT_ACTIVATIONS(CASE, )
-#undef CASE
-    default:
-        return ENDING_OTHER;
-    }
-}
-
-/* ENDING_ANY branches once per block. It takes a twentieth more time than a function for each
- * ending, but only a quarter of the code. */
-ALWAYS_INLINE void end_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
-                             vec sum[ROWS][PIXELS], float *sums, const int rows,
-                             const enum ending ending, const bool bf16)
-{
-    if (ending != ENDING_ANY) {
-        end_as(d, t, at, sum, sums, rows, ending, bf16);
-        return;
-    }
-    switch (ending_of(d)) {
-#define CASE(name, ...)                                                                            \
-    case ENDING_##name:                                                                            \
-        end_as(d, t, at, sum, sums, rows, ENDING_##name, bf16);                                    \
-        break;
-        CASE(CLAMP)
-        VEC_PRODUCT_ACTIVATIONS(CASE, )
-#undef CASE
-    default:
-        end_as(d, t, at, sum, sums, rows, ENDING_OTHER, bf16);
-        break;
-    }
-}
-
 ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct depthwise_tile *t,
-                                      const enum ending ending, const int rows, const int taps,
-                                      const int stride, const bool bf16)
+                                      const int taps, const int stride, const bool bf16,
+                                      const bool silu)
 {
     for (size_t b = t->first; b < t->last; b++) {
         const size_t channel = smaller(b * VEC, d->channels - VEC);
         const float *w = d->weights + b * d->kernel_height * (size_t)taps * VEC;
         const vec bias = d->bias ? vec_load(d->bias + channel) : vec_zero();
         vec sum[ROWS][PIXELS];
-#pragma GCC unroll 2
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 7
-            for (int p = 0; p < PIXELS; p++)
-                sum[r][p] = bias;
-        add_rows(d, t, t->x_at + (ptrdiff_t)channel, w, sum, rows, taps, stride, bf16);
-        end_block(d, t, t->y_at + channel, sum, t->sums ? t->sums + b * VEC : NULL, rows, ending,
-                  bf16);
+        FOR_RESULTS(r, p)
+        {
+            sum[r][p] = bias;
+        }
+        add_rows(d, t, t->x_at + (ptrdiff_t)channel, w, sum, taps, stride, bf16);
+        if (!silu)
+            activate_block(d, sum);
+        store_block(d, t, t->y_at + channel, sum, t->sums ? t->sums + b * VEC : NULL, bf16, silu);
     }
 }
 
-typedef void (*tile_fn)(const struct depthwise *d, const struct depthwise_tile *t);
-
-#define TILE_JOIN(taps, stride, ending, bf16, rows)                                                \
-    tile_##taps##_##stride##_##ending##_##bf16##_##rows
-#define TILE_NAME(taps, stride, ending, bf16, rows) TILE_JOIN(taps, stride, ending, bf16, rows)
-#define TILE(taps, stride, ending, bf16, rows)                                                     \
-    static void TILE_NAME(taps, stride, ending, bf16, rows)(const struct depthwise *d,             \
-                                                            const struct depthwise_tile *t)        \
+/* SiLU has its own function, because its many constants then stay in registers. Copies of the
+ * structs, because the compiler must assume that a store to the result changes the originals. */
+#define TILE(taps, stride, kind, bf16, silu)                                                       \
+    static void tile_##taps##_##stride##_##kind(const struct depthwise *d,                         \
+                                                const struct depthwise_tile *t)                    \
     {                                                                                              \
-        depthwise_run_tile(d, t, ending, rows, taps, stride, bf16);                                \
+        const struct depthwise own = *d;                                                           \
+        const struct depthwise_tile tile = *t;                                                     \
+        depthwise_run_tile(&own, &tile, taps, stride, bf16, silu);                                 \
     }
-#define TILE_KINDS (ENDING_ANY + 3) /* float32 by its ending; bfloat16; remaining rows of both */
+#define TILES_BF16(taps, stride) TILE(taps, stride, bf16, true, false)
 #if defined __AVX512BF16__
-#define TILES(taps, stride)                                                                        \
-    TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
-    TILE(taps, stride, ENDING_ANY, 1, 1)
+#define TILES TILES_BF16
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        [ENDING_ANY] = TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS),                               \
-        [ENDING_ANY + 2] = TILE_NAME(taps, stride, ENDING_ANY, 1, 1),                              \
+        NULL, NULL, tile_##taps##_##stride##_bf16                                                  \
     }
 #else
-/* For each size: float32 by its ending, whole tiles of bfloat16, and the last rows of both. */
-#define TILE_OF(name, taps, stride) TILE(taps, stride, ENDING_##name, 0, ROWS)
 #define TILES(taps, stride)                                                                        \
-    TILE_OF(CLAMP, taps, stride)                                                                   \
-    VEC_PRODUCT_ACTIVATIONS(TILE_OF, taps, stride)                                                 \
-    TILE_OF(OTHER, taps, stride)                                                                   \
-    TILE(taps, stride, ENDING_ANY, 1, ROWS)                                                        \
-    LAST_TILES(taps, stride)
-#if ROWS == 2
-#define LAST_TILES(taps, stride)                                                                   \
-    TILE(taps, stride, ENDING_ANY, 0, 1)                                                           \
-    TILE(taps, stride, ENDING_ANY, 1, 1)
-#define LAST_ENTRIES(taps, stride)                                                                 \
-    TILE_NAME(taps, stride, ENDING_ANY, 0, 1), TILE_NAME(taps, stride, ENDING_ANY, 1, 1)
-#else
-#define LAST_TILES(taps, stride)
-#define LAST_ENTRIES(taps, stride) NULL, NULL
-#endif
-#define ENTRY_OF(name, taps, stride) TILE_NAME(taps, stride, ENDING_##name, 0, ROWS),
+    TILE(taps, stride, f32, false, false)                                                          \
+    TILE(taps, stride, silu, false, true)                                                          \
+    TILES_BF16(taps, stride)
 #define ENTRIES(taps, stride)                                                                      \
     {                                                                                              \
-        ENTRY_OF(CLAMP, taps, stride)                                                              \
-        VEC_PRODUCT_ACTIVATIONS(ENTRY_OF, taps, stride)                                            \
-        ENTRY_OF(OTHER, taps, stride)                                                              \
-        TILE_NAME(taps, stride, ENDING_ANY, 1, ROWS), LAST_ENTRIES(taps, stride)                   \
+        tile_##taps##_##stride##_f32, tile_##taps##_##stride##_silu, tile_##taps##_##stride##_bf16 \
     }
 #endif
 TILES(3, 1)
@@ -242,16 +200,8 @@ TILES(5, 2)
 TILES(7, 1)
 TILES(7, 2)
 
-static tile_fn choose(const struct depthwise *d, bool whole)
-{
-    static const tile_fn all[3][2][TILE_KINDS] = {{ENTRIES(3, 1), ENTRIES(3, 2)},
-                                                  {ENTRIES(5, 1), ENTRIES(5, 2)},
-                                                  {ENTRIES(7, 1), ENTRIES(7, 2)}};
-    size_t kind = d->bf16 ? ENDING_ANY : ending_of(d);
-    if (!whole)
-        kind = ENDING_ANY + 1 + d->bf16;
-    return all[d->kernel_width / 2 - 1][d->stride_x - 1][kind];
-}
+static void (*const tiles[3][2][3])(const struct depthwise *, const struct depthwise_tile *) = {
+    {ENTRIES(3, 1), ENTRIES(3, 2)}, {ENTRIES(5, 1), ENTRIES(5, 2)}, {ENTRIES(7, 1), ENTRIES(7, 2)}};
 
 /* Finds the taps inside [0, size) among `count` taps from position `at` on (negative: padding). */
 static void clip(ptrdiff_t at, size_t count, size_t size, size_t *ret_first, size_t *ret_end)
@@ -270,7 +220,7 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, si
         return;
     }
 #endif
-    const tile_fn whole = choose(d, true), last = choose(d, false);
+    const size_t kind = d->bf16 ? 2 : d->row.activation == ACTIVATION_SILU;
     struct depthwise_tile t = {
         .x = x, .y = y, .first = first_block, .last = last_block, .sums = sums};
     for (size_t row = first; row < first + rows; row += ROWS) {
@@ -283,7 +233,7 @@ void SIMD_NAMED(depthwise)(const struct depthwise *d, const void *x, void *y, si
             clip(from, (t.pixels - 1) * d->stride_x + d->kernel_width, d->width, &t.left, &t.right);
             t.x_at = (source * (ptrdiff_t)d->width + from) * (ptrdiff_t)d->channels;
             t.y_at = (row * d->out_width + column) * d->channels;
-            (t.rows == ROWS ? whole : last)(d, &t);
+            tiles[d->kernel_width / 2 - 1][d->stride_x - 1][kind](d, &t);
         }
     }
 }
