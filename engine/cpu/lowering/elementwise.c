@@ -18,15 +18,14 @@ struct elementwise_step {
     enum elementwise_kind kind;
     enum binary_kind binary;
     struct epilogue activation; /* the unary operator itself, or the activation after others */
-    uint32_t a, b, y;           /* values */
+    uint32_t b;                 /* value */
     enum dtype dtype;
     int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
     size_t rows, row; /* rows of `row` elements */
     const struct simd_kernels *simd;
     /* of this run */
-    const void *a_data, *b_data;
-    void *y_data;
+    const void *b_data;
 };
 
 static const float *load(const struct elementwise_step *s, const void *data, size_t at, size_t n,
@@ -45,8 +44,9 @@ static void elementwise_piece(const struct elementwise_step *s, size_t y_at, siz
     float a_piece[PIECE], b_piece[PIECE], y_piece[PIECE];
     const struct simd_kernels *k = s->simd;
     const struct epilogue *e = &s->activation;
-    float *y = s->dtype == DTYPE_F32 ? (float *)s->y_data + y_at : y_piece;
-    const float *a = load(s, s->a_data, a_at, a_step ? n : 1, a_piece);
+    void *y_data = s->step.y;
+    float *y = s->dtype == DTYPE_F32 ? (float *)y_data + y_at : y_piece;
+    const float *a = load(s, s->step.x, a_at, a_step ? n : 1, a_piece);
     switch (s->kind) {
     case KIND_UNARY:
         k->activate(a, y, n, e->activation, e->alpha, e->beta);
@@ -61,7 +61,7 @@ static void elementwise_piece(const struct elementwise_step *s, size_t y_at, siz
     if (s->kind != KIND_UNARY && e->activation)
         k->activate(y, y, n, e->activation, e->alpha, e->beta);
     if (s->dtype == DTYPE_BF16)
-        k->narrow_bf16(y, (uint16_t *)s->y_data + y_at, n);
+        k->narrow_bf16(y, (uint16_t *)y_data + y_at, n);
 }
 
 static void elementwise_row(const struct elementwise_step *s, size_t row, size_t begin, size_t end)
@@ -117,8 +117,8 @@ static void elementwise_vector(void *context, size_t begin, size_t end)
         for (size_t first = 0; first < rows; first += ROWS) {
             const size_t from = (row + first) * s->row * size;
             const size_t count = rows - first < ROWS ? rows - first : ROWS;
-            const void *x = (const unsigned char *)s->a_data + from;
-            void *y = (unsigned char *)s->y_data + from;
+            const void *x = s->step.x + from;
+            void *y = s->step.y + from;
             if (s->dtype == DTYPE_F32)
                 s->simd->scale_rows(&r, x, y, count, s->row);
             else
@@ -138,10 +138,7 @@ static void elementwise_columns(void *context, size_t begin, size_t end)
 STEP_RUN(elementwise_run)
 {
     struct elementwise_step *s = (struct elementwise_step *)base;
-    s->a_data = program->data[s->a];
-    s->y_data = program->data[s->y];
-    if (s->kind == KIND_BINARY || s->kind == KIND_ROWS)
-        s->b_data = program->data[s->b];
+    s->b_data = program->data[s->b];
     int threads = program->backend->options.threads;
     if (s->kind == KIND_ROWS)
         parallel_for(threads, s->rows, s->row, elementwise_vector, s);
@@ -217,8 +214,8 @@ static void elementwise_choose_rows(struct elementwise_step *s)
         return;
     if (is_by_rows(s, s->b_steps, s->a_steps)) {
         memcpy(s->b_steps, s->a_steps, sizeof s->b_steps);
-        const uint32_t a = s->a;
-        s->a = s->b;
+        const uint32_t a = s->step.x_value;
+        s->step.x_value = s->b;
         s->b = a;
         s->kind = KIND_ROWS;
     } else if (is_by_rows(s, s->a_steps, s->b_steps)) {
@@ -291,9 +288,7 @@ STEP_CREATE(lower_elementwise)
     TRY(allocated(step));
     step->simd = simd();
     step->step.kernel = step->simd->name;
-    step->a = a->index;
     step->b = b->index;
-    step->y = y->index;
     collapse(step, &y->shape, &a->shape, &b->shape);
     elementwise_choose_rows(step);
     size_t count = shape_count(&y->shape);

@@ -104,8 +104,6 @@ struct lrn_step {
     const struct simd_kernels *simd;
     size_t pixels, channels, size, thread_bytes;
     float factor, bias, beta;
-    const float *x_data;
-    float *y_data;
 };
 
 static void lrn_pixels(void *context, size_t begin, size_t end)
@@ -114,15 +112,14 @@ static void lrn_pixels(void *context, size_t begin, size_t end)
     float *squares =
         (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->thread_bytes);
     for (size_t i = begin; i < end; i++)
-        s->simd->lrn(s->x_data + i * s->channels, s->channels, s->size, s->factor, s->bias, s->beta,
-                     squares, s->y_data + i * s->channels);
+        s->simd->lrn((const float *)(const void *)s->step.x + i * s->channels, s->channels, s->size,
+                     s->factor, s->bias, s->beta, squares,
+                     (float *)(void *)s->step.y + i * s->channels);
 }
 
 STEP_RUN(lrn_run)
 {
     struct lrn_step *s = (struct lrn_step *)base;
-    s->x_data = (const void *)base->x;
-    s->y_data = (void *)base->y;
     parallel_for(program->backend->options.threads, s->pixels, s->channels, lrn_pixels, s);
     return STATUS_OK;
 }

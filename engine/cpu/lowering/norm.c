@@ -12,15 +12,12 @@ struct norm_step {
     float epsilon;
     size_t rows, row;
     enum dtype dtype;
-    uint32_t x, y, scale, bias;
+    uint32_t scale, bias;
     bool has_scale, has_bias;
     size_t bytes_per_thread;  /* bytes of scratch: one float32 row */
     struct epilogue epilogue; /* of the stored result */
     bool is_signed;
-    const void *x_data;
-    void *y_data;
     const float *scale_data, *bias_data;
-    unsigned char *scratch;
 };
 
 static void norm_row(const struct norm_step *s, const float *x, float *y)
@@ -35,39 +32,39 @@ static void norm_row(const struct norm_step *s, const float *x, float *y)
 static void norm_rows(void *context, size_t begin, size_t end)
 {
     const struct norm_step *s = context;
+    const void *x = s->step.x;
+    void *y = s->step.y;
     if (s->op == OP_REDUCE_MEAN) {
         for (size_t r = begin; r < end; r++)
-            ((float *)s->y_data)[r] =
-                s->simd->sum_row((const float *)s->x_data + r * s->row, s->row) / (float)s->row;
+            ((float *)y)[r] =
+                s->simd->sum_row((const float *)x + r * s->row, s->row) / (float)s->row;
         return;
     }
     if (s->dtype == DTYPE_F32 && s->epilogue.step == 0) {
         for (size_t r = begin; r < end; r++)
-            norm_row(s, (const float *)s->x_data + r * s->row, (float *)s->y_data + r * s->row);
+            norm_row(s, (const float *)x + r * s->row, (float *)y + r * s->row);
         return;
     }
-    float *wide = (float *)(void *)(s->scratch + (size_t)forkjoin_member() * s->bytes_per_thread);
+    float *wide =
+        (float *)(void *)(s->step.memory + (size_t)forkjoin_member() * s->bytes_per_thread);
     for (size_t r = begin; r < end; r++) {
         if (s->epilogue.step != 0) {
-            norm_row(s, (const float *)s->x_data + r * s->row, wide);
+            norm_row(s, (const float *)x + r * s->row, wide);
             s->simd->quantize(wide, s->epilogue.step, s->epilogue.zero, s->is_signed,
-                              (unsigned char *)s->y_data + r * s->row, s->row);
+                              (unsigned char *)y + r * s->row, s->row);
             continue;
         }
-        s->simd->widen_bf16((const uint16_t *)s->x_data + r * s->row, wide, s->row);
+        s->simd->widen_bf16((const uint16_t *)x + r * s->row, wide, s->row);
         norm_row(s, wide, wide);
-        s->simd->narrow_bf16(wide, (uint16_t *)s->y_data + r * s->row, s->row);
+        s->simd->narrow_bf16(wide, (uint16_t *)y + r * s->row, s->row);
     }
 }
 
 STEP_RUN(norm_run)
 {
     struct norm_step *s = (struct norm_step *)base;
-    s->x_data = program->data[s->x];
-    s->y_data = program->data[s->y];
     s->scale_data = s->has_scale ? program->data[s->scale] : NULL;
     s->bias_data = s->has_bias ? program->data[s->bias] : NULL;
-    s->scratch = program->scratch;
     parallel_for(program->backend->options.threads, s->rows, s->row, norm_rows, s);
     return STATUS_OK;
 }
@@ -116,8 +113,6 @@ STEP_CREATE(lower_norm)
     step->row = row;
     step->rows = shape_count(&x->shape) / row;
     step->dtype = x->dtype;
-    step->x = x->index;
-    step->y = y->index;
     if (node->op != OP_SOFTMAX && !is_mean) {
         step->has_scale = true;
         step->scale = node->inputs[1]->index;

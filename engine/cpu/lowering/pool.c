@@ -109,29 +109,18 @@ static void pool_rows(void *context, size_t begin, size_t end)
 #define BLOCK 64
 
 /* Reduces all pixels of up to BLOCK channels to their maximum. */
-static void global_block(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
-                         float *result)
+static void global_max(const struct pool_step *s, const unsigned char *x, size_t pixels, size_t n,
+                       void *result)
 {
-    const float *taps[MOST_TAPS + 1];
-    const float *pixel = (const float *)(const void *)x;
+    const size_t pixel = s->channels * dtype_size(s->dtype);
+    const void *taps[MOST_TAPS];
     for (size_t p = 0; p < pixels;) {
         size_t count = 0;
         if (p)
             taps[count++] = result; /* maximum of the earlier pixels */
         while (count < MOST_TAPS && p < pixels)
-            taps[count++] = pixel + p++ * s->channels;
-        s->simd->pool_max(taps, count, result, n);
-    }
-}
-
-static void global_max_bf16(const struct pool_step *s, const uint16_t *pixel, size_t pixels,
-                            size_t n, float *result)
-{
-    float wide[BLOCK];
-    s->simd->widen_bf16(pixel, result, n);
-    for (size_t p = 1; p < pixels; p++) {
-        s->simd->widen_bf16(pixel + p * s->channels, wide, n);
-        s->simd->binary(BINARY_MAX, result, 1, wide, 1, result, n);
+            taps[count++] = x + p++ * pixel;
+        reduce_taps(s, taps, count, 1, result, n);
     }
 }
 
@@ -150,27 +139,24 @@ static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, s
         result[c] = (float)(sum[c] / (double)pixels);
 }
 
+/* Computes maxima, and means of bfloat16. */
 static void pool_global(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;
-    size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]);
-    size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
+    const size_t pixels = (size_t)(s->window.in[0] * s->window.in[1]), size = dtype_size(s->dtype);
+    const size_t blocks = (s->channels + BLOCK - 1) / BLOCK;
     for (size_t i = begin; i < end; i++) {
-        size_t image = i / blocks, c = i % blocks * BLOCK;
-        size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
-        const unsigned char *x =
-            s->step.x + (image * pixels * s->channels + c) * dtype_size(s->dtype);
-        float result[BLOCK];
-        if (s->dtype == DTYPE_F32)
-            global_block(s, x, pixels, n, result);
-        else
-            (s->is_max ? global_max_bf16 : global_mean_bf16)(s, (const uint16_t *)(const void *)x,
-                                                             pixels, n, result);
-        size_t at = image * s->channels + c;
-        if (s->dtype == DTYPE_F32)
-            memcpy((float *)(void *)s->step.y + at, result, n * sizeof *result);
-        else
-            s->simd->narrow_bf16(result, (uint16_t *)(void *)s->step.y + at, n);
+        const size_t image = i / blocks, c = i % blocks * BLOCK;
+        const size_t n = s->channels - c < BLOCK ? s->channels - c : BLOCK;
+        const unsigned char *x = s->step.x + (image * pixels * s->channels + c) * size;
+        unsigned char *y = s->step.y + (image * s->channels + c) * size;
+        float mean[BLOCK];
+        if (s->is_max) {
+            global_max(s, x, pixels, n, y);
+            continue;
+        }
+        global_mean_bf16(s, (const uint16_t *)(const void *)x, pixels, n, mean);
+        s->simd->narrow_bf16(mean, (uint16_t *)(void *)y, n);
     }
 }
 

@@ -61,25 +61,35 @@ static void add_caps(const struct node *node, struct kernel_caps *ret)
         ret->can |= KERNEL_STORED_RESULT;
 }
 
-KERNEL_CLAIM(qconv_claim)
+/* True if the operands fit: 8-bit activations, constant int8 weights with zero points of 0, and one
+ * scale, or one for each of `channels` output channels. */
+static bool operands_fit(const struct node *node, size_t result, const struct value *bias,
+                         size_t channels)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);
     const struct value *w = node_input(node, 3), *scale = node_input(node, 4);
-    const struct value *zero = node_input(node, 5), *bias = node_input(node, 8);
+    const struct value *zero = node_input(node, 5);
     struct scale_zero ignored;
-    if (!x || !y || x->known || !dtype_is_8bit(x->dtype) || !makes_result(node, 6) ||
-        x->shape.rank < 3 || x->shape.rank > 5 || !shape_count(&x->shape) ||
-        !shape_count(&y->shape) || !scale_zero_of(node, 1, x->dtype, &ignored) || !w->known ||
-        w->known->dtype != DTYPE_I8 || !is_f32_constant(scale) ||
-        (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
+    if (!x || !y || x->known || !dtype_is_8bit(x->dtype) || !makes_result(node, result) ||
+        !shape_count(&x->shape) || !shape_count(&y->shape) ||
+        !scale_zero_of(node, 1, x->dtype, &ignored) || !w->known || w->known->dtype != DTYPE_I8 ||
+        !is_f32_constant(scale) || (bias && (!bias->known || bias->known->dtype != DTYPE_I32)))
         return false;
-    for (size_t i = 0; zero && i < shape_count(&zero->shape); i++)
+    for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
         if (!zero->known || tensor_int(zero->known, i))
             return false;
     const size_t scales = shape_count(&scale->known->shape);
+    return scales == 1 || scales == channels;
+}
+
+KERNEL_CLAIM(qconv_claim)
+{
+    const size_t channels = (size_t)node->inputs[3]->shape.dims[0];
+    if (!operands_fit(node, 6, node_input(node, 8), channels))
+        return false;
     ret->can = KERNEL_CHANNELS_LAST;
     add_caps(node, ret);
-    return scales == 1 || scales == (size_t)w->known->shape.dims[0];
+    return node->inputs[0]->shape.rank >= 3 && node->inputs[0]->shape.rank <= 5;
 }
 
 STEP_CREATE(lower_qconv)
@@ -116,25 +126,16 @@ static struct value *sums_bias(const struct node *node)
 bool qmatmul_claim(const struct node *node, struct kernel_caps *ret)
 {
     const struct value *a = node_input(node, 0), *y = node_output(node, 0);
-    const struct value *b = node_input(node, 3), *scale = node_input(node, 4);
-    const struct value *zero = node_input(node, 5);
     const struct value *bias = sums_bias(node);
-    struct scale_zero ignored;
-    if (!a || !y || a->known || !dtype_is_8bit(a->dtype) || a->shape.rank < 2 ||
-        y->shape.rank != a->shape.rank || !shape_count(&a->shape) || !shape_count(&y->shape) ||
-        !b->known || b->known->dtype != DTYPE_I8 || b->known->shape.rank != 2 ||
-        !scale_zero_of(node, 1, a->dtype, &ignored) || !makes_result(node, result_at(node)) ||
-        !is_f32_constant(scale))
+    const size_t columns = y && y->shape.rank ? (size_t)y->shape.dims[y->shape.rank - 1] : 1;
+    if (!operands_fit(node, result_at(node), bias, columns))
         return false;
-    for (size_t i = 0; zero && i < (zero->known ? shape_count(&zero->shape) : 1); i++)
-        if (!zero->known || tensor_int(zero->known, i))
-            return false;
     add_caps(node, ret);
-    const size_t columns = (size_t)y->shape.dims[y->shape.rank - 1];
-    const size_t scales = shape_count(&scale->known->shape);
-    return (scales == 1 || (scales == columns && scale->known->shape.rank == 1)) &&
-           (!bias || (bias->known && bias->known->dtype == DTYPE_I32 &&
-                      bias->known->shape.rank == 1 && shape_count(&bias->shape) == columns)) &&
+    const struct shape *scale = &node->inputs[4]->known->shape;
+    return a->shape.rank >= 2 && y->shape.rank == a->shape.rank &&
+           node->inputs[3]->known->shape.rank == 2 &&
+           (shape_count(scale) == 1 || scale->rank == 1) &&
+           (!bias || (bias->known->shape.rank == 1 && shape_count(&bias->shape) == columns)) &&
            (node->op != OP_QGEMM ||
             (node_float(node, "alpha", 1) == 1 && !node_int(node, "transA", 0)));
 }
