@@ -3,8 +3,8 @@
 #include "engine/base/size.h"
 #include "engine/cpu/lowering/lowering.h"
 
-static const struct cpu_kernel *const kernels[] = {&cpu_winograd, &cpu_depthwise, &cpu_gemm,
-                                                   &cpu_conv, &cpu_matmul};
+static const struct cpu_kernel *const kernels[] = {&cpu_winograd, &cpu_depthwise, &cpu_conv,
+                                                   &cpu_matmul};
 
 STEP_CREATE(lower_product)
 {

@@ -276,8 +276,3 @@ void SIMD_NAMED(gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t 
             for (size_t i = 0; i < COLUMNS; i++)
                 *packed++ = j + i < n ? w[p * k_step + (j + i) * n_step] : 0;
 }
-
-size_t SIMD_NAMED(gemm_packed)(size_t k, size_t n)
-{
-    return (n + COLUMNS - 1) / COLUMNS * COLUMNS * k;
-}

@@ -144,10 +144,10 @@ struct simd_kernels {
     /* Number of floats of scratch that let gemm() read copies of rows that lie a multiple of 4096
      * bytes apart and so compete for one set of the first-level cache. 0 for other rows. */
     size_t (*gemm_copies)(const struct gemm *g, size_t m);
-    /* Element (p, j) of k x n weights: w[p * k_step + j * n_step]; gemm_packed(k, n) floats. */
+    /* Packs k x n weights in panels [k][gemm_columns]; columns from n on are 0. Element (p, j) is
+     * w[p * k_step + j * n_step]. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
                       float *packed);
-    size_t (*gemm_packed)(size_t k, size_t n);
     size_t gemm_rows, gemm_columns; /* of the block that is kept in registers */
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the

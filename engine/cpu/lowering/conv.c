@@ -24,8 +24,7 @@ static struct strided_layout image_layout(const struct value *value)
     return layout;
 }
 
-/* Describes ONNX's [M, C / group, K…] (row-major) as a product's weights, grouped if group > 1. */
-static struct strided_layout weights_layout(const struct tensor *weights, int64_t group)
+struct strided_layout conv_weights(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};
     if (group > 1)
@@ -51,7 +50,7 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     desc->op = PRODUCT_CONV;
     desc->src = image_layout(x);
     desc->dst = image_layout(y);
-    desc->weights = weights_layout(weights, group);
+    desc->weights = conv_weights(weights, group);
     double taps = 1;
     for (int a = 0; a < spatial; a++) {
         desc->stride[a] = window.stride[a];
@@ -64,17 +63,35 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     return STATUS_OK;
 }
 
+/* True if the node can multiply its image by a gate. */
+static bool multiplies_gate(const struct node *node)
+{
+    const struct value *x = node->inputs[0];
+    struct window w;
+    struct error ignored;
+    bool can = node->channels_last && x->shape.rank == 4 && x->dtype == DTYPE_F32 &&
+               node->outputs[0]->dtype == DTYPE_F32 && node_int(node, "group", 1) == 1 &&
+               window_init(node, 2, x->shape.dims + 1, node->inputs[1]->known->shape.dims + 2, &w,
+                           &ignored) == STATUS_OK;
+    for (int a = 0; can && a < 2; a++)
+        can = w.kernel[a] == 1 && w.stride[a] == 1 && !w.pad_begin[a] && !w.pad_end[a];
+    return can;
+}
+
 KERNEL_CLAIM(conv_claim)
 {
-    struct kernel_caps caps;
-    return !node->gate && !node_output(node, 1) && !kernel_claims(&cpu_gemm.kernel, node, &caps);
+    if (multiplies_gate(node))
+        ret->can |= KERNEL_GATE;
+    return !node_output(node, 1);
 }
 
 STEP_CREATE(lower_conv)
 {
     const struct node *node = lowering->node;
-    struct product_desc desc = {
-        .weights_constant = node->inputs[1]->known, .weights_input = 1, .bias = node_bias(node)};
+    struct product_desc desc = {.weights_constant = node->inputs[1]->known,
+                                .weights_input = 1,
+                                .bias = node_bias(node),
+                                .gated = node->gate};
     return conv_product(lowering, &desc, ret, err);
 }
 

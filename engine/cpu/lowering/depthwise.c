@@ -112,7 +112,7 @@ STEP_RUN(depthwise_run)
 }
 
 /* [block][tap][channel] */
-static bool depthwise_pack(const void *context, const struct tensor *constant, float *packed)
+static void depthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct depthwise_step *s = context;
     const size_t taps = s->kernel.kernel_height * s->kernel.kernel_width;
@@ -124,7 +124,6 @@ static bool depthwise_pack(const void *context, const struct tensor *constant, f
                 *packed++ =
                     weights[(depthwise_first_channel(s->kernel.channels, block, lanes) + i) * taps +
                             t];
-    return true;
 }
 
 /* Chooses groups whose weights take at most half of the first-level cache, at least one per thread

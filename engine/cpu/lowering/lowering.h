@@ -24,7 +24,7 @@ struct cpu_kernel {
                             __attribute__((unused)) struct error *err)
 
 extern const struct cpu_kernel cpu_product; /* product_kernels.c */
-extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_gemm, cpu_conv,
+extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_conv,
     cpu_matmul; /* rows of product_kernels.c's table */
 extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_quantized_rows,
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
@@ -35,11 +35,6 @@ extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cas
 
 /* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if it is not depthwise. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
-
-/* Sets *ret to a convolution's float32 weights [M, C, taps…] packed as (taps, C) x M by
- * gemm_pack(), and *ret_bytes to their size. */
-enum status weights_pack_conv(struct backend *backend, struct tensor *weights, const float **ret,
-                              size_t *ret_bytes, struct error *err);
 
 /* Finds the taps of a pool's result pixel (oy, ox) that are inside the channels-last image.
  * *ret_counted is the number of the window's positions inside the image and its padding. */

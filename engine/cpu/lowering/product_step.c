@@ -4,19 +4,23 @@
 struct product_step {
     struct step step;
     struct compiled_product *product;
-    uint32_t src_value, weights_value, dst_value;
-    bool weights_are_values; /* a MatMul of two activations */
+    uint32_t weights_value, gate_value;
+    bool weights_are_values, gated; /* weights_are_values: a MatMul of two activations */
     struct residual residual;
 };
 
 STEP_RUN(product_step_run)
 {
     struct product_step *step = (struct product_step *)base;
-    void *dst = program->data[step->dst_value];
-    residual_begin(&step->residual, program, dst);
-    compiled_product_run(step->product, program->data[step->src_value],
-                         step->weights_are_values ? program->data[step->weights_value] : NULL, dst,
-                         program->scratch);
+    const struct product_run run = {
+        .src = base->x,
+        .weights = step->weights_are_values ? program->data[step->weights_value] : NULL,
+        .gate = step->gated ? program->data[step->gate_value] : NULL,
+        .dst = base->y,
+        .scratch = base->memory,
+    };
+    residual_begin(&step->residual, program, base->y);
+    compiled_product_run(step->product, &run);
     return STATUS_OK;
 }
 
@@ -30,7 +34,7 @@ static enum status product_fill(const struct lowering *lowering, const struct pr
 {
     const struct node *node = lowering->node;
     const struct packed_layout *weights = compiled_product_weights(step->product);
-    void *packed = NULL;
+    const void *packed = NULL;
     if (desc->weights_constant)
         TRY(weights_get(lowering->backend, desc->weights_constant, &desc->weights, weights, &packed,
                         err));
@@ -38,9 +42,9 @@ static enum status product_fill(const struct lowering *lowering, const struct pr
         TRY(program_keep_constant(lowering->program, desc->bias, err));
     compiled_product_bind(step->product, packed, desc->bias ? desc->bias->known->data : NULL);
     step->weights_are_values = !desc->weights_constant;
-    step->src_value = node->inputs[0]->index;
     step->weights_value = node->inputs[desc->weights_input]->index;
-    step->dst_value = node->outputs[0]->index;
+    step->gated = desc->gated;
+    step->gate_value = desc->gated ? node->gate->index : 0;
     step->residual = residual_of(lowering);
     step->step.scratch = compiled_product_scratch(step->product);
     step->step.bytes = value_bytes(node->inputs[0]) + value_bytes(node->outputs[0]) +

@@ -18,6 +18,9 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
+/* Describes ONNX's [M, C / group, K…] (row-major) as a product's weights, grouped if group > 1. */
+struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
+
 /* For a Conv or QLinearConv on channels-last operands: completes *desc and calls
  * product_step_create(). The caller has set the constants, weights_input, and the scales and zero
  * points of 8 bits. */

@@ -61,11 +61,10 @@ static size_t block_count(const struct qdepthwise_step *s)
     return (s->kernel.channels + lanes - 1) / lanes;
 }
 
-static bool qdepthwise_pack(const void *context, const struct tensor *constant, float *packed)
+static void qdepthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct qdepthwise_step *s = context;
     s->simd->depthwise_8bit_pack(&s->kernel, constant->data, packed);
-    return true;
 }
 
 /* Computes scales, and the bias minus the zero point's part of each sum. */

@@ -333,7 +333,7 @@ KERNEL_CLAIM(recurrent_claim)
     return is_known;
 }
 
-static bool pack_gates(const void *context, const struct tensor *constant, float *packed)
+static void pack_gates(const void *context, const struct tensor *constant, float *packed)
 {
     const struct recurrent_step *s = context;
     const size_t hidden = s->shape.hidden;
@@ -341,7 +341,6 @@ static bool pack_gates(const void *context, const struct tensor *constant, float
     for (size_t i = 0; i < s->shape.directions * s->gates; i++)
         s->simd->gemm_pack(w + i * hidden * hidden, 1, hidden, hidden, hidden,
                            packed + i * s->packed);
-    return true;
 }
 
 /* Adds B's two halves, except the part that GRU's reset gate multiplies. */
@@ -406,7 +405,8 @@ STEP_CREATE(lower_recurrent)
     TRY(recurrent_init(node, &x->shape, NULL, &weights->shape, &s->shape, err));
     const struct recurrent *r = &s->shape;
     s->gates = r->width / r->hidden;
-    s->packed = s->simd->gemm_packed(r->hidden, r->hidden);
+    const size_t panel = s->simd->gemm_columns;
+    s->packed = (r->hidden + panel - 1) / panel * panel * r->hidden;
     divide_units(s, (size_t)lowering->backend->options.threads);
     TRY(recurrent_memory(s, err));
     TRY(check_memory(add_biases(s, node_input(node, RECURRENT_B)), "while compiling", err));

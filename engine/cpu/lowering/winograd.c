@@ -11,12 +11,12 @@
  *     some of the filters and at once multiplies all tiles with them. For many channels.
  *
  * Transformed filters are four times as large as the filters. Transforming them in each run costs
- * less than fetching them from memory. The packed filters are those of the direct convolution
- * (gemm.c). Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
+ * less than fetching them from memory. The packed filters are those of the direct convolution.
+ * Images may be bfloat16; the arithmetic is float32 with unrounded weights. */
 #include "engine/base/cpu.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/lowering/lowering.h"
+#include "engine/cpu/lowering/product_step.h"
 #include "engine/cpu/program/parallel.h"
 #include "engine/op/families.h"
 
@@ -26,7 +26,7 @@ struct winograd_step {
     struct step step;
     const struct simd_kernels *simd;
     struct finish finish;
-    const float *weights; /* by weights_pack_conv() */
+    const float *weights; /* [panel][tap][channel][column], as a convolution reads them */
     size_t panel;         /* numbers of one tap in one panel */
     size_t panels;
     size_t rows; /* rows of points, SIDE each, for which filters are transformed at once */
@@ -341,10 +341,16 @@ STEP_CREATE(lower_winograd)
     step->step.packs_constants = true;
     winograd_divide(step, (size_t)lowering->backend->options.threads);
     TRY(finish_init(lowering, node_bias(node), &step->finish, err));
-    size_t bytes;
-    TRY(weights_pack_conv(lowering->backend, node->inputs[1]->known, &step->weights, &bytes, err));
+    struct tensor *weights = node->inputs[1]->known;
+    const struct strided_layout given = conv_weights(weights, 1);
+    const size_t k = 9 * step->channels;
+    const struct packed_layout wanted = {
+        .simd = step->simd, .parts = 1, .k = k, .n = step->out_channels, .run = k, .whole_run = k};
+    const void *packed;
+    TRY(weights_get(lowering->backend, weights, &given, &wanted, &packed, err));
+    step->weights = packed;
     step->step.flops = 18 * (double)shape_count(&y->shape) * (double)step->channels;
-    step->step.bytes = value_bytes(x) + value_bytes(y) + bytes;
+    step->step.bytes = value_bytes(x) + value_bytes(y) + packed_layout_bytes(&wanted);
     return STATUS_OK;
 }
 

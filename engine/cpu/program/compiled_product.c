@@ -8,14 +8,14 @@
  *
  *     (o * result_step + k * tap_step + offset) / divisor
  *
- * If the CPU has no instructions for products of bfloat16, its rows are widened and results
- * narrowed. Narrow rows (bfloat16 and 8-bit integers) are read in place, tap by tap, if the CPU's
- * instructions support their format; otherwise in copies of the source's lines (product_strips.c),
- * or they are gathered. */
+ * Float32 rows that are one run of the source are read in place (kernels/gemm.c). With few weights,
+ * so is a window inside the image: a row of taps is one run. If the CPU has no instructions for
+ * products of bfloat16, its rows are widened and results narrowed. Narrow rows (bfloat16 and 8-bit
+ * integers) are read in place, tap by tap, if the CPU's instructions support their format;
+ * otherwise in copies of the source's lines (product_strips.c), or they are gathered. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/program/compiled_product_private.h"
@@ -26,6 +26,7 @@
 struct product_call {
     const struct compiled_product *product;
     const unsigned char *src, *weights;
+    const float *gate;
     unsigned char *dst, *scratch;
     size_t packed_bytes; /* bytes per matrix of `weights` */
 };
@@ -75,19 +76,29 @@ static void position_next(const struct compiled_product *p, struct product_posit
     at->z++;
 }
 
+/* Returns the first tap of a result whose window is inside the part's source, otherwise NULL. */
+static const unsigned char *window_inside(const struct compiled_product *p,
+                                          const unsigned char *src, struct product_position at)
+{
+    const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
+    if (!is_inside(z, at.z) || !is_inside(y, at.y) || !is_inside(x, at.x))
+        return NULL;
+    return src + (first_tap(z, at.z) + first_tap(y, at.y) + first_tap(x, at.x)) *
+                     (int64_t)dtype_size(p->src.dtype);
+}
+
 /* Writes pointers to the taps of a result to ret[0], ret[step], …, in the order of the weights.
- * `src`: the part's source. Taps outside point at p->outside. Returns true if there are none. */
-static bool locate_taps(const struct compiled_product *p, const unsigned char *src,
+ * `src`: the part's source. Taps outside point at p->outside. */
+static void locate_taps(const struct compiled_product *p, const unsigned char *src,
                         struct product_position at, const unsigned char **ret, size_t step)
 {
     const struct product_axis *z = &p->axis[0], *y = &p->axis[1], *x = &p->axis[2];
     const int64_t size = (int64_t)dtype_size(p->src.dtype), oz = at.z, oy = at.y, ox = at.x;
-    if (is_inside(z, oz) && is_inside(y, oy) && is_inside(x, ox)) {
-        src += (first_tap(z, oz) + first_tap(y, oy) + first_tap(x, ox)) * size;
-        for (size_t t = 0; t < p->taps; t++)
-            ret[t * step] = src + p->tap_offsets[t];
-        return true;
-    }
+    const unsigned char *const window = window_inside(p, src, at);
+    for (size_t t = 0; window && t < p->taps; t++)
+        ret[t * step] = window + p->tap_offsets[t];
+    if (window)
+        return;
     for (int64_t kz = 0; kz < z->kernel; kz++) {
         const int64_t iz = tap_position(z, oz, kz);
         for (int64_t ky = 0; ky < y->kernel; ky++) {
@@ -100,19 +111,80 @@ static bool locate_taps(const struct compiled_product *p, const unsigned char *s
             }
         }
     }
-    return false;
 }
 
-/* Copies the window of a result, in the operand type. Neighbouring taps often form a run. */
-static void gather_row(const struct compiled_product *p, const unsigned char *src,
-                       struct product_position at, const unsigned char **taps, unsigned char *to)
+static int64_t clamp_to(int64_t value, int64_t low, int64_t high)
 {
-    const size_t tap_bytes = p->channels * operand_bytes(&p->weights);
+    return value < low ? low : value > high ? high : value;
+}
+
+/* Copies a line of taps of a window of result x, in the operand type. line: where the source's line
+ * begins; NULL: it is outside. */
+static void gather_line(const struct compiled_product *p, const unsigned char *line, int64_t result,
+                        unsigned char *to)
+{
+    const struct product_axis *x = &p->axis[2];
+    const size_t channels = p->channels, bytes = channels * operand_bytes(&p->weights);
+    const int64_t size = (int64_t)dtype_size(p->src.dtype);
+    if (line && !p->taps_join) {
+        for (int64_t k = 0; k < x->kernel; k++, to += bytes) {
+            const int64_t at = tap_position(x, result, k);
+            gather_run(p, at < 0 ? p->outside : line + at * x->stride * size, channels, to);
+        }
+        return;
+    }
+    const int64_t first = result * x->result_step + x->offset;
+    const int64_t left = line ? clamp_to(-first, 0, x->kernel) : x->kernel;
+    const int64_t right = clamp_to(x->in - first, left, x->kernel);
+    if (left > 0)
+        gather_run(p, p->outside, (size_t)left * channels, to);
+    if (right > left)
+        gather_run(p, line + (first + left) * x->stride * size, (size_t)(right - left) * channels,
+                   to + (size_t)left * bytes);
+    if (x->kernel > right)
+        gather_run(p, p->outside, (size_t)(x->kernel - right) * channels,
+                   to + (size_t)right * bytes);
+}
+
+/* Copies the window of a result, in the operand type. */
+static void gather_row(const struct compiled_product *p, const unsigned char *src,
+                       struct product_position at, unsigned char *to)
+{
+    const struct product_axis *z = &p->axis[0], *y = &p->axis[1];
+    const size_t taps = (size_t)p->axis[2].kernel;
+    const size_t line = taps * p->channels * operand_bytes(&p->weights);
+    const int64_t size = (int64_t)dtype_size(p->src.dtype);
     const unsigned char *const end = to + p->row_bytes;
-    const size_t together = locate_taps(p, src, at, taps, 1) ? p->taps_together : 1;
-    for (size_t t = 0; t < p->taps; t += together, to += together * tap_bytes)
-        gather_run(p, taps[t], together * p->channels, to);
+    const unsigned char *const window = p->taps_join ? window_inside(p, src, at) : NULL;
+    for (size_t t = 0; window && t < p->taps; t += taps, to += line)
+        gather_run(p, window + p->tap_offsets[t], taps * p->channels, to);
+    for (int64_t kz = 0; !window && kz < z->kernel; kz++) {
+        const int64_t iz = tap_position(z, at.z, kz);
+        for (int64_t ky = 0; ky < y->kernel; ky++, to += line) {
+            const int64_t iy = tap_position(y, at.y, ky);
+            const bool inside = iz >= 0 && iy >= 0;
+            gather_line(p, inside ? src + (iz * z->stride + iy * y->stride) * size : NULL, at.x,
+                        to);
+        }
+    }
     memset(to, 0, (size_t)(end - to)); /* numbers after k, with weights of 0 */
+}
+
+/* Gathers rows first … first + rows - 1 of the block's part, or multiplies them by their image's
+ * gate. */
+static void gather_rows(const struct product_call *call, const struct product_block *b,
+                        size_t first, size_t rows)
+{
+    const struct compiled_product *p = call->product;
+    const size_t k = p->weights.k;
+    struct product_position at = position_of(p, first);
+    unsigned char *to = b->gathered;
+    for (size_t row = first; row < first + rows; row++, to += p->row_bytes, position_next(p, &at))
+        if (p->gated)
+            p->simd->binary(BINARY_MUL, (const float *)(const void *)b->src + row * k, 1,
+                            call->gate + (size_t)at.z * k, 1, (float *)(void *)to, k);
+        else
+            gather_row(p, b->src, at, to);
 }
 
 /* ---- running: parts ---- */
@@ -141,18 +213,56 @@ static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret
     }
 }
 
+/* Computes `rows` rows of the part, from `first` on, and moves g->c behind them. */
+static void multiply_gathered(const struct product_call *call, const struct product_block *b,
+                              struct gemm *g, size_t first, size_t rows)
+{
+    if (!rows)
+        return;
+    gather_rows(call, b, first, rows);
+    g->a = (const float *)(const void *)b->gathered;
+    g->lda = call->product->row_bytes / sizeof(float);
+    g->run = g->run_step = 0;
+    call->product->simd->gemm(g, rows);
+    g->c += rows * g->ldc;
+}
+
+/* Computes the block, line by line of the result. Reads windows inside the image in place, and
+ * gathers the others. */
+static void multiply_windows(const struct product_call *call, const struct product_block *b,
+                             struct gemm *g)
+{
+    const struct compiled_product *p = call->product;
+    const struct product_axis *y = &p->axis[1], *x = &p->axis[2];
+    size_t row = b->first;
+    while (row < b->first + b->rows) {
+        struct product_position at = position_of(p, row);
+        const int64_t left = (int64_t)(b->first + b->rows - row);
+        const int64_t end = x->out - at.x < left ? x->out : at.x + left;
+        const int64_t from = is_inside(y, at.y) ? clamp_to(x->inside_from, at.x, end) : end;
+        const int64_t to = clamp_to(x->inside_to, from, end);
+        multiply_gathered(call, b, g, row, (size_t)(from - at.x));
+        row += (size_t)(to - at.x);
+        if (to > from) {
+            at.x = from;
+            g->a = (const float *)(const void *)window_inside(p, b->src, at);
+            g->lda = (size_t)(x->result_step * x->stride);
+            g->run = (size_t)x->kernel * p->channels;
+            g->run_step = (size_t)(y->tap_step * y->stride);
+            p->simd->gemm(g, (size_t)(to - from));
+            g->c += (size_t)(to - from) * g->ldc;
+        }
+        multiply_gathered(call, b, g, row, (size_t)(end - to));
+        row += (size_t)(end - to);
+    }
+}
+
 static void run_floats(const struct product_call *call, const struct product_block *b)
 {
     const struct compiled_product *p = call->product;
     const bool narrow = p->dst.dtype == DTYPE_BF16;
     const size_t n = b->to - b->from;
     struct gemm g = p->finish;
-    g.a = (const float *)(const void *)b->gathered;
-    g.lda = p->weights.k;
-    if (p->in_place) {
-        g.lda = (size_t)p->axis[2].stride;
-        g.a = (const float *)(const void *)b->src + b->first * g.lda;
-    }
     g.b = (const float *)(const void *)(call->weights + b->matrix * call->packed_bytes) +
           b->from * p->weights.k;
     g.k = p->weights.k;
@@ -163,9 +273,18 @@ static void run_floats(const struct product_call *call, const struct product_blo
     uint16_t *rows = (uint16_t *)(void *)b->dst;
     for (size_t r = 0; narrow && g.accumulate && r < b->rows; r++)
         p->simd->widen_bf16(rows + r * p->ldc, g.c + r * n, n);
-    p->simd->gemm(&g, b->rows);
+    if (p->in_place) {
+        g.lda = (size_t)p->axis[2].stride;
+        g.a = (const float *)(const void *)b->src + b->first * g.lda;
+        g.copies = p->copies_rows ? (float *)(void *)b->gathered : NULL;
+        p->simd->gemm(&g, b->rows);
+    } else if (p->in_windows) {
+        multiply_windows(call, b, &g);
+    } else {
+        multiply_gathered(call, b, &g, b->first, b->rows);
+    }
     for (size_t r = 0; narrow && r < b->rows; r++)
-        p->simd->narrow_bf16(g.c + r * n, rows + r * p->ldc, n);
+        p->simd->narrow_bf16((float *)(void *)b->result + r * n, rows + r * p->ldc, n);
 }
 
 /* ---- running: tiles ---- */
@@ -248,7 +367,6 @@ static void multiply_panel(const struct compiled_product *p, const struct produc
     const size_t most = p->tile_rows, together = finished_together(p, t.n);
     const size_t pointers = tile_pointers(p->simd);
     const size_t taps = t.taps, run = t.run, group = p->simd->tile_columns * neighbours(w);
-    const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     void (*const multiply)(const struct tile *, size_t) =
         w->operands == OPERANDS_BF16  ? p->simd->tile_bf16
         : w->operands == OPERANDS_DOT ? p->simd->tile_dot
@@ -277,7 +395,7 @@ static void multiply_panel(const struct compiled_product *p, const struct produc
                     finish_rows(p, f, first, from, end - from, dst);
                 from = end;
             }
-            t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes;
+            t.b += t.taps * t.run / operand_bytes(w) / neighbours(w) * group * weight_bytes(w);
         }
 }
 
@@ -286,7 +404,6 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
     const struct compiled_product *p = call->product;
     const struct packed_layout *w = &p->weights;
     const size_t columns = p->simd->tile_columns, size = dtype_size(p->dst.dtype);
-    const size_t weight_bytes = w->operands == OPERANDS_BF16 ? 2 : 1;
     struct tile t = {.taps = p->in_place ? p->taps : 1,
                      .run = p->run_bytes,
                      .c = b->result,
@@ -304,7 +421,7 @@ static void run_tiles(const struct product_call *call, const struct product_bloc
     for (size_t j = b->from; j < b->to; j += columns) {
         const size_t channel = b->channel + j - b->from;
         t.n = f.n = b->to - j < columns ? b->to - j : columns;
-        t.b = call->weights + b->matrix * call->packed_bytes + j * whole_k(w) * weight_bytes;
+        t.b = call->weights + b->matrix * call->packed_bytes + j * whole_k(w) * weight_bytes(w);
         f.scales = p->scales ? p->scales + channel : NULL;
         f.bias = p->bias ? p->bias + channel : NULL;
         if (p->bias_sums)
@@ -347,15 +464,15 @@ static void run_blocks(void *context, size_t begin, size_t end)
         b.channel = b.from + (p->op == PRODUCT_MATMUL ? 0 : b.matrix * p->weights.n);
         b.src = call->src + src * (int64_t)dtype_size(p->src.dtype);
         b.dst = call->dst + ((size_t)dst + b.first * p->ldc + b.from) * dtype_size(p->dst.dtype);
-        struct product_position at = position_of(p, b.first);
-        for (size_t row = 0; !p->in_place && row < b.rows; row++, position_next(p, &at))
-            gather_row(p, b.src, at, b.taps, b.gathered + row * p->row_bytes);
+        if (!are_narrow(&p->weights)) {
+            run_floats(call, &b);
+            continue;
+        }
+        if (!p->in_place)
+            gather_rows(call, &b, b.first, b.rows);
         if (p->copies)
             strip_copy(p, &b);
-        if (are_narrow(&p->weights))
-            run_tiles(call, &b);
-        else
-            run_floats(call, &b);
+        run_tiles(call, &b);
     }
 }
 
@@ -364,48 +481,25 @@ static void pack_matrices(void *context, size_t begin, size_t end)
 {
     const struct product_call *call = context;
     const struct compiled_product *p = call->product;
-    const struct strided_layout *given = &p->given;
-    const int at = given->rank - 2;
-    const size_t k = p->weights.k, n = p->weights.n, size = dtype_size(given->dtype);
-    float *plain = (float *)(void *)(call->scratch + p->packed_bytes +
-                                     (size_t)forkjoin_member() * p->thread_bytes);
-    for (size_t i = begin; i < end; i++) {
-        const unsigned char *from = call->weights + (size_t)strided_offset(given, 0, at, i) * size;
-        float *to = (float *)(void *)(call->scratch + i * call->packed_bytes);
-        if (p->weights.operands == OPERANDS_BF16) {
-            pack_narrow(&p->weights, given, from, to, NULL);
-            continue;
-        }
-        if (given->dtype != DTYPE_BF16) {
-            p->simd->gemm_pack((const float *)(const void *)from, (size_t)given->strides[at],
-                               (size_t)given->strides[at + 1], k, n, to);
-            continue;
-        }
-        for (size_t row = 0; row < k; row++)
-            for (size_t j = 0; j < n; j++) {
-                const int64_t from_at =
-                    (int64_t)row * given->strides[at] + (int64_t)j * given->strides[at + 1];
-                plain[row * n + j] = float_from_bits(
-                    (uint32_t)((const uint16_t *)(const void *)from)[from_at] << 16);
-            }
-        p->simd->gemm_pack(plain, n, 1, k, n, to);
-    }
+    for (size_t i = begin; i < end; i++)
+        pack_part(&p->weights, &p->given, call->weights, i, call->scratch + i * call->packed_bytes,
+                  NULL);
 }
 
-void compiled_product_run(const struct compiled_product *product, const void *src,
-                          const void *weights, void *dst, void *scratch)
+void compiled_product_run(const struct compiled_product *product, const struct product_run *run)
 {
     struct product_call call = {.product = product,
-                                .src = src,
+                                .src = run->src,
                                 .weights = product->bound,
-                                .dst = dst,
-                                .scratch = scratch,
+                                .gate = run->gate,
+                                .dst = run->dst,
+                                .scratch = run->scratch,
                                 .packed_bytes = part_bytes(&product->weights)};
     const struct packed_layout *w = &product->weights;
-    if (weights) {
-        call.weights = weights;
+    if (run->weights) {
+        call.weights = run->weights;
         parallel_for(product->threads, w->parts, w->k * w->n / 4, pack_matrices, &call);
-        call.weights = scratch;
+        call.weights = run->scratch;
     }
     const size_t blocks = product->row_chunks * product->column_chunks * product->parts;
     parallel_for(product->threads, blocks,
@@ -436,8 +530,8 @@ static void describe_axes(struct compiled_product *p, const struct product_desc 
     }
     /* Joins images with adjacent results into one, so that weights are read once. */
     struct product_axis *z = &p->axis[0];
-    if (spatial == 2 && dtype_size(desc->src.dtype) < 4 &&
-        desc->dst.strides[0] == z[1].out * z[2].out * desc->dst.strides[3]) {
+    if (desc->op != PRODUCT_MATMUL && spatial < AXES &&
+        desc->dst.strides[0] == z[1].out * z[2].out * desc->dst.strides[desc->dst.rank - 1]) {
         z->in = z->out = desc->dst.dims[0];
         z->stride = desc->src.strides[0];
     }
@@ -463,8 +557,7 @@ static bool describe_taps(struct compiled_product *p)
                              tz * p->axis[0].tap_step * p->axis[0].stride) *
                             size;
     }
-    const bool one_run = p->channel_step == 1 && x->tap_step * x->stride == (int64_t)p->channels;
-    p->taps_together = one_run ? (size_t)x->kernel : 1;
+    p->taps_join = p->channel_step == 1 && x->tap_step * x->stride == (int64_t)p->channels;
     return p->tap_offsets;
 }
 
@@ -487,10 +580,21 @@ static bool reads_in_place(const struct compiled_product *p)
 {
     const struct packed_layout *w = &p->weights;
     if (!are_narrow(w))
-        return p->src.dtype == DTYPE_F32 && rows_are_even(p);
+        return p->src.dtype == DTYPE_F32 && p->is_even && !p->gated;
     return w->operands != OPERANDS_PAIRS && !p->flip && p->channel_step == 1 &&
            tile_chunk(p->simd, p->channels * operand_bytes(w)) &&
-           (!p->simd->tile_rows_are_even || rows_are_even(p));
+           (!p->simd->tile_rows_are_even || p->is_even);
+}
+
+/* True if float32 windows inside the image are read in place. Each line of results is then a
+ * separate product that fetches the weights, so they must be few. */
+static bool reads_in_windows(const struct compiled_product *p)
+{
+    enum { NEAR = 64 * 1024, FEWEST = 14 };
+    return !are_narrow(&p->weights) && p->src.dtype == DTYPE_F32 && p->op == PRODUCT_CONV &&
+           !p->in_place && !p->gated && p->channel_step == 1 && p->axis[0].kernel == 1 &&
+           (p->taps_join || p->axis[2].kernel == 1) && p->axis[2].out >= FEWEST &&
+           part_bytes(&p->weights) <= NEAR;
 }
 
 /* Finds how rows are read, and how k is packed for it. */
@@ -499,13 +603,16 @@ static void describe_rows(struct compiled_product *p)
     struct packed_layout *w = &p->weights;
     const size_t size = operand_bytes(w);
     p->row_bytes = are_narrow(w) ? padded_run(p, w->k * size, 1) : w->k * size;
+    if (!are_narrow(w) && p->row_bytes % 4096 == 0)
+        p->row_bytes += 64; /* see gemm_copies() in simd.h */
     p->is_even = rows_are_even(p);
     p->in_place = reads_in_place(p);
+    p->in_windows = reads_in_windows(p);
     p->unit_rows = p->tile_rows = p->simd->tile_rows;
     p->group = p->simd->tile_rows_are_even ? p->tile_rows / 2 : 1;
     p->run_bytes = p->in_place ? p->channels * size : p->row_bytes;
     w->run = w->k;
-    w->whole_run = p->row_bytes / size;
+    w->whole_run = are_narrow(w) ? p->row_bytes / size : w->k;
     strips_describe(p);
     p->chunk = tile_chunk(p->simd, p->run_bytes);
 }
@@ -529,7 +636,7 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
         p->rows *= (size_t)p->axis[a].out;
     }
     packed->k = p->channels * p->taps;
-    const bool together = desc->src.rank == 4 && p->axis[0].out > 1; /* describe_axes() */
+    const bool together = desc->src.rank < 2 + AXES && p->axis[0].out > 1; /* describe_axes() */
     p->parts = matrix || together ? p->groups : (size_t)desc->dst.dims[0] * p->groups;
     for (int a = 0; matrix && a < desc->dst.rank - 2; a++)
         p->parts *= (size_t)desc->dst.dims[a];
@@ -537,29 +644,44 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
     p->ldc = (size_t)desc->dst.strides[desc->dst.rank - (matrix ? 2 : 1)];
 }
 
-/* Divides rows of floats into chunks whose source and result fit in the second-level cache, at
- * least one per thread. If there are too few rows, it divides columns, too. */
-static void divide_work(struct compiled_product *p)
+/* Divides the work of float32 products. Threads share the rows or the columns of a part. Each
+ * thread reads all of the other operand, so the other one should be smaller. If rows are gathered,
+ * columns are shared only if there are too few rows for every thread. A chunk's source and result
+ * stay in the second-level cache. If the weights do not, a chunk has enough rows for each time that
+ * the weights are read (kernels/gemm.c). Each thread gets several chunks of columns, so that idle
+ * threads can take some. */
+static void divide_floats(struct compiled_product *p)
 {
-    enum { NEAR = 192 * 1024 };
+    enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };
     const struct packed_layout *w = &p->weights;
-    const size_t unit = p->simd->gemm_rows, threads = (size_t)p->threads;
-    const size_t columns = whole_columns(w), panels = columns / p->simd->gemm_columns;
-    const size_t result = p->dst.dtype == DTYPE_BF16 ? columns * sizeof(float) : 0;
-    size_t most = NEAR / (p->row_bytes + columns * sizeof(float)) / unit * unit;
-    most = most ? most : unit;
-    p->row_chunks = (p->rows + most - 1) / most;
-    if (p->parts * p->row_chunks < threads) {
-        const size_t wanted = (threads + p->parts - 1) / p->parts,
-                     units = (p->rows + unit - 1) / unit;
-        p->row_chunks = wanted < units ? wanted : units;
-    }
-    const size_t idle = threads / (p->parts * p->row_chunks);
-    p->column_chunks = idle > panels ? panels : idle ? idle : 1;
+    const size_t unit = p->simd->gemm_rows, panel = p->simd->gemm_columns;
+    const size_t panels = whole_columns(w) / panel;
+    const size_t threads = ((size_t)p->threads + p->parts - 1) / p->parts; /* for a part */
+    const bool by_columns =
+        p->rows < (p->in_place ? w->n : unit * threads) && panels >= threads && threads > 1;
+    const size_t pieces = panels / threads < EACH ? panels / threads : EACH;
+    p->column_chunks = !by_columns ? 1 : p->in_place ? threads * pieces : threads;
+    const size_t columns = (panels + p->column_chunks - 1) / p->column_chunks * panel;
+    const size_t deep = w->k < DEPTH ? w->k : DEPTH;
+    const bool narrow = p->dst.dtype == DTYPE_BF16;
+    size_t most = NEAR / ((w->k + columns) * sizeof(float));
+    if (!narrow && w->k * columns * sizeof(float) > NEAR &&
+        ROWS_NEAR / (deep * sizeof(float)) > most)
+        most = ROWS_NEAR / (deep * sizeof(float));
+    most = most < unit ? unit : most / unit * unit;
+    const size_t sharers = by_columns ? 1 : threads;
+    const size_t each = (p->rows + sharers - 1) / sharers;
+    p->row_chunks = (each + most - 1) / most * sharers;
+    if (p->row_chunks > p->rows)
+        p->row_chunks = p->rows;
     const size_t rows = p->rows / p->row_chunks + 1;
-    p->result_at = p->in_place ? 0 : size_align(rows * p->row_bytes, TENSOR_ALIGN);
-    p->taps_at = p->result_at + size_align(rows * result, TENSOR_ALIGN);
-    p->thread_bytes = p->taps_at + size_align(p->taps * sizeof(void *), TENSOR_ALIGN);
+    const struct gemm g = {.lda = (size_t)p->axis[2].stride, .k = w->k, .n = columns};
+    const size_t copied = p->in_place ? p->simd->gemm_copies(&g, rows) : 0;
+    p->copies_rows = copied > 0;
+    p->result_at =
+        size_align(p->in_place ? copied * sizeof(float) : rows * p->row_bytes, TENSOR_ALIGN);
+    p->thread_bytes =
+        p->result_at + size_align(narrow ? rows * columns * sizeof(float) : 0, TENSOR_ALIGN);
 }
 
 /* Divides rows of 8- and 16-bit types into chunks whose source fits in the first-level cache or, if
@@ -599,16 +721,6 @@ static void divide_tiles(struct compiled_product *p)
         p->result_at = strip_bytes(p, (int64_t)chunk);
     p->taps_at = p->result_at + size_align(sums, TENSOR_ALIGN);
     p->thread_bytes = p->taps_at + size_align(located * sizeof(void *), TENSOR_ALIGN);
-}
-
-/* Reserves scratch memory for packing weights that are an activation. */
-static void reserve_packed(struct compiled_product *p)
-{
-    const struct packed_layout *w = &p->weights;
-    p->packed_bytes = size_align(w->parts * part_bytes(w), TENSOR_ALIGN);
-    const size_t plain = size_align(w->k * w->n * sizeof(float), TENSOR_ALIGN);
-    if (p->given.dtype == DTYPE_BF16 && plain > p->thread_bytes)
-        p->thread_bytes = plain;
 }
 
 static bool describe_8bit(struct compiled_product *p, const struct product_desc *desc)
@@ -659,19 +771,21 @@ enum status compiled_product_create(int threads, const struct product_desc *desc
     product->simd = simd();
     product->op = desc->op;
     product->threads = threads;
+    product->gated = desc->gated;
     product->src = desc->src;
     product->dst = desc->dst;
     product->given = desc->weights;
     describe_axes(product, desc);
     describe_matrices(product, desc);
-    const size_t tap_bytes = product->channels * dtype_size(desc->src.dtype);
-    product->outside = malloc(tap_bytes);
+    const size_t line = (size_t)product->axis[2].kernel;
+    const size_t outside = line * product->channels * dtype_size(desc->src.dtype);
+    product->outside = malloc(outside);
     if (!product->outside || !describe_taps(product) ||
         (desc->scales && !describe_8bit(product, desc))) {
         compiled_product_free(product);
         return error_no_memory(err, "while compiling");
     }
-    memset(product->outside, desc->src_zero, tap_bytes);
+    memset(product->outside, desc->src_zero, outside);
     if (desc->src.dtype == DTYPE_BF16 && product->simd->tile_bf16)
         product->weights.operands = OPERANDS_BF16;
     describe_rows(product);
@@ -679,9 +793,10 @@ enum status compiled_product_create(int threads, const struct product_desc *desc
     if (are_narrow(&product->weights))
         divide_tiles(product);
     else
-        divide_work(product);
+        divide_floats(product);
     if (!desc->weights_constant)
-        reserve_packed(product);
+        product->packed_bytes =
+            size_align(product->weights.parts * part_bytes(&product->weights), TENSOR_ALIGN);
     *ret = product;
     return STATUS_OK;
 }
@@ -700,7 +815,7 @@ const char *compiled_product_name(const struct compiled_product *product)
                                            [OPERANDS_DOT] = {"int8:dot", "int8:amx"}};
     if (are_narrow(&product->weights))
         return names[product->weights.operands][product->simd->tile_end != NULL];
-    return product->in_place ? "gemm" : "gemm:windows";
+    return product->gated ? "gemm:gated" : "gemm";
 }
 
 size_t compiled_product_scratch(const struct compiled_product *product)

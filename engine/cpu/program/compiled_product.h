@@ -21,6 +21,8 @@ struct product_desc {
     size_t scale_count;
     float dst_scale; /* if not 0, the activation's result is divided by it before it is stored */
     int32_t src_zero, dst_zero;
+    bool gated; /* the source of a float32 1x1 convolution of stride 1 without padding is first
+                   multiplied by a factor per image and channel */
 };
 
 struct compiled_product; /* one product must not run in two threads at once */
@@ -41,7 +43,13 @@ const struct packed_layout *compiled_product_weights(const struct compiled_produ
  * product. */
 void compiled_product_bind(struct compiled_product *product, const void *weights, const void *bias);
 
-/* Runs the product. weights: NULL if compiled_product_bind() set them. scratch:
- * compiled_product_scratch() bytes, 64-byte aligned. */
-void compiled_product_run(const struct compiled_product *product, const void *src,
-                          const void *weights, void *dst, void *scratch);
+/* The operands of a run. */
+struct product_run {
+    const void *src;
+    const void *weights; /* NULL if compiled_product_bind() set them */
+    const float *gate;   /* [image][channel], of a gated product */
+    void *dst;
+    void *scratch; /* compiled_product_scratch() bytes, 64-byte aligned */
+};
+
+void compiled_product_run(const struct compiled_product *product, const struct product_run *run);

@@ -27,6 +27,9 @@ struct compiled_product {
     size_t taps;         /* taps of a window; with `strips`, runs of taps */
     bool in_place;       /* rows are read in place: float32 rows as one run, others tap by tap */
     bool is_even;        /* … and are equally spaced */
+    bool in_windows;     /* float32 windows inside the image are read in place */
+    bool copies_rows;    /* gemm() reads copies of the rows, see gemm_copies() */
+    bool gated;          /* see product_desc */
     bool strips, copies; /* groups of pixels of a line are read; they are read in copies */
     size_t group, line_groups;   /* pixels; groups per result line. The last may be too long */
     size_t pixel_bytes;          /* from pixel to pixel of a line … */
@@ -42,9 +45,9 @@ struct compiled_product {
     size_t thread_bytes;
     struct gemm finish;               /* epilogue of float32 products … */
     struct tile_finish narrow_finish; /* … and of the other types */
-    unsigned char *outside;           /* a tap in the padding */
+    unsigned char *outside;           /* a line of taps in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
-    size_t taps_together; /* neighbours that form one run, for a window inside the image */
+    bool taps_join;                   /* neighbouring taps of a line form one run */
     /* set by compiled_product_bind() */
     const unsigned char *bound;
     const float *bias;

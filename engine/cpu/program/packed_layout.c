@@ -1,7 +1,6 @@
 /* Packs the weights of products. */
 #include "engine/cpu/program/packed_layout.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/float_bits.h"
@@ -19,7 +18,9 @@ bool packed_layouts_equal(const struct packed_layout *a, const struct packed_lay
            a->leading == b->leading && a->matrix == b->matrix;
 }
 
-int64_t strided_offset(const struct strided_layout *layout, int first, int last, size_t index)
+/* Offset of element `index` (row-major) of the dims first … last - 1 of a layout. */
+static int64_t strided_offset(const struct strided_layout *layout, int first, int last,
+                              size_t index)
 {
     int64_t offset = 0;
     for (int a = last - 1; a >= first; a--) {
@@ -42,23 +43,32 @@ static int64_t weights_row(const struct packed_layout *layout, const struct stri
            strided_offset(given, at + 2, given->rank, p / channels);
 }
 
-/* plain: room for k x n numbers, or NULL for a matrix. */
+/* Packs a matrix of float32 weights from float32 or bfloat16. */
 static void pack_floats(const struct packed_layout *layout, const struct strided_layout *given,
-                        const float *from, float *plain, float *to)
+                        const void *from, float *to)
 {
-    if (layout->matrix) {
-        const int at = layout->leading;
-        layout->simd->gemm_pack(from, (size_t)given->strides[at], (size_t)given->strides[at + 1],
-                                layout->k, layout->n, to);
-        return;
+    const size_t columns = panel_columns(layout);
+    const size_t run = layout->matrix ? layout->k : (size_t)given->dims[layout->leading + 1];
+    const int64_t row_step = given->strides[layout->leading + (layout->matrix ? 0 : 1)];
+    for (size_t j = 0; j < layout->n; j += columns) {
+        const size_t some = layout->n - j < columns ? layout->n - j : columns;
+        for (size_t p = 0; p < layout->k; p += run, to += run * columns) {
+            int64_t step, at = weights_row(layout, given, p, &step);
+            at += (int64_t)j * step;
+            if (given->dtype != DTYPE_BF16) {
+                layout->simd->gemm_pack((const float *)from + at, (size_t)row_step, (size_t)step,
+                                        run, some, to);
+                continue;
+            }
+            const uint16_t *numbers = (const uint16_t *)from + at;
+            for (size_t i = 0; i < run * columns; i++) {
+                const int64_t row = (int64_t)(i / columns), column = (int64_t)(i % columns);
+                to[i] = i % columns < some
+                            ? bfloat16_to_float(numbers[row * row_step + column * step])
+                            : 0;
+            }
+        }
     }
-    for (size_t p = 0; p < layout->k; p++) {
-        int64_t step;
-        const float *row = from + weights_row(layout, given, p, &step);
-        for (size_t j = 0; j < layout->n; j++)
-            plain[p * layout->n + j] = row[(int64_t)j * step];
-    }
-    layout->simd->gemm_pack(plain, layout->n, 1, layout->k, layout->n, to);
 }
 
 /* Copies element `at` of the constant to `to` of the narrow weights; adds up 8-bit columns. */
@@ -75,8 +85,9 @@ static void pack_number(const struct packed_layout *layout, const struct strided
     *sum += ((const int8_t *)from)[at];
 }
 
-void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
-                 const void *from, void *packed, int32_t *sums)
+/* Packs a matrix of narrow weights. float32 is rounded to bfloat16. */
+static void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
+                        const void *from, void *packed, int32_t *sums)
 {
     const size_t columns = panel_columns(layout), together = neighbours(layout);
     int32_t ignored = 0;
@@ -96,27 +107,24 @@ void pack_narrow(const struct packed_layout *layout, const struct strided_layout
     }
 }
 
-enum status pack_weights(const struct strided_layout *given, const void *from,
-                         const struct packed_layout *wanted, void *to, struct error *err)
+void pack_part(const struct packed_layout *layout, const struct strided_layout *given,
+               const void *from, size_t part, void *packed, int32_t *sums)
+{
+    const int64_t at = strided_offset(given, 0, layout->leading, part);
+    from = (const unsigned char *)from + at * (int64_t)dtype_size(given->dtype);
+    if (are_narrow(layout))
+        pack_narrow(layout, given, from, packed, sums);
+    else
+        pack_floats(layout, given, from, packed);
+}
+
+void pack_weights(const struct strided_layout *given, const void *from,
+                  const struct packed_layout *wanted, void *to)
 {
     const size_t bytes = part_bytes(wanted);
     unsigned char *matrix = to;
     int32_t *sums = (int32_t *)(void *)(matrix + wanted->parts * bytes);
-    float *plain = NULL;
-    if (!are_narrow(wanted) && !wanted->matrix) {
-        plain = alloc_array(wanted->k * wanted->n, sizeof *plain);
-        TRY(check_memory(plain, "while packing weights", err));
-    }
-    for (size_t i = 0; i < wanted->parts; i++, matrix += bytes) {
-        const unsigned char *part = from;
-        part += (size_t)strided_offset(given, 0, wanted->leading, i) * dtype_size(given->dtype);
-        if (are_narrow(wanted))
-            pack_narrow(wanted, given, part, matrix,
-                        are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
-        else
-            pack_floats(wanted, given, (const float *)(const void *)part, plain,
-                        (float *)(void *)matrix);
-    }
-    free(plain);
-    return STATUS_OK;
+    for (size_t i = 0; i < wanted->parts; i++)
+        pack_part(wanted, given, from, i, matrix + i * bytes,
+                  are_8bit(wanted) ? sums + i * whole_columns(wanted) : NULL);
 }

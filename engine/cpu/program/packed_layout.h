@@ -45,6 +45,12 @@ static inline size_t operand_bytes(const struct packed_layout *layout)
     return of[layout->operands];
 }
 
+/* Size in bytes of one weight. */
+static inline size_t weight_bytes(const struct packed_layout *layout)
+{
+    return layout->operands == OPERANDS_PAIRS ? 1 : operand_bytes(layout);
+}
+
 static inline size_t panel_columns(const struct packed_layout *layout)
 {
     return are_narrow(layout) ? layout->simd->tile_columns : layout->simd->gemm_columns;
@@ -79,9 +85,7 @@ static inline size_t whole_k(const struct packed_layout *layout)
 /* Size in bytes of one matrix. */
 static inline size_t part_bytes(const struct packed_layout *layout)
 {
-    if (layout->operands == OPERANDS_F32)
-        return layout->simd->gemm_packed(layout->k, layout->n) * sizeof(float);
-    return whole_k(layout) * whole_columns(layout) * (layout->operands == OPERANDS_BF16 ? 2 : 1);
+    return whole_k(layout) * whole_columns(layout) * weight_bytes(layout);
 }
 
 static inline bool are_8bit(const struct packed_layout *layout)
@@ -93,15 +97,12 @@ size_t packed_layout_bytes(const struct packed_layout *layout);
 bool packed_layouts_equal(const struct packed_layout *a, const struct packed_layout *b);
 
 /* Packs the weights at `from`, which have the layout `given`, into `to`, of packed_layout_bytes().
- * STATUS_NO_MEMORY. Any thread. */
-enum status pack_weights(const struct strided_layout *given, const void *from,
-                         const struct packed_layout *wanted, void *to, struct error *err) MUST_USE;
+ * Any thread. */
+void pack_weights(const struct strided_layout *given, const void *from,
+                  const struct packed_layout *wanted, void *to);
 
-/* Packs a matrix of narrow weights from `from`, with layout `given`, into `packed`, of
- * part_bytes(). float32 is rounded to bfloat16. `sums` receives the sums of 8-bit columns,
- * whole_columns() numbers; may be NULL. Any thread. */
-void pack_narrow(const struct packed_layout *layout, const struct strided_layout *given,
-                 const void *from, void *packed, int32_t *sums);
-
-/* Offset of element `index` (row-major) of the dims first … last - 1 of a layout. */
-int64_t strided_offset(const struct strided_layout *layout, int first, int last, size_t index);
+/* Packs one of the matrices into `packed`, of part_bytes(). float32 is rounded to bfloat16, or
+ * bfloat16 widened, if necessary. `sums` receives the sums of 8-bit columns, whole_columns()
+ * numbers; may be NULL. Any thread. */
+void pack_part(const struct packed_layout *layout, const struct strided_layout *given,
+               const void *from, size_t part, void *packed, int32_t *sums);

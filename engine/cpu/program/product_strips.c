@@ -31,7 +31,7 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
             ((float *)to)[i] =
                 float_from_bits((uint32_t)((const uint16_t *)from)[(int64_t)i * step] << 16);
     } else if (step == 1) {
-        memcpy(to, from, count * sizeof(float));
+        copy_short(from, count * sizeof(float), to);
     } else {
         for (size_t i = 0; i < count; i++)
             ((float *)to)[i] = ((const float *)from)[(int64_t)i * step];

@@ -166,10 +166,10 @@ void strided_layout_row_major(struct strided_layout *layout);
  * once per (constant, given, wanted) and backend; the backend owns the memory. */
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
-                        void **ret_data, struct error *err) MUST_USE;
+                        const void **ret_data, struct error *err) MUST_USE;
 /* The same for another kernel's layout. `layout` (static text) and `bytes` identify a layout of a
- * constant. pack() fills the memory from the float32 constant; false when out of memory. */
-typedef bool (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
+ * constant. pack() fills the memory from the constant. */
+typedef void (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
                              const float **ret, struct error *err) MUST_USE;

@@ -182,16 +182,14 @@ static void drop(struct backend *backend, struct weight *weight)
     free(weight);
 }
 
-/* Adds a copy of `made` to the table, which takes ownership of its members. Its data is ready on
- * STATUS_OK. */
+/* Adds a copy of `made` to the table, which takes ownership of its members. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
-                                struct tensor *constant, enum status status, struct weight **ret,
-                                struct error *err)
+                                struct tensor *constant, struct weight **ret, struct error *err)
 {
-    struct weight *weight = status == STATUS_OK ? malloc(sizeof *weight) : NULL;
+    struct weight *weight = malloc(sizeof *weight);
     if (!weight) {
         memory_free(backend->options.memory, made->data, made->bytes);
-        return status != STATUS_OK ? status : error_no_memory(err, "while packing weights");
+        return error_no_memory(err, "while packing weights");
     }
     *weight = *made;
     release_mapping(constant);
@@ -206,14 +204,14 @@ static enum status weight_enter(struct backend *backend, const struct weight *ma
 
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
-                        void **ret_data, struct error *err)
+                        const void **ret_data, struct error *err)
 {
     struct weight made = {.given = *given, .wanted = *wanted, .bytes = packed_layout_bytes(wanted)};
     struct weight *weight = weight_find(backend, constant, &made);
     if (!weight) {
         TRY(memory_alloc(backend->options.memory, made.bytes, &made.data, err));
-        const enum status status = pack_weights(given, constant->data, wanted, made.data, err);
-        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+        pack_weights(given, constant->data, wanted, made.data);
+        TRY(weight_enter(backend, &made, constant, &weight, err));
     }
     *ret_data = weight->data;
     return STATUS_OK;
@@ -227,10 +225,8 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
     struct weight *weight = weight_find(backend, constant, &made);
     if (!weight) {
         TRY(memory_alloc(backend->options.memory, made.bytes, &made.data, err));
-        const enum status status = pack(context, constant, made.data)
-                                       ? STATUS_OK
-                                       : error_no_memory(err, "while packing weights");
-        TRY(weight_enter(backend, &made, constant, status, &weight, err));
+        pack(context, constant, made.data);
+        TRY(weight_enter(backend, &made, constant, &weight, err));
     }
     *ret = weight->data;
     return STATUS_OK;

@@ -1,6 +1,5 @@
-/* lensd's own products of narrow numbers, in each variant that this CPU runs, beside plain loops:
- * sizes that fill no tile, groups, padding, strides, and each way to end. Sums are exact, so that
- * results are, too. */
+/* Compiled products in each variant that this CPU runs, beside plain loops: sizes that fill no
+ * tile, groups, padding, strides, and each way to end. Sums are exact, so that results are, too. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -71,7 +70,15 @@ static const struct end_case ends[] = {
     {DTYPE_BF16, DTYPE_BF16, ACTIVATION_RELU, true, true, 0, 0, 0},
     {DTYPE_BF16, DTYPE_BF16, ACTIVATION_SILU, false, false, 0, 0, 0},
     {DTYPE_BF16, DTYPE_F32, ACTIVATION_NONE, true, false, 0, 0, 0},
+    {DTYPE_F32, DTYPE_F32, ACTIVATION_RELU, true, true, 0, 0, 0},
+    {DTYPE_F32, DTYPE_F32, ACTIVATION_SILU, false, false, 0, 0, 0},
+    {DTYPE_F32, DTYPE_BF16, ACTIVATION_NONE, true, true, 0, 0, 0},
 };
+
+static bool of_floats(const struct end_case *e)
+{
+    return e->from == DTYPE_BF16 || e->from == DTYPE_F32;
+}
 
 struct operands {
     const struct shape_case *shape;
@@ -141,7 +148,7 @@ static void unfence(unsigned char *data, size_t bytes)
 
 static void operands_make(struct operands *o, const struct shape_case *s, const struct end_case *e)
 {
-    const bool floats = e->from == DTYPE_BF16, matrix = s->op == PRODUCT_MATMUL;
+    const bool floats = of_floats(e), matrix = s->op == PRODUCT_MATMUL;
     unsigned state = 7;
     *o = (struct operands){.shape = s, .end = e, .images = (size_t)s->batch};
     o->rows_out = (size_t)(matrix ? s->height : extent(s->height, s));
@@ -183,7 +190,7 @@ static void operands_free(struct operands *o)
 static double sum_of(const struct operands *o, size_t image, size_t pixel, size_t channel)
 {
     const struct shape_case *s = o->shape;
-    const bool matrix = s->op == PRODUCT_MATMUL, floats = o->end->from == DTYPE_BF16;
+    const bool matrix = s->op == PRODUCT_MATMUL, floats = of_floats(o->end);
     const int group = (int)channel / s->out, y = (int)(pixel / o->width_out),
               x = (int)(pixel % o->width_out);
     double sum = 0;
@@ -215,7 +222,7 @@ static double sum_of(const struct operands *o, size_t image, size_t pixel, size_
 static double result_of(const struct operands *o, double sum, size_t channel, size_t at)
 {
     const struct end_case *e = o->end;
-    const bool floats = e->from == DTYPE_BF16, is_8bit = e->to == DTYPE_U8 || e->to == DTYPE_I8;
+    const bool floats = of_floats(e), is_8bit = e->to == DTYPE_U8 || e->to == DTYPE_I8;
     if (e->bias)
         sum += floats ? (double)((const float *)o->bias)[channel]
                       : (double)((const int32_t *)o->bias)[channel];
@@ -270,7 +277,7 @@ static struct product_desc describe(const struct operands *o, struct tensor *con
 {
     const struct shape_case *s = o->shape;
     const struct end_case *e = o->end;
-    const bool floats = e->from == DTYPE_BF16;
+    const bool floats = of_floats(e);
     struct product_desc d = {.op = s->op,
                              .weights_constant = constant,
                              .scales = floats ? NULL : o->scales,
@@ -335,12 +342,11 @@ static void run_own(struct operands *o, int threads)
         aligned_alloc(64, size_align(packed_layout_bytes(compiled_product_weights(product)), 64));
     void *scratch = aligned_alloc(64, size_align(compiled_product_scratch(product) + 1, 64));
     cr_assert(packed && scratch);
-    cr_assert_eq(
-        pack_weights(&desc.weights, o->weights, compiled_product_weights(product), packed, &err),
-        STATUS_OK);
+    pack_weights(&desc.weights, o->weights, compiled_product_weights(product), packed);
     compiled_product_bind(product, packed, o->end->bias ? o->bias : NULL);
     memcpy(o->dst, o->before, o->dst_count * dtype_size(o->end->to));
-    compiled_product_run(product, o->src, NULL, o->dst, scratch);
+    compiled_product_run(product,
+                         &(struct product_run){.src = o->src, .dst = o->dst, .scratch = scratch});
     compiled_product_free(product);
     free(packed);
     free(scratch);
