@@ -161,6 +161,21 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines)
                       TENSOR_ALIGN);
 }
 
+/* Without AMX a chunk is at least a line of the result. True if there are lines enough for all
+ * threads, or gathered rows would make no more chunks; and if the sums and the pointers to a line's
+ * taps take little memory. */
+static bool lines_are_chunks(const struct compiled_product *p)
+{
+    enum { MOST_SUMS = 1 << 20, MOST_POINTERS = 1 << 18 };
+    const struct product_axis *x = &p->axis[2];
+    const size_t lines = p->parts * (size_t)p->axis[0].out * (size_t)p->axis[1].out;
+    const size_t across = x->tap_step == 1 ? 1 : (size_t)x->kernel, width = (size_t)x->out;
+    const size_t runs = (size_t)p->axis[1].kernel * across;
+    return (lines >= (size_t)p->threads || width <= p->tile_rows) &&
+           width <= MOST_SUMS / (p->simd->tile_columns * sizeof(int32_t)) &&
+           width <= MOST_POINTERS / sizeof(void *) / runs;
+}
+
 /* True if kernels read strips: images have two axes, and the windows of a line of the result fit in
  * the second-level cache. Padding and dilation can be of any size. Without AMX, skipped pixels are
  * not copied. */
@@ -180,7 +195,7 @@ static bool reads_strips(const struct compiled_product *p)
             strips ? (axis->kernel - 1) * axis->tap_step + results * axis->result_step : 0;
         strips = strips && size_mul(bytes, (size_t)span, &bytes) && bytes <= MOST;
     }
-    return strips;
+    return strips && (p->simd->tile_rows_are_even || lines_are_chunks(p));
 }
 
 void strips_describe(struct compiled_product *p)
