@@ -95,7 +95,7 @@ struct answer_image {
     float depth_least, depth_greatest; /* the depths of 0 and 65535 */
     const char *text; /* instead: a line of text; with boxes: a page's lines; NULL: none */
     float text_score;
-    uint64_t frame; /* its number in its track; 0: none */
+    uint64_t frame; /* the photo's number in the stream of ?track=NAME, from 1; 0: no track */
     int batch;      /* number of images in its batch */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
 };

@@ -145,8 +145,8 @@ static enum status data_read_number(struct json_cursor *c, struct number *ret)
 
 /* ---- storing ---- */
 
-/* Refuses the value that begins at `start`. A number that a float type could only store as an
- * infinity gets the type's largest number as `most`; otherwise it is NULL. */
+/* Refuses the value that begins at `start`. `most`: the largest number of a float type that the
+ * value overflows, as text; otherwise NULL. */
 static enum status error_value(const struct json_cursor *c, size_t start, enum dtype dtype,
                                const char *most)
 {

@@ -215,7 +215,8 @@ static void store_statistic(const struct kernel_args *args, size_t i, size_t row
         store_doubles(&value, tensor->dtype, element_at(tensor->data, tensor->dtype, row), 1);
 }
 
-/* RMSNormalization divides by the mean of squares, and has no shift. */
+/* RMSNormalization does not subtract the mean: it divides by the root of the mean square, and has
+ * no shift. */
 KERNEL(kernel_layer_normalization)
 {
     const struct shape *shape = &args->in[0]->shape;

@@ -82,7 +82,7 @@ static enum status infer_eye_like(struct node *node, struct error *err)
     return infer_output(node, 0, (enum dtype)dtype, &node->inputs[0]->shape, err);
 }
 
-/* ---- describers ---- */
+/* ---- Shape and Size: inference ---- */
 
 static enum status infer_shape(struct node *node, struct error *err)
 {
@@ -465,7 +465,7 @@ KERNEL(kernel_eye_like)
     return STATUS_OK;
 }
 
-/* ---- describers: the input's contents are not used and may be missing ---- */
+/* ---- Shape and Size: they read the input's shape only, so its contents may be missing ---- */
 
 static const struct shape *described(const struct kernel_args *args)
 {

@@ -16,8 +16,9 @@ static enum status infer_top_k(struct node *node, struct error *err)
     }
     k = tensor_int(count->known, 0);
     if (k < 0 || k > out.dims[axis])
-        return error_set(err, STATUS_SHAPE, "k is %lld, but axis %lld has only %lld elements",
-                         (long long)k, (long long)axis, (long long)out.dims[axis]);
+        return error_set(err, STATUS_SHAPE,
+                         "k is %lld; it must be 0 to %lld, the size of axis %lld", (long long)k,
+                         (long long)out.dims[axis], (long long)axis);
     out.dims[axis] = k;
     TRY(infer_output(node, 0, x->dtype, &out, err));
     return infer_output(node, 1, DTYPE_I64, &out, err);

@@ -16,7 +16,8 @@ double work_elements(const struct node *node)
     return 0;
 }
 
-/* Each element of y sums a row of x: [m, k] * [k, n] = [m, n]: the root of (m k n) squared. */
+/* The multiplications of [m, k] * [k, n] = [m, n]: m k n. The three tensors have m k, k n and m n
+ * elements, whose product is (m k n)², so this is the square root of that product. */
 static double product_work(const struct node *node, size_t weights)
 {
     const struct value *x = node_input(node, 0), *w = node_input(node, weights);

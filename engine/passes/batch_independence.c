@@ -374,7 +374,8 @@ static bool proof_adds_own(const struct batch_proof *proof, const struct node *n
     return proof_bound(chosen) <= *ret;
 }
 
-/* True for a Gather of the rows of such an Add from such a list. */
+/* True if the node is a Gather that takes rows from a list with the rows of all images, by indices
+ * of an Add that proof_adds_own() accepts: so each image gets only rows of its own. */
 static bool proof_gathers_rows(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;

@@ -63,7 +63,7 @@ bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
 /* The integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
- * Returns at least one axis and at most `rank` axes. */
+ * Returns false if they are unknown or out of range, and unless there are 1 to `rank` of them. */
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
                size_t *ret_count);
 

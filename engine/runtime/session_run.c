@@ -45,7 +45,9 @@ static enum status wrap(struct session *session, struct compiled_size *c, int ba
     return STATUS_OK;
 }
 
-/* True if the image input can be bytes: it is float32 and has as many channels as the pixels. */
+/* True if a caller may pass 8-bit pixels for the image input: the caller has described their
+ * format, the backend converts them, and the input is float32 with as many channels as the pixels.
+ */
 static bool can_take_pixels(const struct session *session)
 {
     const struct session_options *options = &session->options;

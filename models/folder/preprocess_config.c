@@ -425,8 +425,8 @@ static size_t remark_class(const cJSON *json, char *ret, size_t capacity)
     const cJSON *row = class_defaults(table, name), *inexact = json_get(row, "inexact");
     if (!row)
         used = (size_t)snprintf(ret, capacity,
-                                "lensd does not know the image processor %.60s: photos are "
-                                "prepared by the keys of the file alone",
+                                "lensd does not know the image processor %.60s: it uses the "
+                                "settings in the file, without defaults of that class",
                                 name);
     else if (inexact)
         used = (size_t)snprintf(ret, capacity, "%.60s %s", name, inexact->valuestring);

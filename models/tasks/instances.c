@@ -71,7 +71,8 @@ static uint32_t pixel_at(float at, uint32_t side)
     return !(up > 0) ? 0 : up >= (float)side ? side : (uint32_t)up;
 }
 
-/* Sums the prototypes in the part of the map around the box, and finds where they are above 0. */
+/* Computes the weighted sum of the prototypes over the part of the map around the box, and marks
+ * where the sum is above 0. */
 static void mix_prototypes(struct instance_maps *maps, const float *prototypes, size_t count,
                            struct extra_numbers factors, const struct instance_part *box)
 {

@@ -82,7 +82,8 @@ bool model_has_bytes(const struct token_model *model, const char *text, size_t s
 
 enum status bpe_read(const struct cJSON *json, struct token_model *model,
                      struct error *err) MUST_USE;
-/* Adds the merge of two tokens. Returns false when out of memory. The merged token must exist. */
+/* Adds the merge of two tokens. STATUS_MODEL: the vocabulary lacks one of them or the merged token.
+ * STATUS_NO_MEMORY. */
 enum status bpe_add_merge(struct token_model *model, const char *left, size_t left_size,
                           const char *right, size_t right_size, size_t rank,
                           struct error *err) MUST_USE;

@@ -79,7 +79,8 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              struct error *err) MUST_USE;
 void token_list_done(struct token_list *list); /* zeroes are fine */
 
-/* Writes one row of a batch, padded on the tokenizer's side: `length` >= list->count ids, mask (1:
- * token, 0: padding) and types. `mask` and `types` may be NULL. */
+/* Writes one row of a batch: `length` ids, mask values (1: token, 0: padding) and types, padded on
+ * the left or right as the tokenizer's files say. `length` is at least list->count. `mask` and
+ * `types` may be NULL. */
 void tokenizer_write_row(const struct tokenizer *tokenizer, const struct token_list *list,
                          size_t length, int64_t *ids, int64_t *mask, int64_t *types);

@@ -23,6 +23,7 @@
 
 /* The smallest model with a photo of 48 kB takes about eight times as long as its HTTP. */
 #define CORES_PER_HTTP_THREAD 8
+#define MOST_HTTP_THREADS     64 /* as --http-threads allows */
 
 /* ---- names ---- */
 
@@ -673,9 +674,11 @@ static enum status check_together(struct config *config, struct error *err)
         TRY(read_task_options(config, err));
     }
     note_threads(config);
-    if (config->http.threads == 0)
-        config->http.threads =
+    if (config->http.threads == 0) {
+        const int threads =
             (device_cpu_threads() + CORES_PER_HTTP_THREAD - 1) / CORES_PER_HTTP_THREAD;
+        config->http.threads = threads < MOST_HTTP_THREADS ? threads : MOST_HTTP_THREADS;
+    }
     return STATUS_OK;
 }
 

@@ -91,7 +91,7 @@ struct config {
     char *faces;                /* NULL: no registry */
     char *trace_endpoint;       /* NULL: export no traces */
     char *trace_sample;         /* "0" … "1" */
-    char *api_key_file;         /* of a client: one key; NULL: none */
+    char *api_key_file;         /* of lensd health: holds the key to send; NULL: no key */
     int64_t drain_delay, grace; /* milliseconds */
     int64_t log_format;         /* enum config_log_format */
     int64_t log_level;          /* enum log_level */

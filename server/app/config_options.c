@@ -209,7 +209,7 @@ const struct option config_options[] = {
      "API keys of admins, in a file like that of --api-keys; admins may load and unload models and "
      "change the log level"},
     {"protect-health", SWITCH(COMMAND_SERVE, http.keys.protect_open), ACCESS,
-     "require a key for health, metrics and the pages as well"},
+     "require a key for health checks, metrics and web pages, too"},
     {"api-key-file", TEXT(COMMAND_HEALTH, api_key_file), NULL, "FILE", ACCESS,
      "send the API key in FILE (one line); for a server run with --protect-health"},
     {"cors-origin", TEXT(COMMAND_SERVE, http.cors_origin), NULL, "ORIGIN", ACCESS,
@@ -228,7 +228,7 @@ const struct option config_options[] = {
     {"rate", TEXT(COMMAND_KEY, key_rate), NULL, "N", ACCESS,
      "requests per second allowed with the key, such as 5 or 0.1; default: no limit"},
     {"burst", TEXT(COMMAND_KEY, key_burst), NULL, "N", ACCESS,
-     "requests allowed at once; default: the number allowed per second"},
+     "requests that may come in one burst; default: the number allowed per second"},
 
     {"max-body", BYTES(COMMAND_SERVE, http.max_body, 1, GIB), "64M", "BYTES", LIMITS,
      "bytes of a request body, and of a picture in an answer"},

@@ -314,7 +314,8 @@ static void print_model(const struct inspection *in, const struct model *model)
                SHOWN(model->inputs[model->words.input].name), model->words.count,
                model->words.size);
     if (model->words.form == WORDS_TOKENS)
-        printf("%-12slabels of a request, at most %zu tokens\n", "words", model->text.length);
+        printf("%-12sthe labels that a request looks for, at most %zu tokens in all\n", "words",
+               model->text.length);
     if (in->second_half)
         printf("%-12sin the half %s\n",
                strcmp(in->second_ending, MODEL_TEXT_ENDING) ? "masks" : "texts",

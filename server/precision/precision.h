@@ -8,9 +8,9 @@
  *          model)         ▼
  *                       the fastest that passes, else fp32 ─▶ cache ─▶ choice
  *
- * The probes (probes.h) are the images in the model folder's calibration/, or images that lensd
- * draws, with the model's preprocessing. Candidates are compared with an fp32 session that may
- * serve requests meanwhile (struct precision_gate). */
+ * The probes (probes.h) are the images in the model folder's calibration/, or synthetic images that
+ * lensd generates. Both get the model's preprocessing. Candidates are compared with an fp32 session
+ * that may serve requests meanwhile (struct precision_gate). */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -18,8 +18,8 @@
 #include "models/quantize/agreement.h"
 #include "server/image/image.h"
 
-/* Number of drawn images. If calibration/ has fewer than PRECISION_OWN_PROBES images, drawn ones
- * are added up to this number of probes. */
+/* Number of synthetic images. If calibration/ has fewer than PRECISION_OWN_PROBES images, synthetic
+ * ones are added up to this number of probes. */
 #define PRECISION_PROBES     32
 #define PRECISION_OWN_PROBES 16
 

@@ -409,7 +409,7 @@ static void expect_refusal(enum op op, const char *attribute, int64_t number)
                             strcmp(attribute, "pads") ? 2 : 4));
     cr_assert_eq(open_session(graph, &session, &err), STATUS_UNSUPPORTED, "%s: %s", attribute,
                  err.message);
-    cr_assert(strstr(err.message, "2^30 places"), "%s", err.message);
+    cr_assert(strstr(err.message, "2^30 elements"), "%s", err.message);
     graph_free(graph);
     tensor_unref(operands[0]);
     tensor_unref(operands[1]);

@@ -263,8 +263,8 @@ struct simd_kernels {
     void (*softmax)(const float *x, float *y, size_t n);
 
     /* LRN of the n channels of one pixel: x[i] / (bias + factor * sum of the squares of x[i -
-     * before] … x[i - before + size - 1])^beta. squares: n + size numbers of scratch. y is not
-     * x. */
+     * before] … x[i - before + size - 1])^beta with before = (size - 1) / 2; positions outside of x
+     * count as 0. squares: n + size numbers of scratch. y is not x. */
     void (*lrn)(const float *x, size_t n, size_t size, float factor, float bias, float beta,
                 float *squares, float *y);
 
@@ -288,8 +288,9 @@ struct simd_kernels {
     /* Rounds to nearest even; NaN stays NaN. Where the avx512_bf16 variant writes bfloat16, numbers
      * below the smallest normal one (1.2e-38) become 0. */
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
-    /* float16: rounds to nearest even; numbers beyond its range become infinite; NaN stays NaN */
     void (*widen_f16)(const uint16_t *x, float *y, size_t n);
+    /* Rounds to nearest even; numbers beyond the range of float16 become infinite; NaN stays NaN.
+     */
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
     /* y[i] = (x[i] ^ flip) - zero */
     void (*widen_8bit)(const uint8_t *x, uint8_t flip, int zero, int16_t *y, size_t n);

@@ -31,8 +31,8 @@ struct cuda_tuples {
     size_t listed;       /* number of tuples in memory; further batches use the same tuples */
     int64_t batch_step;  /* in elements of the tensor */
 };
-/* Gathers the slices of `from` into to [count, slice]. With `scatters`, writes from [count, slice]
- * to slices of `to`; then no two tuples may be equal. */
+/* Copies slices of `from` to the rows of `to`, which is [count, slice]. With `scatters`, copies the
+ * rows of `from`, [count, slice], to slices of `to`; then no two tuples may be equal. */
 void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *from,
                        const void *indices, void *to, const struct cuda_tuples *tuples);
 

@@ -10,8 +10,8 @@ static int64_t batch_of(const struct shape *shape)
     return batch;
 }
 
-/* True if operand 2 is one matrix, or has y's batch, and operand 1 has it, too, or is one
- * matrix. */
+/* True if the right operand is a single matrix, or if it has y's batch and the left operand has y's
+ * batch or is a single matrix. A bias must be a float32 constant. */
 static bool matmul_fits(const struct node *node)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[1]->shape;

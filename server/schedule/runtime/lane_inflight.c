@@ -170,7 +170,8 @@ static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
     scheduler_answered(lane->scheduler, inflight->taken);
 }
 
-/* Runs a batch with nothing else in flight: whole, in sub-batches, or ends it with the device. */
+/* Runs a batch while nothing else is in flight, whole or in sub-batches. If the device fails, the
+ * images without an answer go to other lanes. */
 static void inflight_run_alone(struct lane *lane, struct inflight_batch *inflight,
                                const struct outcome *ran)
 {

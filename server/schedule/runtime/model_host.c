@@ -33,13 +33,13 @@ static enum status check_options(const struct model_host_options *options, struc
         return error_set(err, STATUS_CONFIG, "the host has %zu devices; give it 1 to %d",
                          options->device_count, DEVICE_MAX);
     if (options->max_batch < 0 || options->max_batch > BATCHER_MAX_BATCH)
-        return error_set(err, STATUS_CONFIG, "the largest batch is %d; it must be 1 to %d",
+        return error_set(err, STATUS_CONFIG, "max_batch is %d; it must be 0 to %d",
                          options->max_batch, BATCHER_MAX_BATCH);
     if (options->max_queue > MAX_QUEUE)
-        return error_set(err, STATUS_CONFIG, "the queue has %zu images; it must have 1 to %u",
+        return error_set(err, STATUS_CONFIG, "max_queue is %zu images; it must be 0 to %u",
                          options->max_queue, MAX_QUEUE);
     if (options->max_queue_ms < 0 || options->max_queue_ms > MAX_TIME_MS)
-        return error_set(err, STATUS_CONFIG, "the queue has %" PRId64 " ms; it must have 0 to %d",
+        return error_set(err, STATUS_CONFIG, "max_queue_ms is %" PRId64 "; it must be 0 to %d",
                          options->max_queue_ms, MAX_TIME_MS);
     if (options->workers < 0 || options->workers > MAX_THREADS || options->threads < 0 ||
         options->threads > MAX_THREADS)
@@ -117,7 +117,7 @@ enum status model_host_create(const struct model_host_options *options, struct m
                                 .budget = host->budget,
                                 .small_picture = small_picture(host->options.workers)};
     if (!host->budget || !has_queues)
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for the table of models");
+        status = error_no_memory(err, "for the queues and budgets of the devices");
     else
         status = pool_create(&(struct pool_options){.threads = host->options.workers,
                                                     .start = worker_start,

@@ -414,9 +414,8 @@ Test(preprocess_config, names_keys_that_are_one_slip_away)
         {"{\"image_processor_type\": \"CLIPImageProcessorFast\"}", ""},
         {"{\"feature_extractor_type\": \"ViTFeatureExtractor\"}", ""},
         {"{\"image_processor_type\": \"MyImageProcessor\"}",
-         "lensd does not know the image processor MyImageProcessor: photos are prepared by the "
-         "keys "
-         "of the file alone"},
+         "lensd does not know the image processor MyImageProcessor: it uses the settings in the "
+         "file, without defaults of that class"},
         {"{\"image_processor_type\": \"Swin2SRImageProcessor\"}",
          "Swin2SRImageProcessor mirrors the edges at the right and below, where lensd pads with "
          "zeros"},
