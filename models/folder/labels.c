@@ -78,7 +78,8 @@ static enum status labels_put(struct builder *b, size_t index, const char *name,
     if (*b->labels.names[index])
         return error_set(err, STATUS_MODEL, "class %zu is named twice", index);
     char *copy = strndup(name, size);
-    TRY(check_memory(copy, "while reading labels", err));
+    if (!copy)
+        return error_no_memory(err, "while reading labels");
     labels_drop(b->labels.names[index]);
     b->labels.names[index] = copy;
     const size_t bytes = labels_json_bytes(copy);
