@@ -143,7 +143,7 @@ Test(ops_index, top_k_counts_are_checked)
         one_start(&one, OP_TOP_K, 11, 2, 2);
         one_input(&one, 0, DTYPE_F32, SHAPE(8), numbers);
         ONE_I64(&one, 1, counts[i]);
-        one_fails(&one, STATUS_SHAPE, "8 elements");
+        one_fails(&one, STATUS_SHAPE, "must be 0 to 8, the size of axis 0");
         one_end(&one);
     }
     struct one_node one;
