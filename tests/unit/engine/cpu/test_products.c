@@ -10,7 +10,7 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 #include "engine/cpu/kernels/simd.h"
-#include "engine/cpu/program/compiled_product.h"
+#include "engine/cpu/program/compiled_product_private.h"
 #include "engine/cpu/program/parallel.h"
 
 struct shape_case {
@@ -439,4 +439,49 @@ Test(products, sums_of_8_bits_are_rounded_half_to_even_and_saturated)
                     cr_expect_eq(is_signed ? (int8_t)is[i] : is[i] - 128, expected[(i + n) % CASES],
                                  "%s: [%zu] of %zu is %d", simd_at(v)->name, i, n, is[i]);
             }
+}
+
+/* A product of 8-bit integers with stride 1 whose padding keeps the size; for 16 threads. */
+static struct compiled_product *for_16_threads(int channels, int height, int width, int taps,
+                                               int dilation)
+{
+    static const float scales[64];
+    static int constant; /* create() only asks whether there is one */
+    const int c = channels, h = height, w = width, t = taps, rows = height > 1 ? taps : 1;
+    struct product_desc desc = {.op = PRODUCT_CONV,
+                                .weights_constant = (void *)&constant,
+                                .scales = scales,
+                                .scale_count = (size_t)c};
+    desc.src =
+        (struct strided_layout){DTYPE_U8, 4, {1, c, h, w}, {(int64_t)c * h * w, 1, c * w, c}};
+    desc.dst = desc.src;
+    desc.weights =
+        (struct strided_layout){DTYPE_I8, 4, {c, c, rows, t}, {c * rows * t, rows * t, t, 1}};
+    for (int a = 0; a < 2; a++) {
+        desc.stride[a] = 1;
+        desc.dilation[a] = dilation;
+        desc.pad_begin[a] = (a ? t / 2 : rows / 2) * dilation;
+    }
+    struct compiled_product *product;
+    struct error err;
+    cr_assert_eq(compiled_product_create(16, &desc, &(struct epilogue){0}, &product, &err),
+                 STATUS_OK, "%s", err.message);
+    return product;
+}
+
+/* Threads can share a line of the result, and a thread has room for few pointers to taps. */
+Test(products, few_long_lines_serve_all_threads_with_little_scratch)
+{
+    for (size_t v = 0; simd_at(v); v++) {
+        simd_use(simd_at(v));
+        if (simd()->tile_rows_are_even)
+            continue; /* AMX always reads whole lines of the result */
+        struct compiled_product *line = for_16_threads(64, 1, 2000, 3, 1);
+        cr_assert_geq(line->row_chunks, 16, "%s: %zu", simd()->name, line->row_chunks);
+        compiled_product_free(line);
+        struct compiled_product *wide = for_16_threads(1, 64, 4000, 31, 2);
+        cr_assert_leq(compiled_product_scratch(wide), (size_t)32 << 20, "%s: %zu", simd()->name,
+                      compiled_product_scratch(wide));
+        compiled_product_free(wide);
+    }
 }
