@@ -352,11 +352,12 @@ static void write_half_locked(void)
         tell_lost_locked();
     writer.is_writing = true;
     pthread_mutex_unlock(&writer.lock);
-    const unsigned long lost = write_lines(text, size) + (has_banner && !write_banner());
+    const unsigned long lost = write_lines(text, size);
+    const bool has_lost_banner = has_banner && !write_banner();
     pthread_mutex_lock(&writer.lock);
     writer.is_writing = false;
-    writer.is_failing = lost > 0;
-    count_lost_locked(lost);
+    writer.is_failing = lost > 0; /* standard output's failure does not stop standard error */
+    count_lost_locked(lost + has_lost_banner);
     if (has_banner)
         writer.banner[0] = '\0';
     pthread_cond_broadcast(&writer.written);

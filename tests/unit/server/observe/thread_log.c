@@ -152,6 +152,28 @@ static void test_a_reader_that_is_gone(void)
     fclose(reader.file);
 }
 
+/* The start message is the last thing that is written; this test hangs if nobody hears of its loss
+ * before the next line. */
+static void test_standard_output_that_is_full(void)
+{
+    struct reader reader = reader_open(redirect(0));
+    const int kept_stdout = dup(STDOUT_FILENO);
+    char page[4096] = {0};
+    int ends[2];
+    CHECK(kept_stdout >= 0 && !pipe2(ends, O_NONBLOCK));
+    while (write(ends[1], page, sizeof page) > 0)
+        continue;
+    fflush(stdout);
+    CHECK(dup2(ends[1], STDOUT_FILENO) == STDOUT_FILENO);
+    write_numbered(0, 0);
+    log_banner("the start message\n");
+    CHECK(read_line(&reader) && reader.lines == 1 && read_line(&reader) && reader.told == 1);
+    CHECK(dup2(kept_stdout, STDOUT_FILENO) == STDOUT_FILENO && !close(kept_stdout));
+    CHECK(!close(ends[0]) && !close(ends[1]));
+    restore();
+    fclose(reader.file);
+}
+
 /* ---- a slow reader at the end of the process ---- */
 
 enum { PAGE = 4096, SLOW_LINES = 256 };
@@ -208,6 +230,7 @@ int main(void)
         {"a reader that stalls behind a non-blocking pipe",
          test_a_reader_that_stalls_behind_a_nonblocking_pipe},
         {"a reader that is gone", test_a_reader_that_is_gone},
+        {"standard output that is full", test_standard_output_that_is_full},
         {"a slow reader is waited for", test_a_slow_reader_is_waited_for},
     };
     signal(SIGPIPE, SIG_IGN);
