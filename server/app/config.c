@@ -21,7 +21,8 @@
 #define CONFIG_FILE_MAX (1024 * 1024 - 1)
 #define OPTIONS_MAX     160
 
-/* The smallest model with a photo of 48 kB takes about eight times as long as its HTTP. */
+/* With the smallest model, a photo of 48 kB takes about eight times as long as the HTTP of its
+ * request. */
 #define CORES_PER_HTTP_THREAD 8
 #define MOST_HTTP_THREADS     64 /* as --http-threads allows */
 
@@ -70,7 +71,7 @@ static const char *suggest(const char *name, unsigned commands)
 
 static const char *command_name(enum command command)
 {
-    /* In the order of the bits. */
+    /* In the order of enum command. */
     static const char *const names[] = {"serve", "predict", "devices",  "inspect", "health",
                                         "key",   "bench",   "quantize", "pull",    "embed"};
     return names[__builtin_ctz(command)];
@@ -83,7 +84,7 @@ struct config_reading {
     struct config *config;
     bool set[OPTIONS_MAX];
     const char *empty_model; /* name of a variable that is set but empty; or NULL */
-    bool is_place_known;     /* a source has set a port or a socket: settle() */
+    bool is_place_known;     /* a source has set --host, --port or --unix: settle() */
 };
 
 static bool *mark_of(struct config_reading *reading, const struct option *option)
@@ -191,7 +192,7 @@ static enum status check_arguments(const struct config_reading *reading, char *c
     return STATUS_OK;
 }
 
-/* Moves the words that are not flags to the front of `words`, in order. */
+/* Sets the options of the flags, and copies the other words of argv to `words`, in order. */
 static enum status read_flags(struct config_reading *reading, int argc, char *const *argv,
                               char **words, size_t *ret_count, enum config_action *ret_action,
                               struct error *err)
@@ -225,7 +226,8 @@ static enum status read_flags(struct config_reading *reading, int argc, char *co
 
 /* ---- environment, file, defaults ---- */
 
-/* Variables of lensd's other programs, and those that Kubernetes sets for a service named lensd. */
+/* True for variables that lensd's engine or tests read, and for those that Kubernetes sets for a
+ * service named lensd. `name` is without "LENSD_". */
 static bool is_foreign(const char *name, const char *value)
 {
     static const char *const known[] = {"SHARED",      "FAMILIES",    "SKIP_PACKAGES",
@@ -311,7 +313,8 @@ static const char *immich_value(const char *option, const char *text, char room[
     return room;
 }
 
-/* Sets --preload from the variables. Each is a list of models such as "a,b". */
+/* Sets --preload from MACHINE_LEARNING_PRELOAD__…, each of which is a list of models such as
+ * "a,b". */
 static enum status preload_immich(struct config_reading *reading, struct error *err)
 {
     static const char *const variables[][2] = {{"CLIP__VISUAL", ""},
@@ -390,7 +393,7 @@ static enum status set_from_file(void *context, const char *key, const char *tex
                          nearest ? "\"? " : "", command_name(reading->config->command));
     }
     bool *set = mark_of(reading, option);
-    /* One file serves several commands, so this also checks the options of the others. */
+    /* One file serves several commands, so options of other commands are checked, too. */
     struct config scratch = {.command = reading->config->command};
     bool counts = !*set && option->commands & reading->config->command;
     char origin[80];
@@ -418,8 +421,8 @@ static enum status read_config_file(struct config_reading *reading, struct error
     return status == STATUS_OK ? status : error_prefix(err, "%.200s", path);
 }
 
-/* Lowers the default to an eighth of the process's memory: bodies must leave room for the model and
- * for decoded images. */
+/* Lowers the default of --max-upload-memory to an eighth of the process's memory, but not below
+ * --max-body: bodies must leave room for the model and for decoded images. */
 static void fit_upload_memory(struct config *config)
 {
     uint64_t total, available;
@@ -557,8 +560,8 @@ static int cpu_lanes(const struct config *config)
     return config->command & (COMMAND_SERVE | COMMAND_PREDICT | COMMAND_EMBED) ? lanes : 1;
 }
 
-/* Accepts more threads than cores, but with a note, because they wait for each other. A few extra
- * workers and HTTP threads do no harm. */
+/* Notes options that set more threads than there are cores, because the threads then wait for each
+ * other. Up to four workers and HTTP threads for each core do no harm. */
 static void note_threads(struct config *config)
 {
     const int cores = device_cpu_threads(), lanes = cpu_lanes(config);
@@ -683,7 +686,7 @@ static enum status check_together(struct config *config, struct error *err)
 }
 
 /* Call this after each source. MODEL, --models and --immich exclude each other. A stronger source
- * that sets one of them overrides the others, so one model can be given to an image whose
+ * that sets one of them overrides the others, so one model can be given to a container image whose
  * environment names a folder. A port and a Unix socket also exclude each other. The strongest
  * source that sets one decides, and must not set both. */
 static enum status settle(struct config_reading *reading, struct error *err)

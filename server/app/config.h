@@ -1,4 +1,5 @@
-/* Options: flags > environment (LENSD_…) > a JSON file > defaults.
+/* Options. Their sources, the strongest first: flags, the environment (LENSD_…), a JSON file, with
+ * --immich the variables of Immich's service, defaults.
  *
  * One table (config_options.c) defines each option: name, kind, range, default, commands, help.
  * Parsing, environment names, the file's keys, validation and --help all use the table, so that
@@ -50,40 +51,40 @@ struct config {
     struct model_host_options model_host;
 
     char *model;      /* path of an .onnx file or a folder; NULL: the embedded digits */
-    char *models;     /* serve: a folder of models; NULL: serve one model */
+    char *models;     /* serve, pull: a folder of models; NULL: serve one model */
     char *immich;     /* serve: Immich's cache of models, which becomes `models`; NULL: none */
     bool watch;       /* serve: reload models that change on disk */
     int64_t load;     /* serve: enum config_load */
     char *preload;    /* serve: "a,b": models to load at start although lazy; NULL: none */
     char *model_name; /* serve: name in requests; NULL: that of the file or folder */
-    char **arguments; /* predict: the image files */
+    char **arguments; /* predict, embed: photos; key: the NAME; pull: the model */
     size_t argument_count;
     char *confidence, *iou, *classes, *masks; /* texts of the options; NULL: not given */
     int64_t max_detections;                   /* 0: not given */
     bool agnostic, normalize;
     struct task_options task_options; /* parsed from the options above */
-    char *text;                       /* predict: a text instead of photos; NULL: none */
+    char *text;                       /* predict, embed: a text instead of photos; NULL: none */
     char *annotate;                   /* predict: destination of drawn photos; NULL: none */
     char *size;                 /* predict: "640x480" for free sides; NULL: the model's own size */
-    bool json;                  /* predict, devices, inspect: print JSON instead of a table */
+    bool json;                  /* print JSON instead of a table */
     bool labels;                /* inspect: print only the labels */
     bool jsonl;                 /* predict: one line of JSON per photo */
     char *batch;                /* bench: "1,8,32" */
     int64_t bench_time;         /* bench: milliseconds per device and batch size */
-    char *calibrate, *output;   /* quantize: folder of photos; new folder, NULL: beside the model */
+    char *calibrate, *output;   /* quantize: folder of photos; quantize, pull: new folder */
     int64_t target;             /* quantize: enum config_target */
     char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */
     char *device;               /* selects model_host.devices */
     char *memory;               /* gives model_host.memory_limits */
     int64_t gpu_memory;
-    char fallback[256];                  /* why `auto` did not choose a GPU; otherwise "" */
-    bool profile;                        /* inspect: time the layers instead */
+    char fallback[256]; /* why `auto` did not choose a GPU; otherwise "" */
+    bool profile;       /* inspect: time the layers instead of describing the model */
     int64_t profile_batch, profile_sort; /* images; enum config_profile_sort */
     char *cache;                         /* folder, "none", or NULL: the user's cache */
     char *cache_folder; /* the folder that `cache` selects: tuning_folder(); NULL: none */
     char *port_file;    /* NULL: none */
     char *pid_file;     /* NULL: none */
-    char *user;         /* "NAME" or "NAME:GROUP"; NULL: the user who starts it */
+    char *user;         /* "NAME" or "NAME:GROUP"; NULL: the user who starts lensd */
     bool check, core_dumps;
     bool old_libheif;
     int64_t confine;            /* enum config_confine */
@@ -101,14 +102,15 @@ struct config {
 enum config_action { CONFIG_RUN, CONFIG_HELP };
 
 /* Reads argv[0 … argc), which starts after the command's name, then the environment, then the file.
- * STATUS_CONFIG with one sentence that names the option and the remedy, also if the file cannot be
- * read; STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case. `argv` must
+ * STATUS_CONFIG, also if the file cannot be read: the sentence names the option and the remedy.
+ * STATUS_DEVICE: a device is missing. Free *ret with config_done() in every case. `argv` must
  * outlive *ret. */
 enum status config_read(enum command command, int argc, char *const *argv, struct config *ret,
                         enum config_action *ret_action, struct error *err) MUST_USE;
 void config_done(struct config *config);
 
-/* The options of the model host; `metrics` may be NULL. */
+/* Returns the options of the model host, which borrow the texts of `config`. `metrics` may be
+ * NULL. */
 struct model_host_options config_model_host(const struct config *config, struct metrics *metrics);
 
 /* Prints --help of a command, at most 80 columns wide. */

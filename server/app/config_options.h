@@ -4,7 +4,7 @@
 #include "server/app/config.h"
 
 enum option_kind {
-    OPTION_TEXT,    /* char *; an empty text counts as not given */
+    OPTION_TEXT,    /* char *; an empty text is an error */
     OPTION_NUMBER,  /* an integer, min … max */
     OPTION_BYTES,   /* an integer, min … max; "64M", suffixes K M G of 1024 */
     OPTION_SECONDS, /* milliseconds, min … max seconds; "1.5", "250ms", "2m" */

@@ -1,6 +1,6 @@
 /* The daemon confines itself. After the start it can run no program, open only files that serving
- * needs, connect nowhere and make no rare system calls. So a bug in a decoder or a hostile model
- * can do less harm.
+ * needs, connect only to the collector of --trace-endpoint, and make no rare system calls. So a bug
+ * in a decoder or a hostile model can do less harm.
  *
  *     process_protect()       sets no_new_privs; without it only root may do the rest
  *     confine_files()         Landlock and fewer capabilities, before the first thread, so that all
@@ -38,7 +38,7 @@ struct confinement {
     bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
     bool schedules;    /* libzmq's threads set their scheduling policy */
-    char missing[256]; /* the restriction that the kernel lacks; "": none */
+    char missing[256]; /* restrictions that could not be set, and why; "": none */
     char text[320];    /* for /health: "seccomp, Landlock 4"; set by confine_calls */
 };
 

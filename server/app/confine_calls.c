@@ -26,8 +26,8 @@
  * ENOSYS and without a line there: its flags are in memory, where no filter sees them. libc then
  * uses clone, which is allowed for threads only.
  *
- * Kernels before 5.16 would switch off a part of speculative execution together with the filter,
- * which would slow the forward pass: SPEC_ALLOW. */
+ * SECCOMP_FILTER_FLAG_SPEC_ALLOW: without this flag, kernels before 5.16 would switch off a part of
+ * speculative execution in filtered threads, which would slow the forward pass. */
 #include <assert.h>
 #include <errno.h>
 #include <linux/audit.h>
@@ -201,7 +201,8 @@ static void filter_begin(struct call_filter *filter)
 #endif
 }
 
-/* Returns `answer` for the calls of a list; others continue at the next instruction. */
+/* Appends instructions that return `answer` for the calls in `rules`. Other calls go on to the
+ * instructions behind them. */
 static void filter_add(struct call_filter *filter, const struct call_rule *rules, size_t count,
                        uint32_t answer)
 {
@@ -213,7 +214,7 @@ static void filter_add(struct call_filter *filter, const struct call_rule *rules
             filter_answer(filter, answer);
             continue;
         }
-        /* The lower half comes first: both architectures are little-endian. */
+        /* The argument's lower 32 bits come first: both architectures are little-endian. */
         filter_put(filter, BPF_JMP | BPF_JEQ | BPF_K, number, 0, 5);
         filter_load(filter, offsetof(struct seccomp_data, args) + 8 * (size_t)rule->argument);
         filter_put(filter, BPF_ALU | BPF_AND | BPF_K, rule->mask, 0, 0);
@@ -223,11 +224,11 @@ static void filter_add(struct call_filter *filter, const struct call_rule *rules
     }
 }
 
-/* The process may signal its own threads, for abort() and pthread_cancel(). */
+/* Allows basic_calls, and signals to threads of this process, for abort() and pthread_cancel(). */
 static void filter_add_basic(struct call_filter *filter)
 {
     const struct call_rule own[] = {CALL_IF(tgkill, 0, SAME, (uint32_t)getpid()),
-                                    CALL(clone3)}; /* answered by the other filter */
+                                    CALL(clone3)}; /* hide_clone3()'s filter refuses it */
     filter_add(filter, basic_calls, COUNT_OF(basic_calls), ALLOW);
     filter_add(filter, own, COUNT_OF(own), ALLOW);
 }

@@ -3,9 +3,11 @@
  *     read           the model's folder; --models; the folders of the files of --api-keys,
  *                    --admin-key-file, --tls-cert and --tls-key; libraries (/usr, /lib and the
  *                    folders of loaded ones); /proc, /sys/devices/system and /sys/fs/cgroup for
- *                    cores, memory and metrics; files in /etc that libc reads for --host and --user
+ *                    cores, memory and metrics; files in /etc that libc reads for --host and
+ *                    --user; with --trace-endpoint, certificates
  *     read, write    the cache folder; the folders of --port-file and --pid-file, which are
- *                    removed at the end; in that of --unix only sockets may be made and removed;
+ *                    removed at the end; in those of --unix and an ipc:// --zmq-port, only
+ *                    sockets may be made and removed;
  *                    the folder of --faces, for the file and its journal;
  *                    with --core-dumps the folder of core dumps, unless it is the root
  *     execute        nothing
@@ -97,7 +99,7 @@ struct file_rules {
 
 /* ---- rules ---- */
 
-/* A file that does not exist needs no rule. */
+/* Allows `access` to a file, or to a folder and everything in it. Ignores a missing file. */
 static void allow(struct file_rules *rules, const char *path, uint64_t access)
 {
     struct stat info;
@@ -114,7 +116,7 @@ static void allow(struct file_rules *rules, const char *path, uint64_t access)
     close(fd);
 }
 
-/* Finds the folder of `path`, including "." and "/". */
+/* Writes the folder of `path`: "." for a bare name, "/" for a file in the root. */
 static void folder_of(const char *path, char folder[static PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
@@ -124,7 +126,8 @@ static void folder_of(const char *path, char folder[static PATH_MAX])
         snprintf(folder, PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-/* Allows the folder of a file that is read, because other files may replace it. NULL is ignored. */
+/* Allows reading the folder of a file, and that of the target if the file is a link, because new
+ * files may replace both. NULL is ignored. */
 static void allow_beside(struct file_rules *rules, const char *path)
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -137,7 +140,8 @@ static void allow_beside(struct file_rules *rules, const char *path)
     }
 }
 
-/* Allows a folder; if the name is a link, also the later targets of the link. */
+/* Allows reading a folder. If `path` is a link, also allows the folder around its target, in which
+ * the link's later targets are expected. */
 static void allow_folder(struct file_rules *rules, const char *path)
 {
     char real[PATH_MAX];
@@ -200,7 +204,7 @@ static void allow_models(struct file_rules *rules, const struct config *config)
     allow_blobs(rules, folder);
 }
 
-/* Allows the folder of a file that is created now and removed at the end. NULL is ignored. */
+/* Allows `access` to the folder of a file that lensd creates. NULL is ignored. */
 static void allow_made(struct file_rules *rules, const char *path, uint64_t access)
 {
     char folder[PATH_MAX];
@@ -325,7 +329,7 @@ static int drop_rights(void)
 
 /* ---- the ruleset ---- */
 
-/* All accesses that this kernel can restrict. Rules then allow some of them. */
+/* All accesses that a kernel with this ABI can restrict. Rules then allow some of them. */
 static struct handled_access access_of(int abi)
 {
     const char *notify = getenv("NOTIFY_SOCKET");
@@ -359,7 +363,7 @@ static void allow_port(struct file_rules *rules, uint64_t access, int64_t port)
         rules->cause = errno;
 }
 
-/* The exporter refuses a malformed address later. */
+/* Ignores a malformed address, which the exporter refuses later. */
 static void allow_collector(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     int port;
@@ -370,7 +374,7 @@ static void allow_collector(struct file_rules *rules, const char *endpoint, bool
         allow_port(rules, CONNECT_TCP, port);
 }
 
-/* ZeroMQ refuses a malformed endpoint later. */
+/* Ignores a malformed endpoint, which ZeroMQ refuses later. */
 static void allow_zmq(struct file_rules *rules, const char *endpoint, bool has_ports)
 {
     const char *colon = strrchr(endpoint, ':');

@@ -1,4 +1,4 @@
-/* The PID file, the user, and core dumps. */
+/* The PID and port files, the user, and core dumps. */
 #include "server/app/process.h"
 
 #include <ctype.h>
@@ -47,7 +47,7 @@ static ssize_t read_regular(const char *path, char *bytes, size_t size)
     return got;
 }
 
-/* Reads a number that process_write_number wrote, with any space around it. */
+/* True if `text` is one number, perhaps with blanks or line ends around it. */
 static bool is_number(const char *text, long *ret)
 {
     char *end;
@@ -87,7 +87,8 @@ enum status process_check_number_file(const char *option, const char *path, bool
     return STATUS_OK;
 }
 
-/* Replaces the file of a killed process; refuses anything but a regular file. */
+/* Creates `path` for writing, in place of a regular file that a killed process left there. Returns
+ * NULL, with errno set, if anything else has this name. */
 static FILE *create_aside(const char *path)
 {
     struct stat info;

@@ -1,22 +1,23 @@
-/* The process: its PID file, its user, core dumps. */
+/* The process: its PID and port files, its user, core dumps. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "engine/base/status.h"
 
-/* Disables core dumps, because they would contain images and keys, and other users' access to
- * memory; also prevents gaining rights. With `core_dumps`, dumps stay as the system allows. */
+/* Sets no_new_privs, which prevents gaining rights. Without `core_dumps` also disables core dumps
+ * and debuggers (ptrace(2)), because the memory contains images and keys. */
 void process_protect(bool core_dumps);
 
 /* Checks that process_write_number() may replace `path`. STATUS_CONFIG for anything but a regular
- * file (a device, a link, a folder) and, with `only_numbers`, for a file that holds no number. */
+ * file (a device, a link, a folder) and, with `only_numbers`, for a file that holds anything but
+ * one number. A missing or empty file passes. */
 enum status process_check_number_file(const char *option, const char *path, bool only_numbers,
                                       struct error *err) MUST_USE;
 
 /* Writes `number` and a line end to `path`, atomically for processes that wait for it. `owner`
  * (NULL: the current user) owns the file, and can thus empty it at the end even in another user's
- * folder. The error names `option`: "--port-file". After STATUS_CONFIG no file remains. */
+ * folder. The error names `option`: "--port-file". After a failure `path` is unchanged. */
 struct process_user;
 enum status process_write_number(const char *option, const char *path, long number,
                                  const struct process_user *owner, struct error *err) MUST_USE;
@@ -25,8 +26,8 @@ enum status process_write_number(const char *option, const char *path, long numb
  * removing is not permitted. */
 void process_remove_number(const char *path, long number);
 
-/* Looks up "NAME", "NAME:GROUP" or numbers. STATUS_CONFIG: the user or group is unknown, or only
- * root could become that user. */
+/* Looks up `text`: "NAME", "NAME:GROUP" or the same with numeric IDs. STATUS_CONFIG: the user or
+ * group is unknown, or only root could become that user. */
 struct process_user {
     unsigned uid, gid;
     char name[64]; /* "" for a number without a name */
@@ -38,7 +39,8 @@ enum status process_find_user(const char *text, struct process_user *ret,
  * Failures are not reported; a later write reports them. Call it only while there is one thread. */
 void process_make_folder(const char *folder, const struct process_user *user);
 
-/* Drops root's rights permanently, in all threads. Does nothing if `user` runs it already. */
+/* Drops root's rights permanently, in all threads. Does nothing if the process already runs as
+ * `user`. */
 enum status process_become(const struct process_user *user, bool core_dumps,
                            struct error *err) MUST_USE;
 

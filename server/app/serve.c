@@ -10,7 +10,7 @@
  *
  * The main thread only waits for signals and for the loader. A second signal ends the process at
  * once, unless it is the first one again within a second: timeout(1) and a closing terminal send
- * theirs to the process and to its group. */
+ * the signal to the process and to its group. */
 #include "server/app/serve.h"
 
 #include <errno.h>
@@ -55,10 +55,11 @@
 /* Two equal signals within this time count as one. */
 #define SAME_SIGNAL_MS 1000
 
-/* A longer load is reported: first after this time, then whenever systemd is notified. */
+/* Progress of a load that takes longer than this is logged: first after this time, then every
+ * EXTEND_MS / 2. */
 #define LOADING_MS 2000
 
-/* While models load, systemd is repeatedly asked for this much more time. */
+/* While models load, lensd repeatedly asks systemd to extend the start timeout by this much. */
 #define EXTEND_MS 20000
 
 struct serve {
@@ -80,9 +81,9 @@ struct serve {
     int port; /* the port in --port-file; 0: not written */
 
     int signal_fd;
-    int first_signal; /* 0: none; the model could not be loaded */
+    int first_signal; /* the signal that began the drain; 0: the load failed */
     int64_t first_signal_time;
-    _Atomic int64_t end_by; /* clock_now() at which the drain must have ended; 0: no drain */
+    _Atomic int64_t end_by; /* clock_now() at which the drain must have ended; 0: no limit */
     pthread_t watcher;      /* waits for the second signal, or for `end_by` */
     bool has_watcher;
 };
@@ -135,7 +136,7 @@ static void make_cache(const struct serve *serve)
         process_make_folder(config->cache_folder, config->user ? &serve->user : NULL);
 }
 
-/* All threads run by now, except the loader's and those of models. Clients may now connect. */
+/* Call it when all threads run except the loader's and those of models. Lets clients connect. */
 static void confine(struct serve *serve)
 {
     struct confinement *confinement = &serve->confinement;
@@ -201,7 +202,8 @@ static struct http_options make_http_options(const struct serve *serve)
     return options;
 }
 
-/* Checks shared by serving and --check: the model exists, and no file is overwritten by mistake. */
+/* Creates what serving and --check both need. First checks that no file would be overwritten by
+ * mistake; loader_create() checks that the model exists. */
 static enum status create_services(struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -260,7 +262,7 @@ static void warn_of_reload(const struct config *config)
     }
 }
 
-/* From here on, files are accessed as the user. */
+/* From here on, the process opens files with the rights of --user. */
 static enum status become_user(const struct serve *serve, struct error *err)
 {
     const struct config *config = serve->config;
@@ -392,7 +394,7 @@ static void list_lanes(const struct model_status *status, char *text, size_t siz
     }
 }
 
-/* Returns the default model, or else the first one that serves. Returns NULL if none is ready. */
+/* Returns the default model, or else the first one that serves; NULL if there is neither. */
 static const struct model_status *find_shown(const struct model_status *models, size_t count)
 {
     const struct model_status *first = NULL;
@@ -430,7 +432,7 @@ static void print_banner(const struct serve *serve, const struct model_status *s
         snprintf(with_threads, sizeof with_threads, " with %d thread%s%s", threads,
                  threads == 1 ? "" : "s", strstr(devices, " passes ") ? " each" : "");
     name_model(status, name, sizeof name);
-    /* The devices and threads shown belong to the answering model; a pipeline has none. */
+    /* `devices` and `threads` are those of this model; a pipeline has none. */
     if (status->is_default && model_host_has_choice(serve->model_host))
         snprintf(choice, sizeof choice, "; requests that name no model go to %s", name);
     if (status->answers_photos && !status->is_default)
@@ -466,7 +468,7 @@ static void say_ready(struct serve *serve)
                            chosen = LOG_STR("default",
                                             status && status->is_default ? status->name : NULL),
                            url = LOG_STR("url", http_server_where(serve->http));
-    if (status && status->stage_count > 0) /* its stages' models have devices */
+    if (status && status->stage_count > 0) /* a pipeline has no device of its own */
         log_event(LOG_INFO, "ready", model, chosen, url);
     else
         log_event(LOG_INFO, "ready", model, chosen, LOG_STR("device", devices),
@@ -518,7 +520,7 @@ static void end_stuck(const struct serve *serve)
     _exit(STUCK_EXIT);
 }
 
-/* Handles a second signal: ends the process at once. */
+/* The watcher's thread: ends the process at a second signal, or at `end_by`. */
 static void *watch_signals(void *context)
 {
     struct serve *serve = context;
@@ -533,7 +535,7 @@ static void *watch_signals(void *context)
         if (ready <= 0 || read(serve->signal_fd, &info, sizeof info) != sizeof info)
             continue;
         if (!is_end(&info))
-            continue; /* too late */
+            continue; /* reloading or another log level is pointless now */
         bool again = (int)info.ssi_signo == serve->first_signal &&
                      clock_now() - serve->first_signal_time < SAME_SIGNAL_MS * MILLION;
         if (again)
@@ -553,8 +555,8 @@ static void serve_sleep_ms(int64_t milliseconds)
         ;
 }
 
-/* Sets when watch_signals() ends the process; 0: never. If watch_signals() is already ending it,
- * does not return, because the rest of the server must not change then. */
+/* Sets when watch_signals() ends the process; 0: never. Does not return if watch_signals() is
+ * already ending the process, because the rest of the server must not change then. */
 static void set_end(struct serve *serve, int64_t end_by)
 {
     if (atomic_exchange(&serve->end_by, end_by) == ENDING)
@@ -708,7 +710,8 @@ static enum status serve_check(struct serve *serve, struct error *err)
     return loader_try(serve->loader, err);
 }
 
-/* The file system of a missing model may be mounted later. */
+/* Like process_failed(), but returns 1 for a missing model, whose file system may be mounted
+ * later. */
 static int serve_failed(const struct error *err)
 {
     const int result = process_failed(err);

@@ -18,11 +18,11 @@
 #include "engine/base/thread.h"
 #include "server/observe/log.h"
 
-/* The number of images that a model has answered, when it last changed. */
+/* The progress of a model, as of the last round of checks. */
 struct pulse {
     char name[128], version[16];
     uint64_t answered;
-    int64_t still_ns; /* time without an answered image while images waited */
+    int64_t still_ns; /* for how long images have waited and none was answered */
     uint64_t round;   /* the last round in which the model existed */
 };
 
@@ -36,7 +36,7 @@ struct supervisor {
     pthread_t thread;
     bool has_thread;
     /* Only for the thread. */
-    struct pulse *pulses; /* room for the most models so far, at least */
+    struct pulse *pulses; /* array of `pulse_count`, of which some may be unused; never shrinks */
     size_t pulse_count;
     uint64_t round;
     int64_t looked; /* clock_now() of the last round */
@@ -62,7 +62,7 @@ static bool take_address(struct supervisor *supervisor, const char *path)
     return true;
 }
 
-/* Returns the watchdog's interval; 0 if it is meant for a parent process. */
+/* Returns the watchdog's interval; 0 if there is none, or WATCHDOG_PID names another process. */
 static int64_t watchdog_ns(void)
 {
     const char *span = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -135,7 +135,7 @@ void supervisor_reloading(struct supervisor *supervisor)
     supervisor_say(supervisor, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_now() / 1000);
 }
 
-/* Finds the pulse of a model, or adds one. */
+/* Finds the pulse of a model, or reuses the one that was not updated for longest. */
 static struct pulse *find_pulse(struct supervisor *supervisor, const struct model_status *model)
 {
     struct pulse *unused = &supervisor->pulses[0];
@@ -163,7 +163,8 @@ static bool grow_pulses(struct supervisor *supervisor, size_t count)
     return true;
 }
 
-/* True if a pass is stuck, or a model has waiting images and answered none for the whole span. */
+/* Does one round of checks. Returns false if a pass is stuck, or if a model has had waiting images
+ * for longer than `limit_ns` and answered none. */
 static bool supervisor_look(struct supervisor *supervisor)
 {
     size_t count;

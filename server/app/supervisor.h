@@ -12,8 +12,8 @@
 
 struct supervisor;
 
-/* Reads the two environment variables and removes them. Returns NULL when out of memory; every
- * function accepts NULL and then does nothing. */
+/* Reads NOTIFY_SOCKET and WATCHDOG_USEC, and removes them from the environment. Returns NULL when
+ * out of memory; every function accepts NULL and then does nothing. */
 struct supervisor *supervisor_create(void);
 void supervisor_free(struct supervisor *supervisor);
 
