@@ -7,7 +7,7 @@
  * - Candidates run in turns. Each round starts with another candidate, so that a change in the
  *   machine's speed affects all.
  * - A candidate's first run is a warm-up. Its cost counts only until the second run.
- * - Otherwise the lowest cost counts: other work can only increase a cost.
+ * - From the second run on, a candidate's lowest cost counts: other work can only increase a cost.
  * - From the second round on, candidates that cost more than twice the lowest cost are skipped
  *   (unless autotune.all).
  * - The incumbent stays unless another candidate's cost is clearly lower (autotune.clear).
@@ -26,14 +26,14 @@
 
 struct autotune_run {
     double cost;  /* in the caller's unit; INFINITY: the candidate cannot run */
-    double spent; /* share of the budget used by the run; INFINITY: start no further round */
+    double spent; /* what the run used of autotune.budget; INFINITY: start no further round */
 };
 
 struct autotune {
     size_t count;  /* number of candidates, 1 … AUTOTUNE_CANDIDATES */
-    int rounds;    /* after the warm-up */
-    double clear;  /* a candidate wins if its cost is below this share of the incumbent's cost */
-    double budget; /* in the unit of autotune_run.spent; INFINITY: none */
+    int rounds;    /* number of rounds after the warm-up */
+    double clear;  /* a candidate wins if its cost is below this fraction of the incumbent's cost */
+    double budget; /* INFINITY: no limit */
     bool all;      /* the caller needs all costs: skip no candidate, run each at least once */
     enum status (*run)(void *context, size_t candidate, struct autotune_run *ret,
                        struct error *err);

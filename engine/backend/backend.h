@@ -1,5 +1,4 @@
-/* The interface of a backend. engine/cpu and engine/cuda implement this table. session_create.c and
- * device_list.c (engine/runtime) register backends.
+/* The interface of a backend. engine/cpu and engine/cuda implement struct backend_ops.
  *
  * A backend object belongs to one session. compile() may be called for several graphs, one per
  * batch size. Their programs share one arena, so only one of them runs at a time. They also share
@@ -18,21 +17,19 @@ struct shared_arena;
 struct backend_options {
     struct device_id device;
     enum precision precision;
-    int threads; /* CPU only */
+    int threads; /* CPU only; less than 1: device_cpu_threads() */
     bool poison; /* session_options.poison */
-    /* The format of photos as bytes, for backends that take pixels; NULL: the caller sends none.
-     * Borrowed by open(). */
+    /* The format of photos as bytes, read by open(); NULL: the caller sends no bytes. */
     const struct session_pixels *pixels;
-    size_t pixels_input; /* index of the graph input */
-    /* Budget for packed weights in compile(), on a device that computes in host memory; NULL: no
-     * limit. */
+    size_t pixels_input; /* index of the graph input that receives the pixels */
+    /* Budget for the packed weights of a device that computes in host memory; NULL: no limit. */
     struct memory_budget *memory;
-    /* compile() and reserve() call it on their thread to report progress: `done` of `count` nodes
-     * of one program or of all. If it returns false, they return STATUS_CANCELLED. May be NULL. A
-     * backend need not call it. */
+    /* Reports progress, on the calling thread: the CPU's compile() counts the nodes of its graph, a
+     * GPU's reserve() counts the steps of all programs. If it returns false, that function returns
+     * STATUS_CANCELLED. May be NULL. */
     bool (*on_node)(void *context, size_t done, size_t count);
-    /* compile(), and runs on a device that computes in collect(), call it from time to time on
-     * their thread. If it returns true, they return STATUS_CANCELLED. May be NULL. */
+    /* A run on a CPU calls it before each step, and reference kernels call it in their loops, on
+     * the run's thread. If it returns true, the run ends with STATUS_CANCELLED. May be NULL. */
     bool (*is_stopped)(void *context);
     void *context; /* for both callbacks */
 };
@@ -41,16 +38,16 @@ struct backend_options {
 struct run_request {
     const void *const *inputs; /* host memory, one per graph input */
     int rows, valid_rows;      /* images to compute, and images in inputs; 0: whole batch */
-    const uint8_t *are_pixels; /* as session_run.are_pixels */
+    const uint8_t *are_pixels; /* as in struct session_request */
     const bool *wanted;        /* one per graph output; NULL: all outputs */
     int best;                  /* as session_want.best, for graph output `scores` */
     size_t scores;
 };
 
 struct run_result {
-    const void **outputs; /* in: room for one pointer per graph output. Out: host pointers;
-                             undefined for outputs that are not wanted */
-    const void *best;     /* with `best`: one session_best per row, best_step bytes apart */
+    const void **outputs; /* room for one pointer per graph output, which collect() sets to host
+                             memory; undefined for outputs that are not wanted */
+    const void *best;     /* if requested: one struct session_best per row, best_step bytes apart */
     size_t best_step;
 };
 
@@ -112,14 +109,14 @@ struct backend_ops {
     enum status (*host_alloc)(struct device_id device, size_t bytes, void **ret, struct error *err);
     void (*host_free)(void *data);
 
-    /* Bytes that can still be allocated on the device; the bytes that this backend holds do not
-     * count. NULL or SIZE_MAX: unknown. */
+    /* Bytes that can still be allocated on the device. NULL or SIZE_MAX: unknown. */
     size_t (*available_bytes)(struct backend *backend);
-    /* Bytes that reserve() has allocated; NULL: the largest activation_bytes(). */
+    /* Bytes that reserve() has allocated; NULL: it allocates the largest activation_bytes().
+     *  */
     size_t (*reserved_bytes)(const struct backend *backend);
 
-    /* A node_runner's function (engine/op/interpret.h). Its context is a backend with no other use.
-     * NULL: there is none. */
+    /* As node_runner.run (engine/op/interpret.h), with a backend that is used for nothing else.
+     * NULL: the interpreter runs all nodes. */
     enum status (*run_node)(void *backend, const struct node_call *call, bool *ret_taken,
                             struct error *err);
 

@@ -7,14 +7,15 @@
  * the layout pass. Its shape is ONNX's, or the one that the pass has set. */
 bool claim_reads_image(const struct node *node);
 
-/* Index of the residual, which product kernels may overwrite; -1 if there is none. */
+/* Index of the residual, which product kernels may overwrite; -1 without a residual, or if the
+ * result has 8 bits. */
 int claim_residual(const struct node *node);
 
-/* The first of inputs `first` and `second` with output 0's type and shape, or -1. A kernel that
- * reads each element before it writes it may overwrite that input. */
+/* The first of inputs `first` and `second` that is not constant and has output 0's type and shape,
+ * or -1. A kernel that reads each element before it writes it may overwrite that input. */
 int claim_in_place(const struct node *node, size_t first, size_t second);
 
-/* True for a Gemm that is a fully connected layer: alpha = beta = 1, C a constant vector. */
+/* True for a Gemm with alpha 1, and with beta 1 and a constant vector C, or without C. */
 bool claim_gemm_is_plain(const struct node *node);
 
 /* Row length of a Softmax or row normalization; 0 if the node does not work on whole trailing rows.
@@ -31,8 +32,8 @@ struct scale_zero {
     int zero;
 };
 
-/* Reads operands `at` and `at + 1`: a scalar float32 constant, and a scalar zero point of `dtype`,
- * which is optional for uint8. Returns false for other operands. */
+/* Reads operand `at`, a scalar float32 constant and normal number, and operand `at + 1`, a scalar
+ * constant zero point of `dtype`, which is optional for uint8. Returns false for other operands. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
 
 /* The parts of a Concat, QLinearConcat or Split, and the inputs that a ScaleShift joins; NULL for

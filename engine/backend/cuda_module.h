@@ -7,15 +7,15 @@
 
 #include "engine/backend/backend.h"
 
-/* Increase it when struct cuda_module changes, or anything in the engine's headers used by both. */
+/* Increase it when struct cuda_module changes, or a declaration that program and module share. */
 #define CUDA_MODULE_ABI 9
 
 struct cuda_module {
     uint32_t abi;
     const char *version; /* LENSD_VERSION of the build */
     const struct backend_ops *backend;
-    /* Lists every GPU, with a reason if it cannot be used. Returns their number, or 0 with a
-     * sentence in `reason` if CUDA itself cannot be used. Creates no context (to save memory). */
+    /* Lists every GPU; those that cannot be used have a reason. Returns their number, or 0 with a
+     * sentence in `reason` if CUDA itself cannot be used. Creates no context, to save memory. */
     size_t (*devices)(struct device_info *ret, size_t max, char *reason, size_t size);
     /* Creates a context on this GPU as a test. Returns false with a sentence on failure. */
     bool (*try_device)(int index, char *reason, size_t size);
@@ -25,6 +25,6 @@ struct cuda_module {
 #define CUDA_MODULE_SYMBOL "lensd_cuda_module"
 
 /* Loads the module once per process and returns it, or NULL and the reason in *ret_reason (static
- * text). Searches $LENSD_CUDA_MODULE, the program's folder, ../lib/lensd and the build tree.
- * Thread-safe. */
+ * text; may be NULL). Tries only $LENSD_CUDA_MODULE if that is set. Otherwise, if there is an
+ * NVIDIA driver, searches the program's folder, ../lib/lensd and the build tree. Thread-safe. */
 const struct cuda_module *cuda_module(const char **ret_reason);

@@ -1,18 +1,18 @@
-/* A backend is a table of kernels. compile() uses the first kernel that claims a node and creates a
- * step for it. The optimizer asks the first kernel that claims the node. */
+/* Each backend has a table of kernels. compile() uses the first kernel that claims a node and
+ * creates a step for it. The optimizer uses the first claim. */
 #pragma once
 
 #include "engine/backend/claims.h"
 #include "engine/passes/kernel_caps.h"
 
-/* One or more kernels. A backend's own table adds the function that creates a step. */
+/* A row of the table. Each backend's own struct adds the function that creates a step. */
 struct kernel {
     const char *name;
-    enum op ops[8];        /* operators that it may claim; empty: any */
-    kernel_claim_fn claim; /* fills *ret with its abilities */
+    enum op ops[8];        /* operators that `claim` is asked about; empty: all */
+    kernel_claim_fn claim; /* sets the kernel's abilities in *ret */
 };
 
-/* Defines a kernel's claim; many add nothing to *ret. */
+/* Defines a claim function, which need not change *ret. */
 #define KERNEL_CLAIM(name)                                                                         \
     static bool name(const struct node *node, __attribute__((unused)) struct kernel_caps *ret)
 

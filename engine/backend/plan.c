@@ -10,7 +10,7 @@
 struct block {
     size_t bytes, offset;
     size_t first, last; /* node positions of the first producer and the last reader */
-    bool is_output;     /* contains an output, and lies after all blocks without one */
+    bool is_output;     /* with outputs_last: contains a graph output, lies after all others */
 };
 
 struct planner {
@@ -45,8 +45,9 @@ static bool claims(const struct planner *p, const struct node *node, struct kern
     return p->claim(node, ret) && kernel_fits_layout(ret, node);
 }
 
-/* Gives inputs of a Concat along the last dimension the pitch of its rows, if their producers can
- * write with a pitch. Offsets must be multiples of ROW_ALIGN, for vectors. */
+/* Places inputs of a Concat along the last dimension inside its result, if their producers can
+ * write rows with a pitch. Offsets must be multiples of ROW_ALIGN, for vector instructions.
+ *  */
 static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
 {
     const struct value *whole = node_output(concat, 0);
@@ -138,7 +139,7 @@ static void propagate_view_reads(struct planner *p)
     }
 }
 
-/* Returns the only reader of an input of a Concat. */
+/* Returns the Concat that is the only reader of `value`. */
 static const struct node *reader_of(const struct planner *p, const struct value *value)
 {
     return p->graph->nodes[p->last_read[value->index]];

@@ -4,13 +4,13 @@
  * then its bytes are reused. Values get offsets in one arena. Reshape-like nodes share their
  * input's bytes. Nodes that work in place (elementwise, convolutions that add a residual) overwrite
  * an operand that has no later reader. A value that only a Concat of channels reads can be written
- * directly into the Concat's result. So the exact peak is known. */
+ * directly into the Concat's result. The plan's size is the exact peak. */
 #pragma once
 
 #include "engine/passes/kernel_caps.h"
 
 enum place_kind {
-    PLACE_NONE,     /* no node produces or reads it */
+    PLACE_NONE,     /* no node produces or reads the value */
     PLACE_CONSTANT, /* value->known, or packed by the backend */
     PLACE_INPUT,    /* the caller's buffer: graph->inputs[input] */
     PLACE_ARENA,
@@ -38,6 +38,7 @@ struct plan {
 enum status plan_create(const struct graph *graph, kernel_claim_fn claim, bool outputs_last,
                         struct plan *ret, struct error *err) MUST_USE;
 
-/* True if output 0 of `node` has the bytes of input 0 in another shape; the node need not run. */
+/* True if `node` need not run: output 0 is missing, or has the bytes of input 0 in another shape.
+ */
 bool plan_shares_bytes(const struct plan *plan, const struct node *node);
 void plan_done(struct plan *plan);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* The number format of a forward pass. PRECISION_AUTO is resolved before a session is created
- * (server/precision). In the order of the option's values. */
+ * (server/precision). The order is that of the values of --precision. */
 enum precision {
     PRECISION_FP32, /* a quantized file computes in float32 between its QuantizeLinear nodes */
     PRECISION_TF32, /* GPUs only: float32, but with operands of convolutions and matrix products
@@ -18,8 +18,8 @@ enum precision {
 };
 #define PRECISION_COUNT PRECISION_AUTO /* number of precisions that a session can have */
 
-/* If info.takes_pixels is set, rows of the image input may be bytes instead of floats: [H, W, C]
- * uint8 at the start of the row. The session converts them on its device:
+/* If session_info.takes_pixels is set, images may be passed as bytes instead of floats: [H, W, C]
+ * uint8, from the place where the floats begin. The session converts them on its device:
  *
  *     y[h, w, c] = table[c][x[h, w, is_reversed ? C - 1 - c : c]]
  *
@@ -50,5 +50,5 @@ struct session_step {
     const char *name, *kernel;
     double milliseconds, gflop;
     size_t bytes;
-    enum precision precision; /* CPU: precision of the first operand */
+    enum precision precision; /* CPU only: precision of the first operand */
 };

@@ -13,11 +13,11 @@ struct backend;
 
 struct shared_arena {
     pthread_mutex_t lock;
-    unsigned char *base;        /* like `users` guarded by lock; moves when it grows; NULL: empty */
-    struct backend *users;      /* linked by next_user */
-    const struct backend *last; /* whose program ran last; guarded by lock */
+    unsigned char *base;        /* guarded by lock; moves when it grows; NULL: empty */
+    struct backend *users;      /* linked by next_user; guarded by lock */
+    const struct backend *last; /* the backend whose program ran last; guarded by lock */
     _Atomic size_t bytes;       /* changes under the lock */
-    size_t booked;              /* budget_book_arena()'s; guarded by the budget's lock */
+    size_t booked;              /* by budget_book_arena(), in bytes; guarded by the budget's lock */
 };
 
 static inline void shared_arena_init(struct shared_arena *arena)
@@ -26,7 +26,7 @@ static inline void shared_arena_init(struct shared_arena *arena)
     pthread_mutex_init(&arena->lock, NULL);
 }
 
-/* Frees the memory. Call it after the last user has left. */
+/* Call it after the last user has left, which has freed the memory. */
 static inline void shared_arena_done(struct shared_arena *arena)
 {
     pthread_mutex_destroy(&arena->lock);

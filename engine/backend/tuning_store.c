@@ -36,7 +36,7 @@ struct tuning {
     struct graph_hash key;
     enum tuning_kind kind;
     char *text;
-    uint64_t change; /* number of the change that set it; 0: read from the file */
+    uint64_t change; /* number of the change that set `text`; 0: it was read from the file */
 };
 
 static struct {
@@ -143,7 +143,7 @@ static void print_hash(const struct graph_hash *hash, char ret[static HASH_TEXT]
     snprintf(ret, HASH_TEXT, "%016" PRIx64 "%016" PRIx64, hash->words[0], hash->words[1]);
 }
 
-/* CPU and build. */
+/* Writes the hash of this CPU and this build of lensd. */
 static void print_machine(char ret[static HASH_TEXT])
 {
     struct graph_hash hash = {{0, 0}};
@@ -176,7 +176,7 @@ char *tuning_folder(const char *option)
     return n < 0 ? NULL : folder;
 }
 
-/* malloc'ed; NULL when out of memory. */
+/* Returns the path of the store's file in the folder, malloc'ed; NULL when out of memory. */
 static char *path_in(const char *folder)
 {
     char machine[HASH_TEXT], *path;
@@ -268,7 +268,7 @@ static bool add_file(const char *bytes, size_t size)
     size_t count = 0;
     bool good = true;
     LOCK(&table.lock);
-    for (; good && at < last; count++) /* written tables have at most this many entries */
+    for (; good && at < last; count++) /* lensd never writes more entries */
         good = count < ENTRIES_MOST && read_entry_locked(&at, false);
     good = good && at == last;
     for (at = first; good && at < last;)
@@ -322,8 +322,8 @@ bool tuning_make_folder(const char *folder)
     return made;
 }
 
-/* Returns a descriptor that holds the lock until it is closed; -1: without a lock. A holder writes
- * only one file, so this does not wait for a stopped one. */
+/* Returns a descriptor that holds the lock until it is closed; -1 without a lock, also after 5
+ * seconds: a holder writes only one file, so a slower one has stopped. */
 static int lock_folder(const char *folder)
 {
     enum { TRIES = 500 };
@@ -434,8 +434,8 @@ void tuning_save(void)
     free(folder);
 }
 
-/* Makes and removes a folder there, because access() grants root everything, even in /proc. Returns
- * 0 or errno. */
+/* Makes and removes a folder inside `folder`, because access() grants root everything, even in
+ * /proc. Returns 0 or errno. */
 static int try_to_make(const char *folder)
 {
     char *probe = NULL;

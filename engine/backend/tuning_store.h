@@ -34,10 +34,10 @@ enum tuning_kind {
 /* Copies the text. Returns false if there is no entry. */
 bool tuning_find(enum tuning_kind kind, const struct graph_hash *key, char ret[static TUNING_TEXT]);
 
-/* Stores a copy of a result that was measured in this process; it replaces an earlier entry. If the
- * text is too long or memory is short, it is not stored, and the result will be measured again. The
- * table has 8192 entries. When it is full, a new entry replaces the oldest one, and entries from
- * files are not added. */
+/* Stores a copy of a result that was measured in this process. The copy replaces an earlier entry.
+ * If the text is too long or memory is short, the result is not stored, and will be measured again.
+ * The table has 8192 entries. When it is full, a new entry replaces the oldest one, and entries
+ * from files are not added. */
 void tuning_keep(enum tuning_kind kind, const struct graph_hash *key, const char *text);
 
 /* For tests: calls `visit` for each entry of the kind; visit must not call tuning_*(). */
@@ -55,16 +55,16 @@ void tuning_forget(void);
 char *tuning_folder(const char *option);
 
 /* Adds the entries of the folder's file, but does not replace those that this process measured
- * since its last write. A missing file is not an error. STATUS_IO: it is damaged or unreadable;
- * nothing is added. */
+ * since its last write. A missing file is not an error. STATUS_NO_MEMORY, or STATUS_IO if the file
+ * is damaged or unreadable; then nothing is added. */
 enum status tuning_read(const char *folder, struct error *err) MUST_USE;
 
 /* Writes entries that were measured since the last write, if any, and creates the folder if needed.
  * On STATUS_IO the old file stays as it was, and the next call tries again. STATUS_NO_MEMORY. */
 enum status tuning_write(const char *folder, struct error *err) MUST_USE;
 
-/* Writes to the folder that tuning_read() read last, if any. Loads call this between trials, so
- * that results survive a killed load. Failures are not reported; tuning_write() reports them. */
+/* Writes to the folder that tuning_read() read last, if any. Loads call this after each batch size,
+ * so that results survive a killed load. Failures are not reported; tuning_write() reports them. */
 void tuning_save(void);
 
 /* Creates the folder and missing parent folders. Returns false with errno set on failure. */
