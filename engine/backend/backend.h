@@ -111,8 +111,7 @@ struct backend_ops {
 
     /* Bytes that can still be allocated on the device. NULL or SIZE_MAX: unknown. */
     size_t (*available_bytes)(struct backend *backend);
-    /* Bytes that reserve() has allocated; NULL: it allocates the largest activation_bytes().
-     *  */
+    /* Bytes that reserve() has allocated; NULL: it allocates the largest activation_bytes(). */
     size_t (*reserved_bytes)(const struct backend *backend);
 
     /* As node_runner.run (engine/op/interpret.h), with a backend that is used for nothing else.

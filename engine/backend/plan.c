@@ -46,8 +46,7 @@ static bool claims(const struct planner *p, const struct node *node, struct kern
 }
 
 /* Places inputs of a Concat along the last dimension inside its result, if their producers can
- * write rows with a pitch. Offsets must be multiples of ROW_ALIGN, for vector instructions.
- *  */
+ * write rows with a pitch. Offsets must be multiples of ROW_ALIGN, for vector instructions. */
 static void find_parts(struct planner *p, struct plan *plan, const struct node *concat)
 {
     const struct value *whole = node_output(concat, 0);

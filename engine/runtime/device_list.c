@@ -1,5 +1,5 @@
 /* Lists the devices of this machine, and finds those that a user names. It is separate from
- * device.c because it uses the CUDA module. */
+ * engine/tensor/device.c because it uses the CUDA module. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ size_t device_list(struct device_info *ret, size_t max)
     return 1 + list_gpus(ret + 1, max - 1);
 }
 
-/* Writes the usable devices ("cpu, cuda:0") for error texts. */
+/* Writes the names of the usable devices ("cpu, cuda:0"). */
 static void usable_text(const struct device_info *devices, size_t count, char *text, size_t size)
 {
     size_t used = 0;

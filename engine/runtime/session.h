@@ -1,9 +1,9 @@
-/* A session: one model on one device, compiled for a set of batch sizes and warmed up for each.
+/* A session: one model on one device, compiled for a set of batch sizes.
  *
  * session_create() does everything that can be slow or fail: optimise, plan, pack weights, compile,
  * measure. session_submit() and session_collect(), or session_run() for both, only run. On a CPU
- * they do not allocate. They keep nothing for a backward pass. One thread at a time (the lane) uses
- * a session. */
+ * only data-dependent parts of a graph allocate memory. Nothing is kept for a backward pass. One
+ * thread at a time (the lane) uses a session. */
 #pragma once
 
 #include "engine/backend/run.h"
@@ -27,7 +27,7 @@ enum image_layout {
 
 struct session_batch {
     int size;
-    double milliseconds;     /* L(b), measured at creation; 0: not measurable */
+    double milliseconds;     /* L(b), duration of a pass; 0: not measured */
     size_t activation_bytes; /* size of the planned arena */
 };
 
@@ -38,26 +38,27 @@ struct session_options {
                       too small for more */
     int max_batch; /* largest batch; sizes 1, 2, 4 … max_batch are compiled */
     int batches[SESSION_MAX_BATCHES]; /* compile these sizes instead, ascending; 0 ends them */
-    bool trial; /* compile only 1 and max_batch, without checks and measurements: for a session that
-                   is only compared with another */
+    bool trial; /* compile only 1 and max_batch, and measure nothing: for a session that is only
+                   compared with another */
     /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
-     * value, a CPU does not measure. */
+     * value, a CPU does not measure, unless part of the graph depends on data. */
     struct session_batch known[SESSION_MAX_BATCHES];
     size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
     enum image_layout image_layout;
-    const struct session_pixels *pixels; /* for image_input; borrowed by session_create; or NULL */
+    const struct session_pixels *pixels; /* of image_input, or NULL; read by session_create() */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
     int image_height, image_width;       /* values for symbolic H and W; 0 = the file's own */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
     size_t batch_memory; /* as memory_limit, but for all sizes except the smallest, unless max_batch
                             is pinned; leaves memory for other models; 0 = memory_limit */
-    size_t batch_activations; /* limit for activations of all sizes except the smallest; 0: none */
+    size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
     struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
                                          outlive the sessions; may be NULL */
     bool poison;              /* for tests: devices with own memory first fill outputs with NaN */
     bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
                                  compile only the batches that fit, and say so in the note */
-    size_t input_batches, input_images; /* the caller's memory for inputs: batches, images */
+    size_t input_batches, input_images; /* batches and further images for which the caller has
+                                           memory, counted in memory_limit */
     /* session_create() calls it on its thread with the current phase ("compiling") and the finished
      * share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);
@@ -87,12 +88,14 @@ struct session_info {
     size_t parameter_bytes;  /* packed weights on the device */
     size_t activation_bytes; /* size of the arena, for the largest batch */
     int depth;               /* number of runs that may be in flight: session_submit() */
-    enum dtype image_dtype;  /* of the image input; with IMAGE_NHWC_ANY: DTYPE_F32 or DTYPE_BF16 */
+    enum dtype image_dtype;  /* of an NHWC image input: DTYPE_F32; with IMAGE_NHWC_ANY also
+                                DTYPE_BF16 */
     bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
     int best;                /* largest session_want.best; 0: outputs are always complete */
-    bool batched;   /* false: the graph does not allow batches, so images are run one by one */
-    bool rows_mix;  /* images of a batch affect each other's results, so they never run together */
-    char note[160]; /* a sentence for the log ("the file fixes its batch to 1; …"), or "" */
+    bool batched;   /* false: graph or memory do not allow batches, so images are run one by one */
+    bool rows_mix;  /* images may affect each other's results in a batch, so they never run
+                       together */
+    char note[160]; /* a sentence for the log ("images are run one by one: …"), or "" */
     size_t node_count; /* number of nodes after the passes */
     size_t batch_count;
     struct session_batch batches[SESSION_MAX_BATCHES]; /* ascending sizes */
@@ -101,8 +104,9 @@ struct session_info {
 struct session;
 
 /* Only reads the graph. The caller may free it afterwards. Errors: STATUS_UNSUPPORTED /
- * STATUS_SHAPE / STATUS_MODEL (the model), STATUS_DEVICE, STATUS_NO_MEMORY, STATUS_CANCELLED. On
- * success the caller owns *ret (session_free(), NULL is fine). */
+ * STATUS_SHAPE / STATUS_MODEL (the model), STATUS_IO (its file changed), STATUS_DEVICE,
+ * STATUS_NO_MEMORY, STATUS_DEVICE_MEMORY, STATUS_CANCELLED. On success the caller owns *ret
+ * (session_free(), NULL is fine). */
 enum status session_create(const struct graph *graph, const struct session_options *options,
                            struct session **ret, struct error *err) MUST_USE;
 void session_free(struct session *session);
@@ -117,8 +121,8 @@ void session_set_stop(struct session *session, bool (*stop)(void *context), void
  */
 void session_release_pages(struct session *session);
 
-/* Makes the session compute in `arena`, which must outlive it. Other sessions may share it if they
- * never run at the same time. Outputs stay in the session's memory. Returns how many of
+/* Makes the session compute in `arena`, which must outlive it. The runs of sessions that share an
+ * arena wait for each other. Outputs stay in the session's memory. Returns how many of
  * info.activation_bytes are in the arena; 0 on a GPU or when out of memory. Not during a run. */
 size_t session_share_arena(struct session *session, struct shared_arena *arena);
 
@@ -136,14 +140,14 @@ size_t session_output_count(const struct session *session);
 const struct session_tensor *session_input(const struct session *session, size_t i);
 const struct session_tensor *session_output(const struct session *session, size_t i);
 
-/* Smallest compiled batch size >= n (n <= the largest). */
+/* Smallest compiled batch size >= n; 0 if n is larger than all. */
 int session_batch_for(const struct session *session, int n);
 
 /* ---- runs ---- */
 
 /* Selects the outputs of a run; zeroed: all outputs. */
 struct session_want {
-    const bool *outputs; /* by output: if false, it is not copied from the device; NULL: all */
+    const bool *outputs; /* one per output; false: it is not copied from the device; NULL: all */
     int best; /* 1 … info.best: return only this number of best scores per row of output `scores`;
                  0: return outputs */
     size_t scores;
@@ -155,7 +159,7 @@ struct session_request {
     const void *const *inputs; /* host memory as session_input(i) describes it, with room for
                                   session_batch_for(batch) images; images after the first `batch`
                                   may be any finite numbers */
-    const uint8_t *are_pixels; /* by image: 1: bytes (needs info.takes_pixels); NULL: none */
+    const uint8_t *are_pixels; /* one per image; 1: bytes (needs info.takes_pixels); NULL: none */
     int valid_rows; /* images in the inputs, `batch` … session_batch_for(batch): those after `batch`
                        are padding */
     struct session_want want;
@@ -189,12 +193,12 @@ enum status session_run(struct session *session, int batch, const void *const *i
 /* The best scores of row `row` of the run collected last, which had want.best. */
 const struct session_best *session_best_of(const struct session *session, int row);
 
-/* Runs the size for `batch` images `runs` times and times each step; *ret is malloc'ed. */
+/* Runs the size for `batch` images `runs` times. *ret (malloc'ed) has each step's shortest time. */
 enum status session_profile(struct session *session, int batch, int runs, struct session_step **ret,
                             size_t *ret_count, struct error *err) MUST_USE;
 
-/* CPU time so far in milliseconds (backend_ops.cpu_ms). The difference around a run is the run's
- * duration on an idle machine. Call it on the thread that runs the session. 0: unknown. */
+/* CPU time so far in milliseconds (backend_ops.cpu_ms). On an idle machine it increases by a run's
+ * duration during the run. Call it on the thread that runs the session. 0: unknown. */
 double session_cpu_ms(const struct session *session);
 
 /* For measurements: milliseconds of `runs` consecutive passes of batch size `batch`, after `runs`

@@ -20,7 +20,7 @@ void compiled_done(struct session *session, struct compiled_size *c)
         tensor_unref(c->tail_inputs[i]);
     graph_free(c->tail);
     FREE_ALL(c->static_data, c->tensors, c->tail_inputs, c->tail_outputs);
-    graph_free(c->graph); /* the program's arena contains output_of */
+    graph_free(c->graph); /* its arena contains output_of */
     *c = (struct compiled_size){0};
 }
 
@@ -58,7 +58,7 @@ static void drop_constants(struct graph *graph)
     }
 }
 
-/* True if an input has an element for each image of the batch. */
+/* True if the first dimension of input i is the batch size. */
 static bool follows_batch(const struct session *session, size_t i)
 {
     const struct shape *shape = &session->base->inputs[i]->shape;
@@ -154,8 +154,8 @@ static enum status open_tail_backend(struct session *session, struct error *err)
     return session->ops->open(&options, &session->tail_backend, err);
 }
 
-/* Images run together only if it is proven that this does not change answers. Shapes that the file
- * fixes can mix images only for some sizes, so each size is checked. */
+/* Images run together only if it is proven that this does not change answers. Fixed shapes in a
+ * file can make a graph mix images at some batch sizes only, so each size is checked. */
 static enum status check_rows(struct session *session, const struct graph *graph, int size,
                               struct error *err)
 {
@@ -228,8 +228,8 @@ enum status compiled_create(struct session *session, int size, struct compiled_s
     return STATUS_OK;
 }
 
-/* Adds a new image input, [N, H, W, C] float32, whatever the file declares. A Transpose (removed by
- * the layout pass) and a Cast follow it. */
+/* Adds a new image input, [N, H, W, C] float32, whatever the file declares. If the file needs them,
+ * a Transpose (removed by the layout pass) and a Cast follow it. */
 enum status session_feed_channels_last(struct session *session, struct error *err)
 {
     struct graph *graph = session->base;

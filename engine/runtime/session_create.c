@@ -3,7 +3,7 @@
  *     graph ─ passes (optimize.h has their order) ─▶ static part ─▶ program (backend)
  *                                                └─▶ data-dependent tail, run by the interpreter
  *
- * session_create() makes everything on the loader's thread. Then a lane's owns it. */
+ * session_create() makes everything on the loader's thread. Then a lane's thread owns it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,8 @@ static bool file_fixes_batch(const struct session *session)
            session->base->inputs[options->image_input]->shape.dims[0] >= 1;
 }
 
-/* Compiles the sizes 1, 2, 4 … max, or options.batches, up to one that the graph does not allow. */
+/* Compiles the sizes 1, 2, 4 … max, or options.batches, up to one that graph or memory do not
+ * allow. */
 static enum status compile_all(struct session *session, struct error *err)
 {
     enum { MOST_IMAGES = 4096 };
@@ -171,8 +172,8 @@ static enum status compile_all(struct session *session, struct error *err)
     return STATUS_OK;
 }
 
-/* Fills info.parameter_bytes. A data-dependent tail packs its weights in its first run, so
- * session_finish() calls this again after measuring. */
+/* Fills info.parameter_bytes. A data-dependent tail packs its weights in its first run, so finish()
+ * calls this again after measuring. */
 static void describe_weights(struct session *session)
 {
     session->info.parameter_bytes = session->ops->weight_bytes(session->backend);
@@ -270,7 +271,7 @@ static enum status build(struct session *session, const struct graph *graph, str
     TRY(describe(session, graph, err));
     TRY(session_prepare_runs(session, err));
     graph_free(session->base);
-    graph_free(session->single); /* the file does not allow single images */
+    graph_free(session->single); /* not NULL if the file does not allow single images */
     session->base = session->single = NULL;
     TRY(session_settle_weights(graph, err));
     describe_weights(session);
@@ -279,13 +280,12 @@ static enum status build(struct session *session, const struct graph *graph, str
     if (!session->options.trial)
         TRY(finish(session, err));
     progress(session, PHASE_MEASURE, 1);
-    session->options.on_progress = NULL; /* the context belongs to the caller, too */
-    session->options.pixels = NULL;      /* the caller's */
+    session->options.on_progress = NULL; /* progress_context may be freed now */
+    session->options.pixels = NULL;      /* the caller may free `pixels` now */
     return STATUS_OK;
 }
 
-/* Finds the device's backend in the table of all backends. NULL with an error if it is not
- * available. */
+/* Returns the backend of the device, or NULL with an error if it is not available. */
 static const struct backend_ops *backend_find(struct device_id device, struct error *err)
 {
     const char *reason;

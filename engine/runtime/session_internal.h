@@ -5,9 +5,8 @@
  *     session_state ◀ session_image, session_memory, session_weights ◀ session_compile
  *       ◀ session_run ◀ session_measure ◀ session_create
  *
- * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c times, checks
- * and profiles it with synthetic numbers, and session_create.c does all of this for a new
- * session. */
+ * session_compile.c compiles a batch size, session_run.c runs it, session_measure.c times and
+ * profiles it on synthetic inputs, and session_create.c does all of this for a new session. */
 #pragma once
 
 #include "engine/backend/backend.h"
@@ -17,13 +16,13 @@
 struct compiled_size {
     int size;
     struct graph *graph; /* static part; constants dropped once compiled */
-    struct graph *tail;  /* NULL if no nodes are data-dependent */
+    struct graph *tail;  /* data-dependent part; NULL: none */
     int *output_of;      /* see optimize_split() */
-    size_t crossing;     /* outputs of the static part that are inputs of the tail: the last ones */
+    size_t crossing;     /* number of inputs of the tail: the last outputs of the static part */
     struct program *program;
     const void **static_data;
     struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
-    struct tensor **tail_inputs; /* wrappers */
+    struct tensor **tail_inputs; /* wrappers of these outputs */
     struct tensor **tail_outputs;
 };
 
@@ -36,11 +35,11 @@ struct submitted_run {
 };
 
 /* Progress of session_create() after each phase. The first size takes longest, because it packs the
- * weights and measures kernels; the others reuse both. */
+ * weights, which the other sizes reuse. */
 #define PHASE_OPTIMISE   "optimising"
 #define PHASE_COMPILE    "compiling"
 #define PHASE_MEASURE    "measuring"
-#define PROGRESS_WEIGHTS 0.05 /* folded and checked */
+#define PROGRESS_WEIGHTS 0.05 /* weights are folded and checked */
 #define PROGRESS_FIRST   0.45 /* the first size is compiled */
 #define PROGRESS_ALL     0.55 /* all sizes are compiled */
 #define PROGRESS_ROWS    0.65 /* memory is reserved; only measuring sizes is left */
@@ -62,7 +61,7 @@ struct session {
     struct session_tensor *inputs, *outputs;
     struct compiled_size compiled[SESSION_MAX_BATCHES];
     size_t compiled_count;
-    struct memory_budget memory; /* on a CPU: for folded constants, packed weights and trials */
+    struct memory_budget memory;      /* on a CPU: for folded constants and packed weights */
     struct memory_budget tail_budget; /* for the data-dependent parts of one run */
     struct backend *tail_backend;     /* runs products of data-dependent parts, if any */
     struct compiled_size *last;       /* the size whose tail outputs are still allocated */
@@ -74,10 +73,10 @@ struct session {
     /* session_run.c */
     struct submitted_run runs[SESSION_MOST_DEPTH];
     unsigned long submitted, collected;
-    bool *wanted; /* by output of the static part, for the run being submitted */
+    bool *wanted; /* one per output of the static part, for the run being submitted */
     const unsigned char *best;
     size_t best_step;
-    uint8_t *all_pixels; /* ones, for the largest batch; NULL: it takes no pixels */
+    uint8_t *all_pixels; /* are_pixels of the largest batch, all 1; NULL: takes no pixels */
 };
 
 /* ---- session_state.c ---- */
@@ -118,15 +117,15 @@ enum status session_take_image(struct session *session, struct graph *graph, boo
 
 /* ---- session_weights.c ---- */
 
-/* Call once everything is compiled. Copies to process memory the constants of the caller's `graph`
- * that programs read in place in mapped files. Releases the pages of other constants. STATUS_IO if
- * a file has shrunk since it was mapped. */
+/* Call it after compiling. Copies mapped constants of the caller's `graph` that programs read in
+ * place to process memory. Releases the pages of the other constants. STATUS_IO if a file has
+ * changed since it was mapped; STATUS_NO_MEMORY. */
 enum status session_settle_weights(const struct graph *graph, struct error *err) MUST_USE;
 
 /* ---- session_run.c ---- */
 
 /* Allocates memory that runs need in addition to their programs, and sets info.depth,
- * info.takes_pixels and info.best. Call once everything is compiled. */
+ * info.takes_pixels and info.best. Call it after compiling. */
 enum status session_prepare_runs(struct session *session, struct error *err) MUST_USE;
 
 /* Runs exactly this size; no run may be in flight. are_pixels is as in struct session_request. */
@@ -134,7 +133,7 @@ enum status compiled_run(struct session *session, struct compiled_size *c,
                          const void *const *inputs, const uint8_t *are_pixels,
                          const struct tensor **outputs, struct error *err) MUST_USE;
 
-/* If only single images are run, sets info.batched and rows_mix as if batches were compiled. */
+/* For a session of size 1 only: sets info.batched and info.rows_mix as a size of 2 would. */
 void compiled_look_at_two(struct session *session);
 
 /* ---- session_memory.c ---- */
@@ -154,5 +153,6 @@ enum status session_check_memory(struct session *session, struct error *err) MUS
 
 /* Runs the compiled sizes in turns (engine/backend/autotune.h) and stores L(b) in info.batches: the
  * lowest CPU time of a pass, multiplied by the ratio of wall-clock to CPU time in the least
- * disturbed run. L(b) is 0 if the model does not run on synthetic inputs. STATUS_CANCELLED. */
+ * disturbed run. L(b) is 0 if the model does not run on synthetic inputs, or is too slow on a CPU
+ * for this size. STATUS_CANCELLED. */
 enum status session_measure(struct session *session, struct error *err) MUST_USE;

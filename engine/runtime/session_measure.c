@@ -1,4 +1,4 @@
-/* Runs a session on made-up inputs to learn how long each batch size and step takes. */
+/* Runs a session on synthetic inputs to measure how long each batch size and step takes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
  * slow model the warm-up is the only run: the scheduler learns from requests. */
 #define ROUNDS    4
 #define BUDGET_MS 50
-#define ALONE_MS  5 /* with one size there is no choice to make */
+#define ALONE_MS  5 /* instead of BUDGET_MS for a single size */
 
 struct feed {
     void **buffers;
@@ -26,8 +26,8 @@ static void feed_done(struct feed *feed)
     free(feed->buffers);
 }
 
-/* Fills `data` with a fixed sequence of small numbers; `pixels`: with numbers from 0 to 255. Other
- * integers stay 0, because they may be indices. */
+/* Fills `data` with a fixed sequence: floats from -1 to 1 (float32 `pixels`: 0 to 255), any bytes
+ * in uint8 and in int8 `pixels`. Other integers stay 0, because they may be indices. */
 static void feed_numbers(void *data, enum dtype dtype, size_t count, bool pixels)
 {
     uint32_t state = 12345;
@@ -76,7 +76,7 @@ struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* runs made so far, and total of all rounds */
+    int runs, most;      /* runs made so far, and most runs of all rounds */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 
@@ -125,7 +125,7 @@ static size_t count_to_measure(const struct session *session, double first_ms)
     return count;
 }
 
-/* Fills in L(b) from options.known. Returns false if a size is missing. */
+/* Fills in L(b) from options.known. Returns false if the session must be measured. */
 static bool recall_times(struct session *session)
 {
     size_t found = 0;
@@ -134,7 +134,7 @@ static bool recall_times(struct session *session)
         if (known->size == session->info.batches[found].size)
             session->info.batches[found++].milliseconds = known->milliseconds;
     }
-    /* A tail packs its weights in its first run. */
+    /* A tail packs its weights in its first run, so it must run now. */
     return found == session->compiled_count && session->info.device.kind == DEVICE_CPU &&
            !session->tail_backend;
 }

@@ -1,6 +1,6 @@
-/* The memory limit of a session. Plans give the sizes of packed weights, the arena of the largest
- * batch and the caller's input batches before any memory is allocated. So a model that does not fit
- * is refused, or compiled for smaller batches, before memory is reserved. */
+/* The memory limit of a session. Weights are checked before they are packed, and each batch size
+ * (weights, planned arena, the caller's inputs) before its arena is allocated. So a model that does
+ * not fit is refused, or compiled for smaller batches only. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static size_t wanted_bytes(const struct session *session, const struct compiled_
                input_bytes(session, c));
 }
 
-/* The caller frees its graph after the load, so its constants count until then. */
+/* Bytes of the graph's constants in process memory. The caller's graph holds them during a load. */
 static size_t held_bytes(const struct graph *graph)
 {
     size_t bytes = 0;
