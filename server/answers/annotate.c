@@ -43,8 +43,8 @@ static void write_label(const struct annotation *a, size_t index, float share,
         snprintf(ret, LABEL_TEXT, "class %zu %.0f %%", index, (double)share * 100);
 }
 
-/* Draws white letters on the colour. (x, y) is the lower left corner, moved into the photo. Returns
- * the height. */
+/* Draws white letters on a field of `colour`. (x, y) is the lower left corner of the field, which
+ * is moved into the photo. Returns the height of the field. */
 static float draw_label(const struct annotation *a, float x, float y, const char *text,
                         struct rgb_colour colour)
 {
@@ -75,7 +75,7 @@ static void draw_mask(const struct annotation *a, const struct segment *mask)
     }
 }
 
-/* The corners of a box, or of its text if it has some. */
+/* Returns the corners of box i; for a text, those of the quadrilateral around it. */
 static void outline_of(const struct annotation *a, const struct detections *found, size_t i,
                        float ret[static 4][2])
 {
@@ -166,7 +166,7 @@ static void draw_boxes(const struct annotation *a, const struct predict_image *i
             snprintf(text + strlen(text), LABEL_TEXT - strlen(text), " #%u", box->track_id);
         if (image->crops && image->crops[i] && image->crops[i]->status == STATUS_OK)
             add_crop(image->crops[i], text);
-        float corners[4][2], *highest = corners[2]; /* above its left, unless the box is turned */
+        float corners[4][2], *highest = corners[2]; /* the label stands above this corner */
         outline_of(a, found, i, corners);
         for (int k = 0; k < 4; k++)
             highest = corners[k][1] < highest[1] ? corners[k] : highest;

@@ -81,7 +81,8 @@ static void describe_oriented(const struct detection *box, const struct predict_
     ret->oriented = oriented;
 }
 
-/* Copies the mask's part into a bitmap of `width` x `height`. */
+/* Enlarges the bitmap of a part of the picture to the whole picture, `width` x `height`. Returns
+ * false, with the pixels freed, when out of memory. */
 static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t height)
 {
     size_t bytes;
@@ -94,7 +95,7 @@ static bool mask_whole(struct mask_bitmap *bitmap, uint32_t width, uint32_t heig
     return pixels != NULL;
 }
 
-/* Encodes the part of the mask around its set pixels. Returns NULL when out of memory. */
+/* Returns the bitmap as PNG in base64; NULL when out of memory. */
 static char *mask_png(struct mask_bitmap *bitmap)
 {
     struct error ignored;
@@ -120,7 +121,8 @@ struct mask_how {
 static bool describe_pixels(const struct mask_bitmap *bitmap, const struct describe_how *how,
                             struct described *described, struct answer_mask *ret)
 {
-    /* A pixel, or a row, takes one byte here, and two in the text and in each of its two copies. */
+    /* Each pixel and each end of a row takes one byte here, and two in the text and in each of its
+     * two copies. */
     const size_t bytes = 7 * ((size_t)bitmap->width + 1) * bitmap->height;
     if (how->take && how->take(how->context, bytes, how->err) != STATUS_OK) {
         free(bitmap->pixels);
@@ -254,7 +256,8 @@ static bool describe_depth(const struct depth *depth, struct described *describe
     return own(described, text);
 }
 
-/* Describes an anomaly: prediction with score, map and mask. Returns false when out of memory. */
+/* Describes an anomaly as a prediction with its score, and the mask of the anomalous area. Returns
+ * false when out of memory. */
 static bool describe_anomaly(const struct predict_image *image, const struct mask_how *how,
                              struct described *described, struct answer_prediction *ret)
 {
@@ -303,7 +306,7 @@ static bool describe_page(const struct detections *found, struct described *desc
     return own(described, text);
 }
 
-/* How masks are written. */
+/* Returns how to write masks: as the request asks, or else as the model's options say. */
 static enum mask_form mask_form_of(const struct predict_request *request)
 {
     const enum mask_form asked = request->options ? request->options->masks : MASK_FORM_NONE;

@@ -5,24 +5,26 @@
 #include "proto/dialects.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* The answer to a completed request (on_done was called), as a list. `model` (NULL: unknown) gives
- * the precision. total_ms counts from request->started. malloc'ed; NULL: no memory. */
+/* Returns the JSON answer to a completed request (on_done was called), as a list. `model` (NULL:
+ * unknown) gives the precision and the name of a pipeline. total_ms counts from request->started.
+ * malloc'ed; NULL: no memory. */
 char *describe_predictions(const struct predict_request *request, const struct model_status *model,
                            double total_ms);
 
-/* True if writing the answer is slow although it is small: it encodes photos or converts masks. */
+/* True if writing the answer may take long although the answer is small: it encodes pictures,
+ * converts masks or follows tracks. */
 bool describe_is_slow(const struct predict_request *request);
 
 enum describe_form {
     DESCRIBE_JSON,
     DESCRIBE_LINES,
     DESCRIBE_NUMBERS,
-    DESCRIBE_JPEG, /* annotate.h encodes the photos; errors are JSON */
+    DESCRIBE_JPEG, /* annotate.h writes the photos; here like DESCRIBE_JSON */
     DESCRIBE_PNG,
     DESCRIBE_KSERVE, /* {"predictions": [{"classes", "indices", "probabilities"}]} */
 };
 
-/* The form of an answer. */
+/* How to write an answer. */
 struct describe_how {
     enum describe_form form;
     const struct dialect *dialect; /* NULL: lensd's own, in `form` */
@@ -34,16 +36,17 @@ struct describe_how {
     size_t tokens;            /* tokens of all texts */
     float least_text;         /* as in struct predict_answer */
     const struct cJSON *json; /* JSON of the request, for its dialect; NULL: it had none */
-    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If this
+    /* Reserves memory for pixels of masks (dialect->has_pixels); NULL: there is no limit. If `take`
      * fails, the description fails with the error in *err. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
     struct error *err;
 };
 
-/* The same without the precision, in any form. *ret_size may be NULL for a text. */
+/* Like describe_predictions(), but in any form and without the precision. `ret_size` may be NULL
+ * unless the form is DESCRIBE_NUMBERS. */
 char *describe_predictions_as(const struct predict_request *request, const struct describe_how *how,
                               size_t *ret_size);
 
-/* Returns the kind of the answers to a request. */
+/* Returns the kind of the answers to a completed request. */
 enum answer_kind describe_kind(const struct predict_request *request);

@@ -33,7 +33,7 @@ const char *status_state(struct model_host *model_host, bool draining)
     return states[draining ? MODEL_HOST_DRAINING : model_host_readiness(model_host)];
 }
 
-/* Lists the devices that are quarantined for one model. */
+/* Lists the devices that are quarantined or stuck for one model. */
 static void write_quarantines(struct writer *w, json_node *entry, const struct model_status *model)
 {
     json_node *list = NULL;

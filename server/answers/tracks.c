@@ -33,10 +33,11 @@ void tracks_free(struct tracks *tracks)
     free(tracks);
 }
 
-/* Returns the state of `key`; creates it if there is none. */
+/* Returns the state of `key`. If there is none, starts a new one in the place of the oldest. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
-    struct track_state *place = tracks->states, *own = NULL; /* the oldest of all, of the client */
+    struct track_state *place = tracks->states,
+                       *own = NULL; /* the oldest of all, the client's oldest */
     size_t count = 0;
     for (struct track_state *state = place; state < tracks->states + TRACKS_ALL; state++) {
         if (clock_ms(now - state->used) > 1000 * TRACKS_IDLE_S)

@@ -15,7 +15,7 @@ struct tracks *tracks_create(void);      /* NULL: out of memory. May grow to 32 
 void tracks_free(struct tracks *tracks); /* accepts NULL */
 
 /* If the options of an answered request name a track, its photos become the track's next frames.
- * Their answers keep the boxes of objects (tracker_update). A failed photo is no frame. A photo
- * fails if memory is short. `client`: less than 128 bytes. `now`: clock_now(). */
+ * Boxes that tracker_update() assigns to no object are dropped from the answers. A failed photo is
+ * no frame. A photo fails if memory is short. `client`: less than 128 bytes. `now`: clock_now(). */
 void tracks_follow(struct tracks *tracks, struct predict_request *request, const char *client,
                    int64_t now);

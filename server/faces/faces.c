@@ -1,6 +1,6 @@
-/* Keeps faces in SQLite with a rollback journal: it is complete on the disk before the file
- * changes. Afterwards SQLite truncates it to zero bytes. Under an exclusive lock, journal_mode
- * DELETE would only mark the journal as finished, and old data would stay in it. */
+/* Keeps faces in SQLite with a rollback journal. The journal is complete on the disk before the
+ * file changes. Afterwards SQLite truncates the journal to zero bytes. Under an exclusive lock,
+ * journal_mode DELETE would only mark the journal as finished, and old data would stay in it. */
 #include "server/faces/faces.h"
 
 #include <errno.h>

@@ -29,10 +29,10 @@ struct face_vector {
     const uint64_t *model; /* the two words of the fingerprint in struct model */
 };
 
-/* Creates a registry; borrows `path`. NULL when out of memory. Until faces_open() succeeds, all
- * functions return STATUS_NOT_READY. */
+/* Creates a registry; borrows `path`. NULL when out of memory. Until faces_open() succeeds, the
+ * functions that return a status return STATUS_NOT_READY. */
 struct faces *faces_create(const char *path);
-void faces_free(struct faces *faces); /* NULL is fine */
+void faces_free(struct faces *faces); /* accepts NULL */
 
 /* Opens or creates the file, with mode 0600, and locks it for this process. STATUS_CONFIG: the file
  * cannot be opened or made private, another process uses it, it is damaged, or it belongs to
@@ -42,8 +42,9 @@ enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 /* The number of people stored. Takes no lock; any thread. */
 size_t faces_count(const struct faces *faces);
 
-/* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, long or not UTF-8;
- * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: it holds another model's vectors; STATUS_IO. */
+/* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, too long or not UTF-8;
+ * STATUS_TOO_LARGE: too many people; STATUS_CONFIG: the registry has vectors of another model;
+ * STATUS_IO. */
 enum status faces_register(struct faces *faces, const char *name, const struct face_vector *vector,
                            bool *ret_was_there, struct error *err) MUST_USE;
 
@@ -55,7 +56,7 @@ enum status faces_list(struct faces *faces, void (*visit)(void *context, const c
                        void *context, struct error *err) MUST_USE;
 
 /* Finds the person with the highest cosine similarity. *ret_cosine is -1 and the name "" if the
- * registry is empty. STATUS_CONFIG: it has vectors of another model. */
+ * registry is empty. STATUS_CONFIG: the registry has vectors of another model. */
 enum status faces_find(struct faces *faces, const struct face_vector *vector,
                        char ret_name[static FACES_NAME_MAX + 1], float *ret_cosine,
                        struct error *err) MUST_USE;

@@ -267,7 +267,7 @@ static size_t write_bytes(int fd, const char *text, size_t size)
  * completely. */
 static unsigned long write_lines(const char *text, size_t size)
 {
-    static bool ends_within_line; /* result of the last write */
+    static bool ends_within_line; /* the last write stopped within a line */
     unsigned long lost = 0;
     for (size_t start = 0, end; start < size; start = end) {
         const size_t left = size - start;
@@ -338,8 +338,8 @@ static bool has_work_locked(void)
     return writer.used > 0 || writer.banner[0] || (writer.lost > 0 && !writer.is_failing);
 }
 
-/* Writes the full half. New lines go to the other half; its first line counts the lines lost
- * meanwhile. */
+/* Writes the half that has collected lines. New lines go to the other half, whose first line
+ * reports how many lines were lost before. */
 static void write_half_locked(void)
 {
     const char *text = writer.halves[writer.collecting];
@@ -363,7 +363,7 @@ static void write_half_locked(void)
     pthread_cond_broadcast(&writer.written);
 }
 
-/* Wakes the writer thread. Without that thread, it writes everything before it returns. */
+/* Wakes the writer thread. Without that thread, writes everything itself before it returns. */
 static void wake_writer_locked(void)
 {
     pthread_cond_signal(&writer.filled);

@@ -1,6 +1,6 @@
 /* The log: one line per event on standard error, as text for people or JSON for machines.
  *
- *     12:03:04.512 info  ready model=digits device=cpu threads=2 note="two words"
+ *     2026-11-21T12:03:04.512+00:00 info  ready model=digits threads=2 note="two words"
  *     {"time":"2026-11-21T12:03:04.512Z","level":"info","event":"ready","model":"digits",…}
  *
  * An event has a short constant name and typed fields:

@@ -1,5 +1,5 @@
-/* Limits similar log lines: the first few of each second are written, and one line reports the
- * number of the others. Pure: no lock, no clock; times are clock_now()'s. */
+/* Limits similar log lines: the first few of each second are written, and one line reports how many
+ * were left out. Pure: no lock, no clock; times are clock_now()'s. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +14,9 @@ struct log_sample {
     int64_t left_out;
 };
 
-/* Returns whether to write a line now; counts it otherwise. */
+/* Returns true if a line may be written now; otherwise counts the line as left out. */
 bool log_sample_take(struct log_sample *sample, int64_t now);
 
-/* Returns the number of omitted lines once, when their second is over; otherwise 0. Call it before
+/* Returns the number of lines left out once, when their second is over; otherwise 0. Call it before
  * log_sample_take(). */
 int64_t log_sample_left_out(struct log_sample *sample, int64_t now);

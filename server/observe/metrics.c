@@ -19,7 +19,7 @@
 struct metric {
     const struct metric_family *family;
     struct metric *next;
-    const char *labels;        /* behind the counts */
+    const char *labels;        /* stored behind `counts` */
     _Atomic double value;      /* counter, gauge; the sum of a histogram */
     _Atomic uint64_t counts[]; /* histogram: one per bucket, then values above the last */
 };

@@ -32,13 +32,14 @@ struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const
 struct metric *metrics_histogram(struct metrics *metrics, const char *name, const char *help,
                                  const char *labels, const double *buckets, size_t bucket_count);
 
-/* Does the same with the label key="value" after `labels`; `value` needs no escapes. If `key` is
- * NULL, there is no such label. */
+/* Like metrics_get(), with the label key="value" after `labels`; `value` must need no escaping.
+ * `key` NULL: no further label. */
 struct metric *metrics_get_with(struct metrics *metrics, enum metric_kind kind, const char *name,
                                 const char *help, const char *labels, const char *key,
                                 const char *value);
 
-/* A series for metrics_get_all(), which stores it in *series. It has the default buckets. */
+/* Arguments of metrics_get_with() for one series. metrics_get_all() stores the series in
+ * *series. */
 struct metric_row {
     struct metric **series;
     enum metric_kind kind;
@@ -48,7 +49,7 @@ void metrics_get_all(struct metrics *metrics, const char *labels, const struct m
                      size_t count);
 
 void metric_add(struct metric *metric, double amount); /* counter (amount >= 0), gauge */
-void metric_set(struct metric *metric, double value);  /* gauge; counter with a source elsewhere */
+void metric_set(struct metric *metric, double value); /* gauge, or counter that is kept elsewhere */
 /* Histogram; a value equal to a bound falls into that bound's bucket, NaN is ignored. */
 void metric_observe(struct metric *metric, double value);
 double metric_value(const struct metric *metric); /* of a histogram: its count; NULL: 0 */
@@ -57,7 +58,7 @@ double metric_value(const struct metric *metric); /* of a histogram: its count; 
  * characters. A byte that is not UTF-8 becomes \xNN. Returns text. size >= 1. */
 const char *metrics_escape(const char *value, char *text, size_t size);
 
-/* Returns the whole text, malloc'ed, for the caller to free; NULL when out of memory. *ret_size
- * excludes the terminator. Passes `promtool check metrics`. The values of a histogram are
+/* Returns all metrics as text, malloc'ed, for the caller to free; NULL when out of memory.
+ * *ret_size excludes the terminator. Passes `promtool check metrics`. The values of a histogram are
  * consistent (the +Inf bucket equals the count); series may be from slightly different moments. */
 char *metrics_text(struct metrics *metrics, size_t *ret_size);

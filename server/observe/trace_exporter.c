@@ -1,4 +1,4 @@
-/* Keeps the queue of spans, and sends it from a thread, with retries. */
+/* Keeps the queue of traces, and sends them from a thread, with retries. */
 #include "server/observe/trace_exporter.h"
 
 #include <ctype.h>
@@ -28,7 +28,7 @@ enum { QUEUE = 2048, BATCH = 256 };
 #define RETRY_FIRST   (SECOND) /* doubles after each attempt */
 #define RETRY_LONGEST (30 * SECOND)
 #define RETRY_TIMES   6
-#define LAST_WAIT     (2 * SECOND)  /* wait at the end */
+#define LAST_WAIT     (2 * SECOND)  /* for sending when lensd ends */
 #define LOG_EVERY     (60 * SECOND) /* while sending fails */
 
 #define RESOURCE_MAX 32
@@ -41,10 +41,11 @@ struct trace_exporter {
     pthread_t thread;
     struct trace_record records[QUEUE]; /* a ring */
     size_t first, count;
-    int64_t oldest;  /* when records[first] arrived */
+    int64_t oldest;  /* records[first] is due SEND_AFTER after this time */
     int64_t stop_at; /* 0: no stop requested */
 
-    /* Only the thread uses the members below. */
+    /* Set before the thread starts. Then only the thread uses them, except `sampled_below` and
+     * `dropped`. */
     void *handle; /* CURL */
     struct curl_list *headers;
     char url[512];
@@ -57,7 +58,7 @@ struct trace_exporter {
         char text[1024];
         size_t size;
     } answer;
-    int64_t logged; /* when the last failure was */
+    int64_t logged; /* when a failure was last logged; 0: none since the last success */
     struct metric *sent, *dropped, *failed;
 };
 
@@ -82,7 +83,7 @@ static void add_text(struct writer *w, json_node *attributes, const char *key, c
         write_members(w, attributes, "{key=%s value{stringValue=%s}}", key, text);
 }
 
-/* Adds nothing for 0. */
+/* Adds nothing if `number` is 0. */
 static void add_number(struct writer *w, json_node *attributes, const char *key, int64_t number)
 {
     char text[24];
@@ -90,7 +91,7 @@ static void add_number(struct writer *w, json_node *attributes, const char *key,
         write_members(w, attributes, "{key=%s value{intValue=%s}}", key, number_text(number, text));
 }
 
-/* The difference between clock_now() and the time of day, in nanoseconds. */
+/* Returns the nanoseconds to add to clock_now() for the time since 1970. */
 static int64_t epoch(void)
 {
     struct timespec now;
@@ -106,7 +107,7 @@ struct span {
     int64_t begin, end; /* clock_now() */
 };
 
-/* Returns the span's list of attributes. `since` comes from epoch(). */
+/* Writes a span, and returns its list of attributes. `since` comes from epoch(). */
 static json_node *write_span(struct writer *w, json_node *list, const struct span *span,
                              int64_t since, bool failed)
 {
@@ -187,7 +188,7 @@ static size_t on_answer(char *bytes, size_t size, size_t count, void *context)
     return size * count;
 }
 
-/* Aborts a transfer when lensd ends. */
+/* Aborts the transfer, by returning nonzero, once stop_at has passed. */
 static int on_progress(void *context, long long total, long long now, long long sent_total,
                        long long sent)
 {
@@ -275,7 +276,8 @@ static void send_batch(struct trace_exporter *exporter, size_t count)
         metric_add(exporter->dropped, (double)count);
 }
 
-/* Waits until the batch is full or its oldest span is due. Returns 0 if no more spans will come. */
+/* Waits until BATCH traces are queued or the oldest is due, and moves them to exporter->batch.
+ * Returns their number; 0: the thread must end. */
 static size_t take_batch(struct trace_exporter *exporter)
 {
     pthread_mutex_lock(&exporter->lock);
@@ -362,7 +364,8 @@ static char *trimmed(char *text)
     return text;
 }
 
-/* Splits "key=value,key=value" in place (W3C Baggage, the format of OpenTelemetry's variables). */
+/* Takes the first pair of "key=value,key=value" (W3C Baggage, the format of OpenTelemetry's
+ * variables), in place. *ret_value is NULL for an empty entry. */
 static enum status next_pair(char **rest, const char *variable, char **ret_key, char **ret_value,
                              struct error *err)
 {
@@ -389,7 +392,8 @@ static void add_resource(struct trace_exporter *exporter, const char *key, const
     exporter->values[exporter->resource_count++] = value;
 }
 
-/* Builds exporter->environment: the list of attributes, then the host's name. */
+/* Sets keys and values of the resource. exporter->environment holds their texts: the list of
+ * attributes, then the host's name. */
 static enum status read_resource(struct trace_exporter *exporter, struct error *err)
 {
     enum { HOST_BYTES = 256 };

@@ -23,7 +23,7 @@ struct trace_record {
     const char *route; /* as in the table of routes: "/v2/models/{model}/infer" */
     char client[64], id[64], model[64], device[24];
     int status;        /* HTTP */
-    const char *code;  /* of an error; NULL: none */
+    const char *code;  /* machine word of the error; NULL: none */
     const char *cache; /* "hit": the answer came from the cache; NULL: it did not */
     int64_t images, batch, bytes_in, bytes_out; /* batch: images in its forward pass; 0: none ran */
     int64_t begin, end;
@@ -54,11 +54,13 @@ enum status trace_exporter_create(const struct trace_exporter_options *options,
 /* Sends the queued traces, for at most two seconds, and ends the thread. Accepts NULL. */
 void trace_exporter_free(struct trace_exporter *exporter);
 
-/* Decides whether to record a request without a traceparent; `random` is uniform. Thread-safe. */
+/* Decides whether to record a request without a traceparent. `random` is uniform over all 64-bit
+ * numbers. Thread-safe. */
 bool trace_exporter_samples(const struct trace_exporter *exporter, uint64_t random);
 
 /* Copies the record. Thread-safe, never waits for the collector. */
 void trace_exporter_put(struct trace_exporter *exporter, const struct trace_record *record);
 
-/* Checks --trace-endpoint and returns its port (default: 80 or 443). STATUS_CONFIG. */
+/* Checks --trace-endpoint and returns its port (default: 80 or 443). STATUS_CONFIG: it is
+ * invalid. */
 enum status trace_endpoint_port(const char *endpoint, int *ret_port, struct error *err) MUST_USE;
