@@ -1,6 +1,4 @@
-/* Predicts when a request would be answered, and decides whether to admit it.
- *
- * Locks: none; these are functions of numbers. scheduler.c calls them under its lock. */
+/* Predicts when a request would be answered, and decides whether to admit it. */
 #include "server/schedule/policy/admission.h"
 
 #include <math.h>
@@ -10,8 +8,9 @@
 #define RETRY_MAX_S   60
 #define SHARE_DIVISOR 8 /* share of the queue reserved for clients with few images */
 
-/* The slower of the two stages that every image passes: the workers that prepare, then the lanes. A
- * lane becomes free, runs the full batches ahead (all lanes together at `rate`), then its own. */
+/* Every image passes two stages: workers prepare it, then a lane runs it. The prediction is the
+ * time of the slower stage. In the second one a lane becomes free, all lanes together run the full
+ * batches ahead at `rate`, and then the last pass of the request runs. */
 int64_t admission_predict(const struct model_load *load, size_t images)
 {
     if (load->rate <= 0)
@@ -27,7 +26,7 @@ int64_t admission_predict(const struct model_load *load, size_t images)
                        ? (double)(load->batch - load->single) / (double)(load->max_batch - 1)
                        : 0;
     double full = (double)(all - last) / load->rate;
-    /* Other images arrive until its pass begins, and share the pass. */
+    /* Images that arrive before the last pass begins share it. */
     double before = fmax((double)load->lane_free + full, prepared);
     double shared = fmin((double)last + before * load->arrivals, (double)load->max_batch);
     double last_run = (double)load->single + slope * (fmax(shared, (double)last) - 1);
@@ -44,7 +43,7 @@ size_t admission_capacity(const struct admission *admission)
     return 2 * admission->max_images + admission->max_images / ADMISSION_CROPS_DIVISOR;
 }
 
-/* Seconds until there is room for the refused request; `wait` is the predicted time. */
+/* Seconds until there is room for the refused request; `wait` is that time in nanoseconds. */
 static int retry_after(int64_t wait)
 {
     double seconds = ceil((double)wait * 1e-9);
@@ -116,8 +115,8 @@ static enum status check_time(const struct admission *admission, const struct mo
                          "%.0f ms (--max-queue-ms); try again in %d s",
                          request->model, clock_ms(predicted), clock_ms(admission->max_wait_ns),
                          seconds);
-    /* Without images in the batcher no pass renews the measurements, and the prediction may be
-     * outdated. Then the shortest pass so far counts. */
+    /* While no image is admitted, no pass renews the measurements, and the prediction may be
+     * outdated. Then the shortest time so far counts. */
     int64_t needed = load->images > 0 ? predicted : load->single_floor;
     if (load->single_floor > request->time_left)
         return error_set(

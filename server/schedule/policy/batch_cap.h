@@ -15,8 +15,8 @@
 struct batch_cap {
     int most;           /* the cap without a shortage */
     int cap;            /* 1 … most */
-    bool has_risen;     /* the cap rose since the last shortage; the next one is then new */
-    int64_t patience;   /* nanoseconds between a shortage and the next attempt to raise the cap */
+    bool has_risen;     /* the cap has risen since the last shortage */
+    int64_t patience;   /* nanoseconds without shortage before the cap rises */
     int64_t next_event; /* when to raise the cap or reset the patience; INT64_MAX: never */
 };
 
@@ -25,5 +25,5 @@ struct batch_cap batch_cap_begin(int most);
 /* The largest batch to run at `now`; raises the cap when it is time. */
 int batch_cap_now(struct batch_cap *cap, int64_t now);
 
-/* Records that a batch did not fit at `now`; from now on the cap is `fits` images, 1 … most. */
+/* Records that a batch did not fit at `now`: the cap becomes at most `fits` (1 … most). */
 void batch_cap_lower(struct batch_cap *cap, int fits, int64_t now);

@@ -12,7 +12,7 @@
 #define ARRIVALS_TAU_NS INT64_C(20000000) /* arrival rate's period: bursts are short */
 #define PREPARE_WEIGHT  0.1
 #define LEARNING_WEIGHT 0.1
-#define WAIT_SHARE      0.02 /* of the passes may wait for an image, although more are queued */
+#define WAIT_SHARE      0.02 /* share of passes that may wait for an image while others are queued */
 #define LATE_FRACTION   0.9  /* an image with less than this share of a pass left counts as late */
 
 enum slot_state { SLOT_FREE, SLOT_WRITING, SLOT_READY, SLOT_RUNNING };
@@ -28,8 +28,8 @@ struct buffer {
     enum buffer_state state;
     enum batch_close reason;
     int writing, ready; /* number of slots in each state */
-    int micro_batches;  /* micro-batches that lanes have taken */
-    bool is_taken;      /* a lane has taken a micro-batch */
+    int micro_batches;  /* micro-batches that lanes hold now */
+    bool is_taken;      /* a lane has taken a micro-batch since the buffer was opened */
     int64_t opened, closed;
     int64_t order; /* lanes take the closed buffer with the lowest order first */
     struct buffer_slot *slots;
@@ -66,8 +66,8 @@ struct batcher {
     struct queue queue;
     struct arrivals arrivals;
     double prepare_ns;    /* recent time from claim to commit */
-    double early;         /* images to prepare beyond the next passes: as few as possible, 0 if an
-                             image is prepared within a pass, so that lanes seldom wait */
+    double early;         /* images to prepare beyond those of the next passes; rises when a lane
+                             waits for an image, and falls with each pass */
     double error, spread; /* mean error of predictions and mean deviation from it, nanoseconds */
 };
 
@@ -196,7 +196,7 @@ size_t batcher_grant(struct batcher *batcher)
     size_t space = room(batcher), queued = batcher->queue.count;
     assert(tickets(batcher) <= space);
     space -= tickets(batcher);
-    /* Large images are prepared for long; they take no place from others. */
+    /* Large images take long to prepare, so they do not count against `ahead`. */
     const size_t most = (size_t)batcher->ahead + batcher->larges;
     const size_t ahead = batcher->slots_taken + tickets(batcher);
     const size_t left = most > ahead ? most - ahead : 0;
@@ -358,7 +358,7 @@ void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t no
     double took = (double)(now - slot->item->claimed);
     batcher->prepare_ns +=
         batcher->prepare_ns > 0 ? PREPARE_WEIGHT * (took - batcher->prepare_ns) : took;
-    /* A lane waits for this image, although more were there to prepare. */
+    /* A lane has waited for this image while others were queued. */
     if (batcher->queue.count > 0 && !batcher_has_ready(batcher) && a_lane_is_free(batcher))
         batcher->early = fmin(batcher->early + 1, batcher->config.max_batch);
     slot->state = SLOT_READY;
@@ -399,12 +399,12 @@ void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t n
 
 /* --- lanes --- */
 
-/* Sets the size of a full batch: more images would gain nothing on any lane. But each worker that
- * the lanes need must be able to hold a ticket while all lanes run and one buffer waits. Shrinks
- * the size only if all tickets keep their slots.
+/* Sets `full`, the size of a full batch: more images would gain nothing on any lane. But each
+ * worker that the lanes need must be able to hold a ticket while all lanes run and one buffer
+ * waits. The size shrinks only if all tickets keep their slots.
  *
- * Sets `ahead`, too. An image that has left the queue is out of reach of its order, so where
- * batches gain nothing beyond a size, only those leave it that the lanes need soon. */
+ * Sets `ahead`, too. The queue cannot reorder an image that has left it. So if larger batches gain
+ * nothing, only images that the lanes need soon leave the queue. */
 static void update_full(struct batcher *batcher)
 {
     const struct batcher_config *config = &batcher->config;
@@ -483,8 +483,8 @@ static void find_ready(const struct batcher *batcher, const struct buffer *buffe
     }
 }
 
-/* Reduces the images to those of one pass. Returns false if its padding would reach slots that
- * another lane runs: that lane must finish first. */
+/* Reduces the images to those of one pass whose padding reaches no slot of another lane. Returns
+ * false if there is no such pass: the other lane must finish first. */
 static bool cut_micro_batch(struct micro_batch *micro, const struct latency *latency)
 {
     int count = latency_first(latency, micro->count);
@@ -505,8 +505,8 @@ static bool cut_micro_batch(struct micro_batch *micro, const struct latency *lat
     }
 }
 
-/* Returns the oldest closed buffer in which no slot is being written, and the part that the lane
- * would run. NULL if there is none. */
+/* Returns the oldest closed buffer from which the lane can take images (no slot is being written),
+ * and sets *ret to these images. NULL if there is none. */
 static struct buffer *find_micro_batch(const struct batcher *batcher, int lane,
                                        struct micro_batch *ret)
 {
@@ -537,7 +537,8 @@ bool batcher_can_take(const struct batcher *batcher)
            batcher->buffers[batcher->forming].writing == 0;
 }
 
-/* Learns from the difference between the time predicted at admission and the one expected now. */
+/* Learns from the difference between the time predicted at admission and the time until `end`, when
+ * the pass is expected to end. */
 static void learn(struct batcher *batcher, const struct batch_item *item, int64_t end)
 {
     if (item->predicted == 0)

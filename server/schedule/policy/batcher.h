@@ -15,19 +15,19 @@
  *      └──────────────────────────────────────── done (the last of it) ◀──────────────┘
  *
  * A buffer is memory for one batch. At most one buffer is FORMING. Several may be CLOSED and wait
- * for a lane (a device) or for slots that are still being written. A lane takes from a closed
- * buffer the number of images that L(b) says is fastest: all of it, padded up to a compiled size,
- * or a part (5 as 4 and 1); the next idle lane takes the rest. Each part that a lane takes is a
- * `struct batch`.
+ * for a lane (a device) or for slots that are still being written. A lane takes as many images from
+ * a closed buffer as run fastest by L(b) (latency.h): all images, padded up to a compiled size, or
+ * a part (of five images four, and later one). The next idle lane takes the rest. The images that a
+ * lane takes at once are a `struct batch`.
  *
  * An idle lane takes ready images at once; batches grow while all lanes are busy.
  *
  * Tickets keep preparing threads from waiting. A thread may decode an image only with a ticket. A
  * ticket is granted only if a slot is sure to be free when the decode ends, whichever batches close
  * meanwhile (room(), batcher.c). Therefore a reserve never fails and never blocks, and a preparing
- * thread never waits for a device. Back-pressure builds up in the queue, where images are cheap and
- * where clients take turns. So where larger batches gain nothing, there are no more tickets than
- * keep the lanes busy.
+ * thread never waits for a device. Under load images wait in the queue, where they are small and
+ * where clients take turns. If larger batches gain nothing, there are only as many tickets as keep
+ * the lanes busy.
  *
  * Not thread-safe; the caller's lock guards all of it. Calls that break the protocol are bugs of
  * the caller (asserted). No allocation after batcher_create(). */
@@ -46,9 +46,9 @@
 
 /* The reason why a batch was closed. */
 enum batch_close {
-    BATCH_OPEN,        /* it is open */
-    BATCH_FULL,        /* by L(b), more images would not be faster */
-    BATCH_IDLE_DEVICE, /* a device was idle */
+    BATCH_OPEN,        /* none: the batch is open */
+    BATCH_FULL,        /* it has max_batch images, or so many that more gain nothing by L(b) */
+    BATCH_IDLE_DEVICE, /* a device was idle, or about to be */
 };
 
 #define BATCH_CLOSE_REASONS 3
@@ -59,7 +59,7 @@ const char *batch_close_name(enum batch_close reason);
 struct batcher_config {
     int max_batch; /* slots per buffer, 1 … BATCHER_MAX_BATCH */
     int capacity;  /* images that fit in a buffer's memory, padding included; 0: max_batch */
-    int buffers;   /* at least lanes * depth + 2: one forming, one for early closes */
+    int buffers;   /* at least lanes * depth + 2: one more is forming, one may close early */
     int lanes;     /* devices that take batches, at least 1 */
     int depth;     /* batches that a lane can have at a time, 1 … BATCHER_MAX_DEPTH; 0: 1 */
     int workers;   /* threads that prepare images, for predictions; 0: preparation takes no time */
@@ -72,8 +72,8 @@ struct batch_slot {
 };
 
 /* Images that a lane has taken to run in one pass: slots[i] of `buffer` holds items[i]. Slots
- * ascend, with gaps where images were abandoned. batch_compact() moves the images to slots from
- * `first` on, where there is memory for them and for padding up to the next compiled size. */
+ * ascend, with gaps where images were abandoned. batch_compact() computes how to close the gaps.
+ * From slot `first` on there is memory for the images and for padding up to a compiled size. */
 struct batch {
     int lane, buffer, first;
     int count; /* at least 1 */
@@ -81,7 +81,7 @@ struct batch {
     bool is_first;          /* the first part taken from the buffer since it closed */
     int64_t opened, closed; /* when the buffer's first slot was reserved, and when it closed */
     int slots[BATCHER_MAX_BATCH];
-    void *items[BATCHER_MAX_BATCH]; /* the owners of their batch_items */
+    void *items[BATCHER_MAX_BATCH]; /* batch_item.owner of each image */
 };
 
 /* Copies slot `from` over slot `to`. */
@@ -90,14 +90,14 @@ struct batch_move {
 };
 
 struct batcher_counts {
-    uint64_t answered; /* since creation; if constant while images wait, it is stuck */
-    size_t admitted;   /* admitted, without an answer */
-    size_t queued;     /* of these: not claimed yet */
-    size_t bytes;      /* of the queued images */
+    uint64_t answered; /* answered images since creation */
+    size_t admitted;   /* images that were admitted and have no answer yet */
+    size_t queued;     /* images in the queue */
+    size_t bytes;      /* of the images in the queue */
     size_t granted;    /* unused tickets */
-    size_t preparing;  /* claimed, without a slot */
-    size_t slots;      /* reserved in forming and closed buffers, not taken */
-    size_t running;    /* in batches that lanes have taken */
+    size_t preparing;  /* claimed images without a slot */
+    size_t slots;      /* images with a slot that no lane has taken */
+    size_t running;    /* images in batches that lanes have taken */
     int idle_lanes;
     int free_buffers, closed_buffers, running_buffers;
 };
@@ -112,9 +112,9 @@ void batcher_free(struct batcher *batcher);
  * batch; until then the lane runs all ready images, unpadded. */
 struct latency *batcher_latency(struct batcher *batcher, int lane);
 
-/* Admits an image; the caller has checked that counts.admitted < max_images. The batcher owns the
- * item until claim or remove return it; its owner stays in the batch. `predicted`: nanoseconds
- * until its answer (admission_check()), 0 if unknown. */
+/* Admits an image; the caller has checked that fewer than max_images are admitted. The item must
+ * stay valid until the image is answered. `predicted`: nanoseconds until its answer
+ * (admission_check()), 0 if unknown. */
 void batcher_admit(struct batcher *batcher, struct batch_item *item, int64_t predicted,
                    int64_t now);
 
@@ -126,13 +126,13 @@ void batcher_load(const struct batcher *batcher, uint64_t client, int priority, 
  * every event. */
 size_t batcher_grant(struct batcher *batcher);
 
-/* True if a large image waits. */
+/* True if the queue has a large image. */
 bool batcher_has_large(const struct batcher *batcher);
 
 /* Uses a ticket: returns the owner of the next image (queue.h), a large one only if `may_be_large`.
- * NULL when none is left (it was removed, or the queue was emptied); the ticket is then used up,
- * unless only large images wait and `may_be_large` is false. Call batcher_end_large() when the
- * thread has finished a large image, also after a failure. */
+ * NULL if the queue has no such image; this uses up the ticket, too, except if large images wait
+ * and `may_be_large` is false. Call batcher_end_large() when the thread has finished a large image,
+ * also after a failure. */
 void *batcher_claim(struct batcher *batcher, bool may_be_large, int64_t now);
 void batcher_end_large(struct batcher *batcher);
 
@@ -147,13 +147,13 @@ void batcher_drop(struct batcher *batcher);
  * batch. */
 struct batch_slot batcher_reserve(struct batcher *batcher, struct batch_item *item, int64_t now);
 
-/* The slot has been written, or will not be written. Abandoned slots of a forming batch are
- * reused. */
+/* Commit: the slot has been written. Abandon: it will not be written, because the image failed.
+ * Abandoned slots of a forming batch are reused. */
 void batcher_commit(struct batcher *batcher, struct batch_slot place, int64_t now);
 void batcher_abandon(struct batcher *batcher, struct batch_slot place, int64_t now);
 
-/* The shortest known pass of one image, minus a tenth: an image with a nearer deadline cannot meet
- * it any more. 0 if unknown. */
+/* Nine tenths of the shortest pass of one image, in nanoseconds: an image whose deadline is nearer
+ * cannot meet it. 0 if a lane has not been measured. */
 int64_t batcher_shortest_run(const struct batcher *batcher);
 
 /* Lane `lane` (0 … lanes - 1) is idle from now on, until batcher_take() gives it a batch. */
@@ -169,10 +169,11 @@ void batcher_lane_works(struct batcher *batcher, int lane, bool works, int64_t n
  * at most one resize. Every event closes batches that are due. */
 enum batch_close batcher_should_close(const struct batcher *batcher);
 
-/* True if an idle lane could run some ready image. */
+/* True if the slot of an image is written and no lane has taken the image. */
 bool batcher_has_ready(const struct batcher *batcher);
 
-/* True if batcher_take() would give a batch now. */
+/* False if batcher_take() would give no batch now. (If it is true, the padding of a batch may still
+ * have no room beside another lane's images.) */
 bool batcher_can_take(const struct batcher *batcher);
 
 /* An idle lane takes images from the oldest closed batch whose slots are all written; the forming
@@ -195,15 +196,15 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns);
  * batcher_lane_idle(). */
 void batcher_release(struct batcher *batcher, const struct batch *batch);
 
-/* The lane does not run its batch after all: the images left in `batch`, in the slots it names, go
- * to the next idle lane before anything else. Its other images have been answered. */
+/* The lane does not run its batch after all: the images that are left in `batch` go to the next
+ * idle lane, before other batches. The caller has removed answered images from `batch`. */
 void batcher_give_back(struct batcher *batcher, const struct batch *batch, int64_t now);
 
 /* `images` admitted images have been answered, successfully or not. */
 void batcher_answered(struct batcher *batcher, size_t images);
 
-/* Removes the next image from the queue when its time is over, without preparing it; NULL when none
- * is left. The caller must still answer it. */
+/* Removes the next image from the queue without preparing it, to answer it with an error; NULL if
+ * the queue is empty. */
 void *batcher_pop(struct batcher *batcher);
 
 struct batcher_counts batcher_counts(const struct batcher *batcher);

@@ -1,6 +1,4 @@
-/* Learns the duration of a pass for each size, and plans the passes of n images.
- *
- * Locks: none; a table belongs to a batcher, whose lock guards it (scheduler.c). */
+/* Learns the duration of a pass for each size, and plans the passes of n images. */
 #include "server/schedule/policy/latency.h"
 
 #include <assert.h>
@@ -11,10 +9,11 @@
 #define WEIGHT  0.1 /* weight of one pass in the mean of its batch size */
 #define OUTLIER 4.0 /* longer passes are clamped to this multiple of the expected time */
 #define OLD     16  /* after this many passes of other sizes, a size only follows their trend */
-/* Splitting must be faster by this factor: a noisy difference would only cost passes. */
+/* A split is used only if it takes less than this share of the time of one pass, so that noise does
+ * not cause splits. */
 #define SPLIT_GAIN 0.95
-/* A batch is full at this share of the best rate: waiting for more images would delay other clients
- * more than it gains. */
+/* A batch is full if its pass has more than this share of the best rate: to wait for more images
+ * would delay clients more than it gains. */
 #define FULL_RATE 0.95
 
 static int index_of(const struct latency *latency, int images)
@@ -57,7 +56,7 @@ static void find_best(struct latency *latency)
             latency->full = images_of(latency, i);
 }
 
-/* Plans every number of images, from the lowest up. */
+/* Plans the passes for 1, 2, 3 … images; each plan uses those for fewer images. */
 static void make_plan(struct latency *latency)
 {
     latency->totals[0] = 0;

@@ -1,5 +1,5 @@
-/* L(b): the time of a forward pass of b images on one lane. It plans the sizes of passes in which n
- * images run fastest.
+/* L(b) is the time of a forward pass of b images on one lane. From it, this module plans the sizes
+ * of passes in which n images run fastest.
  *
  * Times are measured while the session warms up, then updated by every pass: an exponentially
  * weighted mean for each compiled size. Another busy process or heat slows all sizes alike. So the
@@ -21,7 +21,7 @@ struct latency {
     int count;                    /* number of compiled sizes; 0: this lane was not measured */
     int sizes[LATENCY_MAX_SIZES]; /* ascending */
     double ns[LATENCY_MAX_SIZES]; /* duration of a pass */
-    int age[LATENCY_MAX_SIZES];   /* number of passes of other sizes since this size last ran */
+    int age[LATENCY_MAX_SIZES];   /* passes of other sizes since this size last ran, at most OLD */
     bool is_known;                /* at least one size has been measured */
     int most;                     /* images of the largest pass: LATENCY_MAX_BATCH, or fewer */
     double floor;                 /* lowest value that ns[0] has had */
@@ -31,7 +31,7 @@ struct latency {
     double totals[LATENCY_MAX_BATCH + 1];
     int16_t firsts[LATENCY_MAX_BATCH + 1];
     int best; /* images of the pass with the most images per second */
-    int full; /* size of the smallest pass that is nearly as efficient */
+    int full; /* images of the smallest pass with more than FULL_RATE of that rate */
 };
 
 /* Sets `count` (1 … LATENCY_MAX_SIZES) compiled sizes, ascending; milliseconds[i] is the time of
@@ -55,7 +55,7 @@ int64_t latency_run(const struct latency *latency, int images);
 /* Size of the first pass in the fastest sequence of passes for `images`, 1 … images. */
 int latency_first(const struct latency *latency, int images);
 
-/* Number of passes in that sequence. */
+/* Number of passes in the fastest sequence for `images`. */
 int latency_passes(const struct latency *latency, int images);
 
 /* Maximum throughput in images per nanosecond; 0 if unknown. */

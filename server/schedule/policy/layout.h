@@ -11,13 +11,13 @@
 struct batch_layout {
     size_t input_count;
     size_t rows;       /* rows per buffer */
-    size_t *row_bytes; /* by input; owned */
-    size_t *offsets;   /* by input: start of its rows in a buffer; owned */
+    size_t *row_bytes; /* bytes of a row of each input; owned */
+    size_t *offsets;   /* where the rows of each input begin in a buffer; owned */
     size_t bytes;      /* size of a buffer, a multiple of TENSOR_ALIGN, at least TENSOR_ALIGN */
 };
 
-/* Creates the layout for `rows` rows of the session's inputs. STATUS_NO_MEMORY, STATUS_SHAPE (a
- * size does not fit). Free with batch_layout_done(), which accepts a zeroed struct. */
+/* Creates the layout for `rows` rows of the session's inputs. STATUS_NO_MEMORY; STATUS_SHAPE if a
+ * size exceeds size_t. Free with batch_layout_done(), which accepts a zeroed struct. */
 enum status batch_layout_init(const struct session *session, size_t rows, struct batch_layout *ret,
                               struct error *err) MUST_USE;
 void batch_layout_done(struct batch_layout *layout);

@@ -1,6 +1,4 @@
-/* The queue of images that wait to be prepared; it chooses the next one.
- *
- * Locks: none; every function runs under the lock of the batcher's caller (scheduler.c). */
+/* Chooses the next image to prepare, in constant time. */
 #include "server/schedule/policy/queue.h"
 
 #include <assert.h>
@@ -37,8 +35,7 @@ static size_t class_of(int priority, bool is_large)
 
 static struct queue_client **bucket_of(const struct queue *queue, uint64_t key)
 {
-    /* Clients may choose keys that collide, so keys are mixed; there are as many buckets as
-     * clients. */
+    /* The multiplication spreads keys that clients have chosen badly. */
     key *= 0x9E3779B97F4A7C15u;
     return &queue->buckets[(key >> 32) & queue->bucket_mask];
 }
@@ -80,7 +77,7 @@ static void leave(struct queue *queue, struct queue_client *client)
     queue->free = client;
 }
 
-/* Adds a turn before that of `next`; NULL: at the end. */
+/* Adds a turn of `client` before the turn of `next`, or last if `next` is NULL. */
 static void insert_turn(struct queue_class *class, struct queue_client *client,
                         struct queue_client *next, size_t c)
 {
@@ -143,7 +140,7 @@ void queue_remove(struct queue *queue, struct batch_item *item)
         leave(queue, client);
 }
 
-/* True if the client of the class's oldest image has more than its share, so clients take turns. */
+/* True if clients take turns: the client of the oldest image has more than its share. */
 static bool takes_turns(const struct queue_class *class, size_t c)
 {
     if (class->clients < 2)

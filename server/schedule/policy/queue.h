@@ -6,17 +6,17 @@
  * Within a priority the oldest image goes first, as long as its client has no more than its share:
  * 2 more than twice the average of the other clients. Otherwise the clients of that priority take
  * turns, one image each (deficit round robin with equal costs), so that a client that floods the
- * queue delays only itself. A client that was not waiting goes before the next turn of the client
- * whose turn was last. Taking turns always would not be fairer to equal clients, but waiting
- * times would vary more, and requests would miss more deadlines (tests/simulate: 5 to 10 % of
- * goodput under overload).
+ * queue delays only itself. A client without images in the queue gets its turn before the client
+ * whose image went last gets another. Taking turns always would not be fairer to equal clients, but
+ * waiting times would vary more, and requests would miss more deadlines (tests/simulate: 5 to 10 %
+ * less goodput under overload).
  *
  * Between priorities the image with the lowest `admitted + priority * QUEUE_AGE_NS` goes first.
  * That is the more urgent image, unless the other one has waited QUEUE_AGE_NS longer for each step
  * of priority between them. So no image starves.
  *
- * Large images, which are slow to prepare, have separate lines in each priority, so that a small
- * image can be taken when the limit of large ones is reached.
+ * Large images, which are slow to prepare, have lines of their own in each priority, so that small
+ * images go on when as many large ones as allowed are being prepared.
  *
  * Every operation is O(1); no allocation after queue_init(). Not thread-safe. */
 #pragma once
@@ -31,7 +31,7 @@
 #define QUEUE_DEFAULT_PRIORITY 4
 #define QUEUE_AGE_NS           INT64_C(250000000)
 
-/* Lines per client: for each priority one of small and one of large images. */
+/* A client has a line of small and a line of large images for each priority. */
 #define QUEUE_CLASSES ((size_t)2 * QUEUE_PRIORITIES)
 
 #define NO_DEADLINE INT64_MAX
@@ -66,13 +66,14 @@ struct queue_line {
 struct queue_client {
     uint64_t key;
     size_t count;
-    struct queue_client *bucket_next; /* or the next free client */
+    struct queue_client *bucket_next; /* in its hash bucket, or in the list of free clients */
     struct queue_line lines[QUEUE_CLASSES];
 };
 
 struct queue_class {
     struct queue_turns turns;
-    struct queue_client *served; /* whose image went last, if more of its images wait; or NULL */
+    struct queue_client *served; /* the client whose image went last; NULL if no more of its images
+                                    wait */
     struct queue_items items;
     size_t count, clients;
 };
@@ -104,7 +105,7 @@ void queue_remove(struct queue *queue, struct batch_item *item);
 /* Number of a client's images in the queue. */
 size_t queue_of_client(const struct queue *queue, uint64_t client);
 
-/* Upper bound for the number of queued images that go before a new image of this client and
- * priority: all more urgent ones, and those of its priority: all, or a share per client if clients
- * take turns. */
+/* Estimates how many queued images go before a new image of this client and priority: all more
+ * urgent ones, and those of the same priority: all, or a share of each client if clients take
+ * turns. Less urgent images that have waited long are not counted. */
 size_t queue_ahead(const struct queue *queue, uint64_t client, int priority);
