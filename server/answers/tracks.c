@@ -36,8 +36,7 @@ void tracks_free(struct tracks *tracks)
 /* Returns the state of `key`. If there is none, starts a new one in the place of the oldest. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
-    struct track_state *place = tracks->states,
-                       *own = NULL; /* the oldest of all, the client's oldest */
+    struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's */
     size_t count = 0;
     for (struct track_state *state = place; state < tracks->states + TRACKS_ALL; state++) {
         if (clock_ms(now - state->used) > 1000 * TRACKS_IDLE_S)

@@ -35,7 +35,7 @@ struct bench_batch {
     size_t runs;
 };
 
-/* The model and the inputs to measure one device. */
+/* One device: its session and inputs, and what was measured. */
 struct bench_target {
     char id[80]; /* as the user wrote it, or the machine's name for it */
     char name[96];
@@ -139,7 +139,7 @@ static void add_named(struct device_bench *bench)
 static void bench_fill_noise(void *data, enum dtype dtype, size_t bytes)
 {
     uint32_t seed = 1;
-    memset(data, 0, bytes); /* valid for every dtype: indices, lengths, masks */
+    memset(data, 0, bytes); /* zero is valid in every dtype, also for indices, lengths and masks */
     if (dtype != DTYPE_F32)
         return;
     float *values = data;
@@ -224,7 +224,6 @@ static void target_done(struct bench_target *target)
 
 /* ---- measurement ---- */
 
-/* A batch is split into the same passes as in the server. */
 static enum status bench_run_batch(struct bench_target *target, int batch, struct error *err)
 {
     for (int left = batch, count; left > 0; left -= count) {
@@ -262,7 +261,8 @@ static void show_measuring(const struct device_bench *bench, double seconds)
     progress_show("measuring", total > 0 ? spent / total : 1, false);
 }
 
-/* Runs every batch size once on every device with time left. Returns false if none has. */
+/* Gives every batch size one turn on every device with time left. Returns false if no device has
+ * time left. */
 static bool run_round(struct device_bench *bench, int round, double seconds)
 {
     bool busy = false;
@@ -408,7 +408,7 @@ static enum status run_bench(struct device_bench *bench, char *note, size_t note
     for (size_t i = 0; i < bench->count; i++) {
         struct bench_target *target = &bench->targets[i];
         bench->loading = i;
-        /* An error of one device is no failure yet; the exit status decides. */
+        /* A device that fails gets a row with the reason; the others are measured. */
         struct error problem;
         if (target->problem.status == STATUS_OK &&
             bench_prepare(bench, target, &problem) != STATUS_OK)

@@ -1,6 +1,6 @@
 /* The subcommands, and functions that they share. Each command returns the exit status of the
- * process: 0 for success, 1 if an image failed or a model is not supported, 2 for a problem that
- * the user must fix (one line on standard error). */
+ * process: 0 for success, 1 if an image failed or a model is not supported, after other errors that
+ * of process_failed(). */
 #pragma once
 
 #include "engine/runtime/session.h"
@@ -21,13 +21,13 @@ int command_key(const struct config *config);
 /* Returns options for a session of the model on the CPU, without batches. */
 struct session_options command_session_options(const struct model *model);
 
-/* Makes a host that serves only `model`, which it takes even if it fails. The caller frees *ret
- * (NULL before), even after a failure. */
+/* Creates a host that serves only `model`, which belongs to the host or, after a failure, is freed.
+ * *ret must be NULL before; the caller frees *ret, even after a failure. */
 enum status command_host(const struct model_host_options *options, struct model *model,
                          struct model_host **ret, struct error *err);
 
-/* Drops the slashes at the end of `folder`, which a command will make. STATUS_CONFIG if it exists;
- * STATUS_NO_MEMORY if it is NULL. */
+/* Removes the slashes at the end of `folder`, the name of a folder to create. STATUS_CONFIG if the
+ * folder exists; STATUS_NO_MEMORY if `folder` is NULL. */
 enum status command_folder(char *folder, struct error *err);
 
 /* Prints the notes about the settings on standard error. */
@@ -47,5 +47,5 @@ const char *size_text(uint64_t bytes, char text[static SIZE_TEXT]);
 /* The same text in memory of the enclosing block. */
 #define SIZE_STRING(bytes) size_text((bytes), (char[SIZE_TEXT]){0})
 
-/* Prints malloc'ed JSON and frees it; NULL means out of memory. */
+/* Prints malloc'ed JSON and frees it; NULL means out of memory. Returns the exit status. */
 int print_json(char *json);

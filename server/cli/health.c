@@ -1,5 +1,5 @@
-/* lensd health: asks a running daemon whether it is ready. Images without shell or curl use it in
- * HEALTHCHECK lines and scripts. It sends one request over one connection, with a time limit. */
+/* lensd health: asks a running daemon whether it is ready. Container images without a shell or curl
+ * use it in HEALTHCHECK lines. It sends one request over one connection, with a time limit. */
 #include <errno.h>
 #include <gnutls/gnutls.h>
 #include <netdb.h>
@@ -17,7 +17,7 @@
 #define HEALTH_TIMEOUT_S 3
 #define KEY_MAX          256 /* bytes of a key */
 
-/* Returns the address for clients of a daemon that listens on every address. */
+/* Returns the address to connect to; the loopback address if the daemon listens on all. */
 static const char *client_host(const char *host)
 {
     if (!strcmp(host, "0.0.0.0"))

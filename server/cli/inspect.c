@@ -127,7 +127,7 @@ static enum status inspect_model(const struct config *config, struct inspection 
     if (!model_is_embedded(config->model))
         TRY(model_find(config->model, &in->file, &in->name, err));
     enum status status = model_open(config->model, NULL, &in->model, &in->problem);
-    /* This command lists missing operators; a broken file is an error. */
+    /* Operators that lensd lacks are no error here, because the command lists them. */
     if (status != STATUS_OK && (status != STATUS_UNSUPPORTED || !in->file)) {
         *err = in->problem;
         return status;
@@ -211,9 +211,9 @@ static void write_task(struct writer *w, const struct inspection *in)
 
 /* {"name","file","version","producer"?,"opset","file_bytes","parameters","parameter_bytes",
  * "inputs":[{"name","dtype","shape"}…],"outputs":[…],"operators":[{"name","domain","opset","count",
- * "supported"}…],"transform"?,"transform_source"?,"formats":[…],
- * "text_inputs"?,"tokenizer"?,"tokens"?,"text_half"?,"task"?,"task_evidence"?,
- * "classes","labels":[…],"supported","problem"?,"warning"?,"note"?} */
+ * "supported"}…],"transform"?,"transform_source"?,"formats"?:[…],"text_inputs"?,"tokenizer"?,
+ * "tokens"?,"text_half"?,"decoder"?,"task"?,"task_evidence"?,"classes","labels":[…],"supported",
+ * "problem"?,"warning"?,"note"?} */
 static int print_inspection_json(const struct inspection *in)
 {
     struct writer w = {.root = write_root()};
@@ -243,7 +243,8 @@ static void print_formats(const struct inspection *in)
             printf("%-12s(%s needs %s)\n", "", image_format_name((enum image_format)i), need);
 }
 
-/* Prints a text from the model file, with control characters escaped for a terminal. */
+/* A text from the model file with its control characters escaped for a terminal, in memory of the
+ * enclosing block. */
 #define SHOWN(text) utf8_shown((text), (char[1024]){0}, 1024)
 
 static void print_tensors(const char *title, struct value *const *values, size_t count)
@@ -421,7 +422,8 @@ static int print_stages_json(const struct repository_model *model)
     return print_json(write_finish(&w));
 }
 
-/* Shows the pipeline in the folder; *ret is the command's result. False: none. */
+/* Shows the pipeline in the folder, and sets *ret to the exit status. Returns false if there is
+ * none. */
 static bool inspect_stages(const struct config *config, int *ret)
 {
     struct repository repository;

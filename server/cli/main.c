@@ -1,4 +1,4 @@
-/* lensd: selects the command and the exit status. */
+/* The program: selects and runs the command. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -94,14 +94,15 @@ static int run_command(size_t which, int argc, char **argv)
     return result;
 }
 
-/* Output may still be in the buffer. A full disk shows here at the latest. */
+/* Writes the output that is still in the buffer; a full disk is noticed here at the latest. Returns
+ * the exit status, which is `result` unless writing failed. */
 static int finish_output(int result)
 {
     bool failed = ferror(stdout);
     errno = 0; /* after an earlier error, writing the rest fails again and sets errno */
     failed |= fflush(stdout) != 0;
     if (!failed)
-        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: was closed, nothing written */
+        failed = fclose(stdout) != 0 && errno != EBADF; /* EBADF: no stdout, no output */
     if (!failed)
         return result;
     if (errno == EPIPE) /* the reader has closed the pipe: lensd inspect MODEL | head */
@@ -121,7 +122,7 @@ static void save_address_space(void)
 }
 
 /* Opens descriptors 0, 1 and 2 if they are closed. Otherwise a file or socket could get the number,
- * and the log or an answer would go into it. Writes, and reads of 0, fail as on a closed one. */
+ * and the log or an answer would go into it. Writing to them, and reading from 0, still fails. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -30,11 +30,11 @@
 #define FILE_BYTES_MAX ((size_t)1 << 30)
 #define STANDARD_INPUT "-"
 
-/* The number of photos in memory that wait for an answer: enough for a batch per device and for the
+/* The most photos in memory that wait for an answer: enough for a batch per device and for the
  * decode workers, but few enough to take little memory. */
 #define PHOTOS_AT_ONCE 32
 
-/* A stage's queue holds the most crops (`max` of pipeline.json) that all these photos can have. */
+/* A stage's queue must hold the crops of all these photos; STAGE_CROPS_MAX is 1000 per photo. */
 #define CROPS_AT_ONCE ((size_t)PHOTOS_AT_ONCE * 1000)
 
 /* Posted by callbacks and by the signal handler; the main thread waits for it. */
@@ -54,7 +54,7 @@ struct prediction_run {
     struct model_host *host;
     char **paths;
     size_t count, room;
-    /* Both arrays have `places` elements; photo i uses element i % places. */
+    /* `photos` and `images` have `places` elements each; photo i uses element i % places. */
     struct photo *photos;
     struct predict_image *images;
     size_t places;
@@ -172,7 +172,7 @@ static bool is_picture_name(const char *out)
            (!strcasecmp(dot, ".png") || !strcasecmp(dot, ".jpg") || !strcasecmp(dot, ".jpeg"));
 }
 
-/* Makes the folder OUT of --annotate unless a folder or file of that name exists. */
+/* Checks OUT of --annotate. Makes the folder unless a folder or file of that name exists. */
 static enum status prepare_annotate(const struct config *config, size_t count, struct error *err)
 {
     const char *out = config->annotate;
@@ -193,8 +193,8 @@ static enum status prepare_annotate(const struct config *config, size_t count, s
                      strerror(errno));
 }
 
-/* The file for the annotated photo `path`: `out` itself if it names an image file, else a file in
- * the folder `out`. */
+/* Finds the name of the file for the annotated photo `path`: `out` itself if it names an image
+ * file, else a file in the folder `out`. */
 static enum status annotated_path(const char *out, const char *path, enum annotate_format *ret,
                                   char *ret_path, size_t size, struct error *err)
 {
@@ -466,8 +466,8 @@ static bool begin_photo(struct prediction_run *run)
     return status == STATUS_OK;
 }
 
-/* Called when a request for a photo is answered. Submits the next one if there is one: a pipeline
- * sends several. */
+/* Called when a request for a photo is answered. Submits the photo's next request if there is one:
+ * a pipeline sends several. */
 static void continue_photo(const struct prediction_run *run, struct photo *photo)
 {
     struct predict_image *image = photo->request.images;

@@ -34,7 +34,7 @@ static void print_place(const struct predict_image *image, const struct detectio
            (double)(box->y1 + box->y2) / 2, (double)box->angle * 180 / 3.14159265358979);
 }
 
-/* "3 boxes: 2 person, 1 car". */
+/* Prints a line such as "3 boxes: 2 person, 1 car". */
 static void print_counts(const struct predict_image *image)
 {
     const struct detections *found = &image->answer.detections;

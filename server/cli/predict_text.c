@@ -1,4 +1,5 @@
-/* lensd predict --text: prints the vector of a text, from the same model host as the server. */
+/* lensd predict --text: prints the vector of a text, which a model host computes, as in the
+ * server. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static int answer_text(struct model_host *host, const struct config *config)
     while (status == STATUS_OK && sem_wait(&done) != 0 && errno == EINTR)
         ;
     result = status == STATUS_OK ? print_vector(&request) : process_failed(&err);
-    (void)model_host_drain(host, 0); /* the callback uses the semaphore */
+    (void)model_host_drain(host, 0); /* wait for the callback, which uses the semaphore */
     predict_request_free_results(&request);
     text_rows_done(&rows);
     return result;

@@ -19,9 +19,9 @@
 #define DISTURBED 1.2
 
 struct profile_layer {
-    const char *name, *kernel;   /* NULL for the total … */
-    const char *precision;       /* NULL also if the peak is unknown */
-    double milliseconds, share;  /* of the whole, 0 … 1 */
+    const char *name, *kernel;   /* NULL for the total */
+    const char *precision;       /* NULL for the total, and if the peak is unknown */
+    double milliseconds, share;  /* of the pass's time, 0 … 1 */
     double gflop, gflops;        /* 1e9 operations; the same per second */
     double of_peak;              /* share of the peak in the layer's precision; 0: unknown */
     double gigabytes_per_second; /* operands read plus results written, at least */
@@ -37,7 +37,7 @@ struct profile {
     struct profile_layer total;
     struct peak peaks[PRECISION_COUNT]; /* peaks for the layers' precisions */
     int batch;
-    double batch_ms; /* L(b); 0: not measured */
+    double batch_ms; /* of a pass that does not time layers; 0: not measured */
 };
 
 static enum status profile_open_session(const struct config *config, struct profile *profile,
@@ -52,7 +52,7 @@ static enum status profile_open_session(const struct config *config, struct prof
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {
         .limits = &limits, .cache = config->cache_folder, .trials = TRIALS_NOW};
-    /* Servers reuse the choice, so this uses their batch sizes. */
+    /* Servers reuse the stored choice of precision, so the trial has their batch sizes. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));
@@ -173,8 +173,9 @@ static void print_layer(const struct profile_layer *layer)
            layer->name ? layer->name : "total");
 }
 
-/* Work is counted from the layer's definition, so that kernels can be compared. A kernel that needs
- * fewer operations may exceed the machine's peak. */
+/* Returns a note about Winograd layers, or NULL. Work is counted from the layer's definition, so
+ * that kernels can be compared. A kernel that needs fewer operations may exceed the machine's
+ * peak. */
 static const char *note_of(const struct profile *profile)
 {
     for (size_t i = 0; i < profile->count; i++)
@@ -184,7 +185,8 @@ static const char *note_of(const struct profile *profile)
     return NULL;
 }
 
-/* Prints the times of two passes. If they differ, a note explains it. */
+/* Prints the fastest times with and without timing the layers. If they differ much, a note says
+ * why. */
 static void profile_print_times(const struct profile *profile)
 {
     const double with = profile->total.milliseconds, without = profile->batch_ms;

@@ -29,7 +29,7 @@
 #include "server/observe/curl.h"
 
 #define LIST_MAX  ((size_t)16 << 20) /* bytes of JSON */
-#define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a file other than the model */
+#define SIDE_MAX  ((size_t)1 << 30)  /* bytes of a .json or .txt file */
 #define MODEL_MAX ((size_t)16 << 30) /* bytes; lensd loads no larger file */
 #define TRIES     5
 #define HOPS      8
@@ -132,7 +132,8 @@ static enum status no_success(long status, const struct pull *p, const struct hu
                                 "gated one needs a token that may read it in HF_TOKEN");
 }
 
-/* Gets a document or the rest of a file. STATUS_NOT_READY: a new attempt may succeed. */
+/* Appends a document, or the rest of a file, to to->file. STATUS_NOT_READY: a new attempt may
+ * succeed. */
 static enum status hub_get(struct pull *p, const char *first, struct hub_answer *to,
                            struct error *err)
 {
@@ -174,7 +175,7 @@ static enum status hub_get(struct pull *p, const char *first, struct hub_answer 
                : no_success(status, p, to, err);
 }
 
-/* Appends a part of a path to a URL; `kept` has further characters that stay as they are. */
+/* Appends `text` to a URL. Percent-encodes all but letters, digits and the characters in `kept`. */
 static void add_escaped(char url[static URL_MAX], const char *text, const char *kept)
 {
     size_t at = strlen(url);
@@ -242,8 +243,8 @@ static enum status choose_model(const struct pull *p, const char **ret, struct e
 }
 
 /* True if the model folder needs a file: the model, its external data, and text files at the top
- * (labels, preprocessing …). If the model is in a sub-folder, a text file named after a model of
- * the same name at the top is not needed. */
+ * (labels, preprocessing …). If the model is in a sub-folder, a text file at the top whose name
+ * begins with the model's file name belongs to another model, and is not needed. */
 static bool is_needed(const char *path, const char *model)
 {
     const char *name = hub_base(path);
@@ -261,7 +262,7 @@ static bool is_needed(const char *path, const char *model)
 
 /* ---- the files ---- */
 
-/* True if the file's bytes have the hash; git puts "blob SIZE\0" before them. */
+/* True if the file has the hash `wanted`. Git's hash is that of "blob SIZE\0" and the bytes. */
 static bool has_hash(FILE *file, size_t size, const char *wanted)
 {
     unsigned char bytes[65536], digest[32];
@@ -323,8 +324,8 @@ static enum status pull_file(struct pull *p, const char *path, size_t *bytes, st
     return status;
 }
 
-/* Opens and locks the hidden folder. Each model and commit of a repository has its own, so that
- * files of two commits are never mixed. */
+/* Sets p->out, and creates and locks the hidden folder p->partial. Each model and commit of a
+ * repository has its own, so that files of two commits are never mixed. */
 static enum status open_partial(struct pull *p, const char *model, struct error *err)
 {
     const char *folder = p->config->models ? p->config->models : ".", *given = p->config->output;

@@ -35,7 +35,7 @@ struct quantizing {
     struct graph *graph;
     struct quantize_report report;
     char *out;    /* the requested folder */
-    char *folder; /* its temporary path; NULL: renamed, or removed */
+    char *folder; /* the folder under its temporary name; NULL: not made, or renamed or removed */
 };
 
 static void on_signal(int number)
@@ -63,7 +63,7 @@ static char *default_output(const char *model)
     return asprintf(&out, "%.*s-int8", (int)length, model) < 0 ? NULL : out;
 }
 
-/* The path at which the new folder is built, beside its final place. */
+/* Makes the temporary folder q->folder beside q->out, the final one. */
 static enum status make_folder(struct quantizing *q, struct error *err)
 {
     q->out = q->config->output ? strdup(q->config->output) : default_output(q->config->model);
@@ -140,7 +140,7 @@ static void write_agreement(struct writer *w, json_node *root, const struct quan
         write_members(w, entry, "correlation=%g", a->correlation);
 }
 
-/* Indented:
+/* Returns the report as indented JSON:
  * {"model","folder","target","photos":{…},"agreement":{…},"boxes"?:{…},"text"?:{…},"within_bounds","error",
  * "bytes":{…},"milliseconds":{…},"faster","biases_corrected","smoothed","fp32_share",
  * "all_int8"?:{…},"layers":[{"name","operator","precision","error_alone"?}]} */
