@@ -25,7 +25,8 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
                                  struct error *err) MUST_USE;
 void pixel_buffer_done(struct pixel_buffer *buffer);
 
-/* Does the same for a photo of three bytes per pixel; `name` is the format's, for the error. */
+/* Calls pixel_buffer_reserve() for `width` x `height` pixels of three bytes. `name` is the
+ * format's, for the error STATUS_TOO_LARGE. */
 enum status pixel_buffer_reserve_rgb(const char *name, struct pixel_buffer *buffer, uint32_t width,
                                      uint32_t height, size_t working, struct error *err) MUST_USE;
 
@@ -39,25 +40,27 @@ void pixels_orient(const uint8_t *src, uint32_t width, uint32_t height, int orie
 enum status limits_check(const char *name, uint64_t width, uint64_t height,
                          const struct image_limits *limits, struct error *err) MUST_USE;
 
-/* True if the bytes are the beginning of a truncated JPEG or PNG signature. */
+/* True if the data ends within a JPEG or PNG signature. */
 bool sniff_is_beginning(const uint8_t *data, size_t size);
 
-/* Describes bytes of an unknown format for an error: "a GIF image", "HTML text". Static. */
+/* Describes bytes of an unknown format for an error: "a PDF document", "an HTML page". Static. */
 const char *sniff_describe(const uint8_t *data, size_t size);
 
 /* Reads orientation 1 … 8 from TIFF-shaped EXIF data (the bytes after "Exif\0\0"); 1 if it is
  * absent or malformed. Never reads outside tiff[0 … size). */
 int exif_orientation(const uint8_t *tiff, size_t size);
 
-/* Reads the orientation from EXIF data (NULL: none), else from an XMP packet (NULL: none). */
+/* Reads the orientation from EXIF data (NULL: none), else from an XMP packet (NULL: none); else
+ * 1. */
 int exif_or_xmp(const uint8_t *exif, size_t exif_size, const uint8_t *xmp, size_t xmp_size);
 
-/* Reads it from a file: from the first APP1 segment with EXIF, or the first eXIf chunk. */
+/* Read the orientation from a file: a JPEG's first EXIF segment, else its last XMP packet; a PNG's
+ * first eXIf chunk; a WebP's first EXIF chunk, else its first XMP chunk. 1 if there is none. */
 int exif_from_jpeg(const uint8_t *data, size_t size);
 int exif_from_png(const uint8_t *data, size_t size);
 int exif_from_webp(const uint8_t *data, size_t size);
 
-/* Reads it from a TIFF. For a BigTIFF, libtiff must be loaded. */
+/* Reads the orientation of a TIFF. For a BigTIFF, libtiff must be loaded. */
 int tiff_orientation(const uint8_t *data, size_t size);
 
 /* Sizes before the EXIF orientation: of the decoded pixels, and of the photo in the file. */
@@ -73,12 +76,12 @@ struct decode_part {
 
 /* The functions of each format.
  *
- * _load: loads its library; returns false if it is not installed. Call it before decoding, and
- * before a decode worker confines itself. _decode: writes the pixels as stored, before the EXIF
- * orientation, as contiguous RGB to `buffer`. If `buffer` is NULL, it only reads the header, checks
- * the limits and returns the sizes. A JPEG can be decoded at 1 / `reduction` (1, 2, 4, 8; sizes are
- * rounded up). With `part` (NULL: all), columns outside it are undefined. After a failure the
- * buffer's content is undefined, and nothing is leaked. */
+ * _load: loads the format's library; returns false if the library is missing or unusable. Call it
+ * before decoding, and before a decode worker confines itself. _decode: writes the pixels as
+ * stored, before the EXIF orientation, as contiguous RGB to `buffer`. If `buffer` is NULL, it only
+ * reads the header, checks the limits and returns the sizes. A JPEG can be decoded at 1 /
+ * `reduction` (1, 2, 4, 8; sizes are rounded up). With `part` (NULL: all), columns outside it are
+ * undefined. After a failure the buffer's content is undefined, and nothing is leaked. */
 typedef enum status image_decode_fn(const uint8_t *data, size_t size,
                                     const struct image_limits *limits, unsigned reduction,
                                     const struct decode_part *part, struct pixel_buffer *buffer,
@@ -90,6 +93,6 @@ bool tiff_load(void);
 bool avif_load(void);
 bool heic_load(void);
 
-/* What AVIF and HEIC need after avif_load() has failed; static. It is `package` if libheif is not
- * installed. */
+/* Returns what AVIF or HEIC lacks after avif_load() or heic_load() has failed; static. `package`:
+ * libheif or its plug-in is not installed. */
 const char *heif_need(const char *package);

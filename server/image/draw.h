@@ -1,5 +1,6 @@
-/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips at the edges of the photo;
- * ignores coordinates that are not finite. Pure; any thread. */
+/* Draws on RGB pixels: antialiased lines, discs, labels and masks. Clips at the edges of the photo.
+ * Lines and discs whose coordinates are not finite or far outside are not drawn. Pure; any
+ * thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +24,7 @@ struct rgb_colour {
  * white letters. */
 struct rgb_colour draw_colour(uint32_t index);
 
-/* A line with round ends; pixel centres are at .5. */
+/* Draws a line with round ends. Pixel centres are at .5. */
 void draw_line(const struct canvas *canvas, float x1, float y1, float x2, float y2, float thickness,
                struct rgb_colour colour);
 
@@ -41,7 +42,7 @@ void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t c
 /* Width in pixels of a text with capitals of `size` pixels. */
 float draw_text_width(const char *text, float size);
 
-/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Omits accents of
- * Latin letters; draws other characters as '?'. */
+/* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Omits the accents
+ * of Latin-1 letters; draws other characters as '?'. */
 void draw_text(const struct canvas *canvas, float x, float y, float size, const char *text,
                struct rgb_colour colour);

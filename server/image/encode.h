@@ -4,8 +4,8 @@
 #include "engine/base/status.h"
 #include "server/image/draw.h"
 
-/* On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a JPEG allows (65,500
- * pixels); STATUS_INTERNAL with the library's message. */
+/* Encodes a canvas. On success the caller frees *ret. STATUS_TOO_LARGE if a side is longer than a
+ * JPEG allows (65,500 pixels); STATUS_INTERNAL with the library's message. */
 enum status image_encode_jpeg(const struct canvas *canvas, uint8_t **ret, size_t *ret_size,
                               struct error *err) MUST_USE;
 
@@ -16,7 +16,8 @@ enum png_kind {
     PNG_KIND_GREY16, /* two bytes per pixel, in the machine's byte order */
 };
 
-/* Encodes contiguous rows of pixels of the given kind. Errors as above; sides have no limit. */
+/* Encodes contiguous rows of pixels of the given kind. On success the caller frees *ret.
+ * STATUS_INTERNAL with the library's message. */
 enum status image_encode_png(enum png_kind kind, const void *pixels, uint32_t width,
                              uint32_t height, uint8_t **ret, size_t *ret_size,
                              struct error *err) MUST_USE;

@@ -27,7 +27,7 @@ static uint32_t exif_u32(const uint8_t *p, bool big)
                : read_u16(p + 2, big) << 16 | read_u16(p, big);
 }
 
-/* Reads the value of `unit` bytes at p; NAN for bytes and texts. */
+/* Reads a value of TIFF's type `type` at p; NAN for bytes and texts. */
 static double exif_number(const uint8_t *p, unsigned type, bool big)
 {
     const uint32_t low = type == 6 || type == 1 ? 0 : read_u16(p, big);

@@ -4,7 +4,7 @@
  * - torchvision 0.14 transforms.Resize(n): the long side is int(n * long / short);
  * - torchvision transforms.CenterCrop: the offset is int(round(difference / 2)), where Python
  *   rounds halves to even; if the picture is smaller, (missing // 2) zeros precede it;
- * - Hugging Face's processors: the same, but for the offset, int(difference / 2);
+ * - Hugging Face's processors: the same rules, but the crop's offset is int(difference / 2);
  * - Ultralytics LetterBox(auto=False, center=True): ratio min(W / w, H / h), sides round(side *
  *   ratio), offset round(rest / 2 - 0.1);
  * - Hugging Face's longest_edge: sides int(side * ratio + 0.5), and max_height with max_width:
@@ -67,7 +67,8 @@ static enum status resized_size(const struct preprocess *p, uint64_t width, uint
     return STATUS_OK;
 }
 
-/* The offset of a canvas of `have` pixels in the `want` pixels that a centred crop keeps. */
+/* Returns the offset of a canvas of `have` pixels in the `want` pixels that a centred crop
+ * keeps. */
 static int crop_begin(int have, int want, bool floors)
 {
     if (want >= have) /* `floors` rounds this offset down, too: -13.5 to -14 */

@@ -18,8 +18,8 @@ struct crop_frame {
     double map[6]; /* RESIZE_BODY: from frame_body(), or the identity */
 };
 
-/* width, height: 1 … 2^24, of the upright picture. STATUS_TOO_LARGE: a resized side would exceed
- * 65535. */
+/* Computes the frame of an upright picture of `width` x `height` pixels, 1 … 2^24 each.
+ * STATUS_TOO_LARGE: a resized side would exceed 65535. */
 enum status frame_of(const struct preprocess *p, uint32_t width, uint32_t height,
                      struct crop_frame *ret, struct error *err) MUST_USE;
 

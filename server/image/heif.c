@@ -6,10 +6,11 @@
  * samples; since then it interpolates, as libavif does.
  *
  * Hostile files: libheif limits boxes, references and tiles; the declared size is checked before
- * decoding. Libheif before 1.23 compares it with the coded picture's size only after decoding
- * (strukturag/libheif issue 1220). A small file with a false size can take memory for 65536 x 65536
- * pixels, beyond max_pixels and the budget. So image_use_old_libheif() must allow such a version.
- * The decoders start threads of their own, which inherit the confinement of the decode worker.
+ * decoding. Libheif before 1.23 compares the declared size with that of the coded picture only
+ * after decoding (strukturag/libheif issue 1220). A small file with a false size can take memory
+ * for 65536 x 65536 pixels, beyond max_pixels and the budget. So image_use_old_libheif() must allow
+ * such a version. The decoders start threads of their own, which inherit the confinement of the
+ * decode worker.
  *
  * Source: libheif/heif.h 1.15. */
 #include <errno.h>

@@ -24,7 +24,7 @@ enum image_format {
     IMAGE_JPEG,
     IMAGE_PNG,
     IMAGE_BMP,
-    IMAGE_GIF, /* only the file's first photo, also for the next three */
+    IMAGE_GIF, /* of this and the formats below, only the first or primary picture */
     IMAGE_WEBP,
     IMAGE_TIFF,
     IMAGE_AVIF,
@@ -48,7 +48,7 @@ struct image_info {
 };
 
 /* Upright RGB pixels, 3 bytes per pixel, rows `stride` bytes apart. The decoder owns the memory,
- * which is valid until its next image_decode or image_decoder_free. */
+ * which is valid until its next image_decode…(), image_decoder_done() or image_decoder_free(). */
 struct image {
     struct image_info info; /* of the whole photo */
     uint32_t width, height; /* of these pixels; below info's after image_decode_reduced() */
@@ -63,7 +63,7 @@ uint8_t *image_pixels(const struct image_decoder *decoder);
 
 /* The decoders' memory budget for large photos. */
 struct image_memory {
-    size_t small; /* bytes; smaller photos are not booked */
+    size_t small; /* bytes; photos that need no more reserve nothing */
 
     /* Reserves the memory of one photo at once; may wait. The decoder's thread calls it while the
      * decoder holds no memory of the budget. If it fails, decoding fails. */
@@ -83,7 +83,7 @@ const char *image_format_name(enum image_format format);
 void image_use_old_libheif(bool uses);
 
 /* True if this server can decode the format: WebP, TIFF, AVIF and HEIC need a library that may be
- * missing or unusable. *ret_need (may be NULL) then says what is missing, static: "the Debian
+ * missing or unusable. `ret_need` (may be NULL) gets what the format needs, static: "the Debian
  * package libwebp7"; NULL for a format that needs nothing. The first call loads the libraries and
  * starts a process; call it before the process confines itself. Any thread. */
 bool image_format_is_available(enum image_format format, const char **ret_need);
@@ -108,8 +108,8 @@ void image_decoder_done(struct image_decoder *decoder, bool all);
 enum status image_probe(const uint8_t *data, size_t size, const struct image_limits *limits,
                         struct image_info *ret, struct error *err) MUST_USE;
 
-/* True if, by its header, a photo has 4 megapixels or more, and takes tens of milliseconds to
- * decode on one core. False if the header cannot be read. */
+/* True if a photo's header declares 4 megapixels or more, which take tens of milliseconds to decode
+ * on one core. False if the header cannot be read. */
 bool image_is_large(const uint8_t *data, size_t size);
 
 /* Decodes `size` untrusted bytes. STATUS_UNSUPPORTED_MEDIA: not a photo (the error says what it
@@ -130,7 +130,7 @@ enum status image_decode_part(struct image_decoder *decoder, const uint8_t *data
 
 /* Like image_decode_part(), but faster for a JPEG that `p` makes much smaller. It is decoded at a
  * half, a quarter or an eighth, never below the resized size. The pixels then differ by more than
- * rounding, because DCT scaling is another filter. Only for requests that ask for it. */
+ * rounding, because DCT scaling is another filter. For --fast-decode. */
 enum status image_decode_reduced(struct image_decoder *decoder, const uint8_t *data, size_t size,
                                  const struct image_limits *limits, const struct preprocess *p,
                                  struct image *ret, struct error *err) MUST_USE;

@@ -6,13 +6,13 @@
  * - libjpeg only warns about a file that ends early, and fills the rest of the picture with grey.
  *   Here it is an error, as in Pillow.
  * - Each scan of a progressive file covers the whole picture. The number of scans and the memory
- * for coefficients are limited.
+ *   for coefficients are limited.
  * - The tables of a decompress object outlive an image: a file without tables would be decoded with
  *   those of another client's picture. So each decode gets a new object (about 2 microseconds).
  * - Adobe's programs store CMYK and YCCK inverted. Like Pillow, this reader assumes that of every
  *   file with four components. Its conversion to RGB equals Pillow's cmyk2rgb to the bit.
  * - Arithmetic coding has no end of data: 200 bytes could claim 50 million pixels. It is refused,
- * as in browsers. Lossless and 12-bit JPEG are refused because libjpeg-turbo does not read them. */
+ *   as in browsers. Lossless and 12-bit JPEG are refused, since libjpeg-turbo cannot read them. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
@@ -132,7 +132,7 @@ static void source_nothing(j_decompress_ptr cinfo)
     (void)cinfo;
 }
 
-/* Handles the end of the data: libjpeg got the whole file. */
+/* libjpeg calls it at the end of the data; it has had the whole file. */
 static boolean source_fill(j_decompress_ptr cinfo)
 {
     fail_truncated(cinfo->client_data);
@@ -163,7 +163,8 @@ static void jpeg_on_progress(j_common_ptr common)
                   reader->limits->max_scans));
 }
 
-/* Prepares `reader` for setjmp. Creating the decompress object can fail, so it comes later. */
+/* Prepares `reader` for setjmp. Creating the decompress object can fail, so jpeg_read_head() does
+ * it. */
 static void jpeg_reader_init(struct jpeg_reader *reader, const struct image_limits *limits,
                              struct error *err)
 {

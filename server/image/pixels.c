@@ -9,7 +9,7 @@
  * not fault in fresh pages each time. */
 enum { GIANT = 32 << 20, SMALL_USES = 8 };
 
-/* Reserves all memory that the photo will need in the budget. */
+/* Takes from the budget all memory that the photo will need. */
 static enum status ask(struct pixel_account *account, size_t size, size_t working,
                        struct error *err)
 {
@@ -34,7 +34,7 @@ enum status pixel_buffer_reserve(struct pixel_buffer *buffer, size_t size, size_
     buffer->small_uses = far_too_large ? buffer->small_uses + 1 : 0;
     if (size <= buffer->capacity && buffer->small_uses < SMALL_USES)
         return STATUS_OK;
-    /* Frees first, so that the peak is the larger of the two, not their sum. */
+    /* Frees the old memory first, so that the peak is the larger of both sizes, not their sum. */
     pixel_buffer_done(buffer);
     buffer->data = malloc(size ? size : 1);
     if (!buffer->data)

@@ -160,7 +160,8 @@ static void window_of(const struct resample_axis *axis, int i, double scale, dou
     *ret_high = high > axis->in ? axis->in : high;
 }
 
-/* Does what the rest of precompute_coeffs and normalize_coeffs_8bpc do. */
+/* Computes the weights of output `i`, like the rest of precompute_coeffs, and
+ * normalize_coeffs_8bpc. */
 static void fill_output(struct resample_axis *axis, const struct filter *filter, int i,
                         double scale, double *scratch)
 {
@@ -287,7 +288,6 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
     *ret_end = high > in ? in : (int)high;
 }
 
-/* The kernels for each instruction set, the best last. */
 const struct resample_kernels *resample_kernels_at(int i)
 {
     const struct resample_kernels *usable[3] = {&resample_kernels_plain};

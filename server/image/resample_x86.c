@@ -105,7 +105,8 @@ INLINE void horizontal_length(uint8_t *const dst[4], const uint8_t *const src[4]
     }
 }
 
-/* The most common lengths: an image of up to 1000 pixels to a short side of 256. */
+/* The most common lengths get loops of constant length: an image of up to 1000 pixels to a short
+ * side of 256. */
 static void horizontal(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip)
 {

@@ -32,7 +32,7 @@ static enum image_format sniff_brands(const uint8_t *data, size_t size)
     return is_heif ? IMAGE_HEIC : IMAGE_UNKNOWN;
 }
 
-/* Some texts also begin with "BM". */
+/* Also checks the size of the header, because some texts begin with "BM". */
 static bool sniff_is_bmp(const uint8_t *data, size_t size)
 {
     static const uint8_t header_sizes[] = {12, 40, 52, 56, 64, 108, 124};
@@ -108,7 +108,8 @@ static const struct signature signatures[] = {
     SIGNATURE(0, "https://", "a web address, not the picture itself"),
 };
 
-/* Returns the beginning in lower case without blanks and byte order mark, to recognise markup. */
+/* Writes the beginning of a text in lower case, without leading blanks and byte order mark, to
+ * recognise markup. Returns the length. */
 static size_t text_beginning(const uint8_t *data, size_t size, char *text, size_t capacity)
 {
     size_t at = size >= 3 && memcmp(data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

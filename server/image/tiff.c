@@ -86,11 +86,11 @@ enum {
     COLOURS_ITU_LAB = 10, /* 9 is ICC's */
 };
 
-/* A picture in memory, and libtiff's messages about it. */
+/* A TIFF in memory. */
 struct tiff_file {
     const uint8_t *data;
     size_t size, at;
-    char text[160]; /* its first message */
+    char text[160]; /* libtiff's first message about it */
 };
 
 static tiff_size tiff_on_read(void *context, void *bytes, tiff_size count)
@@ -210,7 +210,7 @@ static enum status tiff_read_head(struct tiff *handle, const struct tiff_file *f
         return tiff_damaged(file, err);
     tiff.get(handle, TIFF_EXTRA_SAMPLES, &extra, &kinds);
     const uint16_t kind = extra ? kinds[0] : 0;
-    /* libtiff would multiply the colours with their alpha. */
+    /* Otherwise libtiff would multiply the colours with their alpha. */
     if (kind == ALPHA_SEPARATE)
         tiff.set(handle, TIFF_EXTRA_SAMPLES, 1, &multiplied);
     *ret = (struct tiff_head){width, height, (size_t)part, kind == ALPHA_MULTIPLIED};
@@ -242,7 +242,7 @@ static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file 
         return error_set(err, STATUS_TOO_LARGE, "the TIFF's pixels do not fit the address space");
     TRY(pixel_buffer_reserve(buffer, bytes, head->working, err));
     tiff.get_or_default(handle, TIFF_ORIENTATION, &orientation);
-    /* In the file's own order: image.c turns it. malloc() aligns the buffer. */
+    /* Keeps the file's orientation; image.c turns the picture. malloc() aligns the buffer. */
     if (!tiff.read(handle, head->width, head->height, (uint32_t *)(void *)buffer->data, orientation,
                    1))
         return tiff_damaged(file, err);
@@ -250,7 +250,7 @@ static enum status tiff_read_pixels(struct tiff *handle, const struct tiff_file 
     return STATUS_OK;
 }
 
-/* Close it with tiff.close(). */
+/* Opens the TIFF in `file`. Close *ret with tiff.close(). */
 static enum status tiff_open(struct tiff_file *file, struct tiff **ret, struct error *err)
 {
     enum { ALLOCATION = 1 << 30 };
@@ -282,7 +282,7 @@ static enum status tiff_run(const uint8_t *data, size_t size, const struct image
 
 int tiff_orientation(const uint8_t *data, size_t size)
 {
-    enum { BIG = 43 }; /* BigTIFF's version, in either order */
+    enum { BIG = 43 }; /* BigTIFF's version, in either byte order */
     if (size < 4 || data[2] + data[3] != BIG)
         return exif_orientation(data, size);
     struct tiff_file file = {.data = data, .size = size};

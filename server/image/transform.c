@@ -323,7 +323,7 @@ static enum status resize_run(struct transform *transform, const struct image *w
     image.pixels += source.top * whole->stride + (size_t)source.left * CHANNELS;
     struct resize_job job = {
         .transform = transform, .image = &image, .preprocess = p, .flip = p->invert ? 255 : 0};
-    /* A picture that was decoded smaller still ends at the same place as the whole photo. */
+    /* A photo that was decoded at a fraction of its size gets the frame of the whole photo. */
     const struct source_frame full = frame_source(p, larger_side(whole->info.width, whole->width),
                                                   larger_side(whole->info.height, whole->height));
     TRY(frame_of(p, full.width, full.height, &job.frame, err));

@@ -74,7 +74,7 @@ static size_t clamp_place(int64_t at, uint32_t side)
     return at < 0 ? 0 : at >= (int64_t)side ? side - 1 : (size_t)at;
 }
 
-/* `across`, `down`: the position in PLACEths of a pixel. */
+/* Interpolates at (`across`, `down`), in 1 / PLACES of a pixel, from 4 x 4 pixels. */
 static void warp_pixel(const struct image *image, int64_t across, int64_t down,
                        int16_t (*weights)[TAPS * TAPS], uint8_t *ret)
 {
@@ -140,7 +140,7 @@ static void blend_pixel(const struct image *image, int64_t across, int64_t down,
         ret[c] = (uint8_t)((sums[c] + PLACES * PLACES / 2) / (PLACES * PLACES));
 }
 
-/* Like scipy, does not round positions. */
+/* Interpolates at the exact position, like scipy. */
 static void blend_exactly(const struct image *image, double across, double down, uint8_t *ret)
 {
     const double last_column = image->width - 1.0, last_row = image->height - 1.0;
