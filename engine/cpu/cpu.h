@@ -1,4 +1,4 @@
-/* Private to engine/cpu/: the parts of the backend above the lowerings.
+/* Private to engine/cpu/: the files above the lowerings. A file uses only files on its left:
  *
  *     program.h ◀ lowering.h ◀ product_kernels.c ◀ compile.c ◀ node_runner.c ◀ backend.c */
 #pragma once
@@ -7,8 +7,8 @@
 
 /* ---- compile.c ---- */
 
-/* As in backend_ops. compile() assigns memory to values (plan_create()). Then, for each node, the
- * first lowering that can creates the step. */
+/* claim() and compile() of backend_ops. cpu_compile() plans memory (plan_create()). Then the first
+ * kernel that claims a node and can make a step for it does so. */
 bool cpu_claim(const struct node *node, struct kernel_caps *ret);
 enum status cpu_compile(struct backend *backend, const struct graph *graph, struct program **ret,
                         struct error *err) MUST_USE;

@@ -6,7 +6,7 @@
  *                       └─ no ─▶ graph of one node ─ optimize_for_backend ─▶ cpu_compile
  *
  * The number of programs is bounded; the least recently used one is freed. Packed weights stay:
- * they do not depend on the shapes. The arena holds one node's operands and is shared. */
+ * they do not depend on the shapes. All programs share one arena for a node's operands. */
 #include "engine/op/interpret.h"
 
 #include <stdlib.h>
@@ -30,9 +30,9 @@ struct node_program {
     struct node_program *next; /* the next less recently used entry */
     const struct node *node;
     struct shape in[MOST_OPERANDS], out;
-    struct tensor *constants[MOST_OPERANDS]; /* references to packed constants */
+    struct tensor *constants[MOST_OPERANDS]; /* references to the node's constants */
     size_t inputs[MOST_OPERANDS];            /* the node's input for the program's input i */
-    struct program *program;                 /* NULL: not faster than the reference kernel */
+    struct program *program;                 /* NULL: the reference kernel runs the node */
     bool in_place; /* the program can write directly into the caller's tensor */
 };
 
@@ -111,8 +111,9 @@ void node_programs_free(struct backend *backend)
     backend->node_programs = NULL;
 }
 
-/* A graph of the node alone: constants are shared, the other operands are its inputs. Attributes
- * are borrowed: the graph must not outlive the node, and drops them before it is freed. */
+/* Fills `graph` with a copy of the node. Constants are shared; other operands are the graph's
+ * inputs. The copy borrows the attributes: compile_node() removes them before it frees the graph.
+ */
 static enum status graph_of(const struct node_call *call, struct node_program *kept,
                             struct graph *graph, struct error *err)
 {
@@ -166,7 +167,7 @@ static enum status compile_node(struct backend *backend, const struct node_call 
         kept->in_place = last && !plan_shares_bytes(&kept->program->plan, last) &&
                          cpu_claim(last, &caps) && caps.in_place < 0;
     }
-    /* Only the passes' own nodes own their attributes. */
+    /* The copy of the node must not free the attributes that it borrows. */
     for (size_t n = 0; n < graph->node_count; n++)
         if (graph->nodes[n]->attrs == call->node->attrs)
             graph->nodes[n]->attr_count = 0;
@@ -193,7 +194,7 @@ static bool fits_budget(const struct backend *backend, const struct program *pro
     return true;
 }
 
-/* Adds an entry in front. If no program could be made, the entry has NULL, which prevents a second
+/* Adds an entry in front, with program NULL if none could be made: then find() prevents a second
  * attempt. */
 static enum status add(struct backend *backend, const struct node_call *call,
                        struct node_program **ret, struct error *err)

@@ -1,5 +1,5 @@
-/* Multiply-adds without dependences: enough independent accumulators to fill the latency of the
- * units, with operands in registers. */
+/* Measures multiply-adds with operands in registers, and with so many independent sums that none
+ * waits for the result of another. */
 #include "engine/backend/peak.h"
 
 #include "engine/base/clock.h"

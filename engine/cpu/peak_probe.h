@@ -12,5 +12,5 @@ struct peak_probe {
     const char *instructions;
 };
 
-/* Returns the fastest loop on this CPU. */
+/* Returns the fastest loop of this precision on this CPU. */
 struct peak_probe peak_probe_pick(enum precision precision);

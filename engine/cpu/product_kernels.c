@@ -15,7 +15,7 @@ STEP_CREATE(lower_product)
     return STATUS_OK;
 }
 
-/* Claims the abilities of all kernels together. */
+/* A node has the abilities of all kernels that claim it. */
 KERNEL_CLAIM(product_claim)
 {
     const struct value *bias = node_bias(node);

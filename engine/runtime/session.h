@@ -117,8 +117,8 @@ void session_free(struct session *session);
  * during a run. */
 void session_set_stop(struct session *session, bool (*stop)(void *context), void *context);
 
-/* Returns the pages of activations to the system. The next run allocates them again on first use.
- */
+/* Returns the pages of activations to the system; outputs become invalid. The next run allocates
+ * them again. */
 void session_release_pages(struct session *session);
 
 /* Makes the session compute in `arena`, which must outlive it. The runs of sessions that share an

@@ -54,7 +54,7 @@ static int64_t first_tap(const struct product_axis *axis, int64_t o)
     return (o * axis->result_step + axis->offset) * axis->stride;
 }
 
-/* Returns the position of a result in its part. */
+/* The position of a result in its part. */
 struct product_position {
     int64_t z, y, x;
 };
@@ -213,7 +213,7 @@ static void locate_part(const struct compiled_product *p, size_t i, int64_t *ret
     }
 }
 
-/* Computes `rows` rows of the part, from `first` on, and moves g->c behind them. */
+/* Gathers and multiplies rows first … first + rows - 1 of the part, and moves g->c behind them. */
 static void multiply_gathered(const struct product_call *call, const struct product_block *b,
                               struct gemm *g, size_t first, size_t rows)
 {
@@ -310,7 +310,7 @@ static size_t locate_rows(const struct compiled_product *p, const struct product
  * parts load and store sums less often. */
 struct product_depth {
     size_t taps, run;
-    bool is_whole; /* all of k: then the sums of only a few tiles are kept */
+    bool is_whole; /* all of k; then only the sums of a few tiles need memory */
 };
 
 static struct product_depth depth_of(const struct compiled_product *p)
@@ -647,8 +647,8 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
 /* Divides the work of float32 products. Threads share the rows or the columns of a part. Each
  * thread reads all of the other operand, so the other one should be smaller. If rows are gathered,
  * columns are shared only if there are too few rows for every thread. A chunk's source and result
- * stay in the second-level cache. If the weights do not, a chunk has enough rows for each time that
- * the weights are read (kernels/gemm.c). Each thread gets several chunks of columns, so that idle
+ * stay in the second-level cache. If the weights do not fit there, a chunk has more rows, because
+ * it reads all weights (kernels/gemm.c). Each thread gets several chunks of columns, so that idle
  * threads can take some. */
 static void divide_floats(struct compiled_product *p)
 {

@@ -25,7 +25,7 @@ struct product_desc {
                    multiplied by a factor per image and channel */
 };
 
-struct compiled_product; /* one product must not run in two threads at once */
+struct compiled_product;
 
 /* Keeps no reference to `desc`. threads: as for parallel_for(). STATUS_NO_MEMORY. */
 enum status compiled_product_create(int threads, const struct product_desc *desc,

@@ -11,7 +11,7 @@ struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
     int64_t stride;                 /* in source elements between neighbouring positions */
-    int64_t inside_from, inside_to; /* results whose taps are all inside; with a divisor none */
+    int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
 };
 
 struct compiled_product {
@@ -25,27 +25,28 @@ struct compiled_product {
     int64_t channel_step;
     size_t ldc;          /* elements of dst between the starts of rows */
     size_t taps;         /* taps of a window; with `strips`, runs of taps */
-    bool in_place;       /* rows are read in place: float32 rows as one run, others tap by tap */
-    bool is_even;        /* … and are equally spaced */
+    bool in_place;       /* reads rows in place: float32 rows as one run, narrow ones tap by tap */
+    bool is_even;        /* each row is one run of the source; rows are equally far apart */
     bool in_windows;     /* float32 windows inside the image are read in place */
     bool copies_rows;    /* gemm() reads copies of the rows, see gemm_copies() */
-    bool gated;          /* see product_desc */
-    bool strips, copies; /* groups of pixels of a line are read; they are read in copies */
-    size_t group, line_groups;   /* pixels; groups per result line. The last may be too long */
-    size_t pixel_bytes;          /* from pixel to pixel of a line … */
-    int64_t line_bytes;          /* … and from line to line */
+    bool gated;          /* see struct product_desc */
+    bool strips, copies; /* reads strips, described below; copies: reads copies of the lines */
+    size_t group, line_groups;   /* pixels in a group; groups per result line; the last may be too
+                                    long */
+    size_t pixel_bytes;          /* distance of pixels of a line … */
+    int64_t line_bytes;          /* … and of lines */
     size_t tile_rows, unit_rows; /* rows of a tile of sums; chunks have a multiple of unit_rows */
-    size_t run_bytes, chunk;     /* bytes of a multiplied run; chunk: see struct tile */
+    size_t run_bytes, chunk;     /* bytes of a run that is multiplied; chunk: see struct tile */
     int threads;
     size_t row_bytes; /* bytes of a gathered row */
     size_t row_chunks, column_chunks;
-    size_t packed_bytes; /* scratch for weights that are an activation */
-    size_t result_at; /* in a thread's scratch, after gathered rows: place of sums or floats … */
-    size_t taps_at;   /* … and of taps */
+    size_t packed_bytes; /* scratch for the packed weights if they are an activation */
+    size_t result_at;    /* offset in a thread's scratch, after gathered rows: sums or floats … */
+    size_t taps_at;      /* … and pointers to taps */
     size_t thread_bytes;
     struct gemm finish;               /* epilogue of float32 products … */
     struct tile_finish narrow_finish; /* … and of the other types */
-    unsigned char *outside;           /* a line of taps in the padding */
+    unsigned char *outside;           /* numbers of a line of taps in the padding */
     int64_t *tap_offsets;             /* bytes from the first tap of a window */
     bool taps_join;                   /* neighbouring taps of a line form one run */
     /* set by compiled_product_bind() */
@@ -53,7 +54,7 @@ struct compiled_product {
     const float *bias;
     /* 8-bit integers */
     float *scales;
-    int32_t *bias_sums; /* [matrix of weights][whole_columns()] */
+    int32_t *bias_sums; /* [matrix of weights][whole_columns()]; see bind_sums() */
     uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
     bool is_signed;     /* the bytes are signed after the XOR */
     int src_zero;
@@ -77,12 +78,12 @@ struct product_block {
     const unsigned char *src;
     unsigned char *dst;           /* the address of its first row and column */
     size_t matrix, channel;       /* channel: index of its first column in bias and scales */
-    size_t first, rows, from, to; /* columns */
+    size_t first, rows, from, to; /* from, to: columns */
     unsigned char *gathered, *result;
     const unsigned char **taps;
 };
 
-/* The size of a run of `bytes` with the padding that lets `count` of them be multiplied. */
+/* `bytes` and the padding with which `count` runs of that size can be multiplied together. */
 static inline size_t padded_run(const struct compiled_product *p, size_t bytes, size_t count)
 {
     while (!tile_chunk(p->simd, bytes * count))
@@ -98,7 +99,7 @@ void gather_run(const struct compiled_product *p, const void *from, size_t count
  * in the source, or in a copy of the lines that a block needs, with their padding. Neighbouring
  * taps and their channels form one run. */
 
-/* The number of pointers per run of a tile: to groups, or to rows. */
+/* Number of pointers per run of a tile: to its two groups, or to its rows. */
 static inline size_t tile_pointers(const struct simd_kernels *simd)
 {
     return simd->tile_rows_are_even ? 2 : simd->tile_rows;
@@ -113,7 +114,7 @@ size_t strip_bytes(const struct compiled_product *p, int64_t lines);
 /* Copies the lines that the block needs to b->gathered. */
 void strip_copy(const struct compiled_product *p, const struct product_block *b);
 
-/* Fills b->taps with the starts of equally spaced rows: [tile][run][group of the tile]. apart:
- * bytes from row to row. */
+/* Fills b->taps with the starts of groups of rows: [tile][run][group of the tile]. `taps`: runs per
+ * row; `apart`: bytes from row to row. */
 void locate_groups(const struct compiled_product *p, const struct product_block *b, size_t taps,
                    size_t apart);

@@ -30,7 +30,7 @@ static int64_t strided_offset(const struct strided_layout *layout, int first, in
     return offset;
 }
 
-/* Returns the element at which row p of the matrix starts. *ret_step is the distance of columns. */
+/* Returns the offset in elements of row p of the matrix. *ret_step is the distance of columns. */
 static int64_t weights_row(const struct packed_layout *layout, const struct strided_layout *given,
                            size_t p, int64_t *ret_step)
 {

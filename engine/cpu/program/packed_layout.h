@@ -12,7 +12,7 @@ struct strided_layout {
     int64_t dims[TENSOR_MAX_RANK], strides[TENSOR_MAX_RANK]; /* strides in elements */
 };
 
-/* Numbers of rows and weights. PAIRS: int16 and int8; DOT: bytes and int8. */
+/* Types of the numbers in rows and in weights. PAIRS: int16 and int8; DOT: bytes and int8. */
 enum product_operands { OPERANDS_F32, OPERANDS_BF16, OPERANDS_PAIRS, OPERANDS_DOT };
 
 /* `parts` matrices of k x n, packed in the panels that simd's kernels read. For 8-bit integers the
@@ -21,8 +21,8 @@ struct packed_layout {
     const struct simd_kernels *simd;
     enum product_operands operands;
     size_t parts, k, n;
-    size_t run, whole_run; /* 8 and 16 bits: k is runs, each padded with zeros to whole_run */
-    int leading;           /* first dims of the constant that count matrices: groups or batches */
+    size_t run, whole_run; /* 8 and 16 bits: k has runs, each padded with zeros to whole_run */
+    int leading;           /* number of first dims of the constant that count matrices */
     bool matrix;           /* the constant's last dims are k, n; otherwise n, channels, taps … */
 };
 
@@ -101,8 +101,8 @@ bool packed_layouts_equal(const struct packed_layout *a, const struct packed_lay
 void pack_weights(const struct strided_layout *given, const void *from,
                   const struct packed_layout *wanted, void *to);
 
-/* Packs one of the matrices into `packed`, of part_bytes(). float32 is rounded to bfloat16, or
- * bfloat16 widened, if necessary. `sums` receives the sums of 8-bit columns, whole_columns()
+/* Packs matrix `part` into `packed`, of part_bytes(). Rounds float32 to bfloat16, or widens
+ * bfloat16, as the layout requires. `sums` receives the sums of 8-bit columns, whole_columns()
  * numbers; may be NULL. Any thread. */
 void pack_part(const struct packed_layout *layout, const struct strided_layout *given,
                const void *from, size_t part, void *packed, int32_t *sums);

@@ -8,12 +8,12 @@
 
 enum {
     PARALLEL_CHUNKS = 6,   /* chunks per share */
-    PARALLEL_WORTH = 8192, /* less is not worth waking threads: that takes a few microseconds */
-    PARALLEL_CHUNK = 4096, /* smallest chunk: taking one costs up to a tenth of a microsecond */
+    PARALLEL_WORTH = 8192, /* ns of a loop that pays for waking threads, which takes a few µs */
+    PARALLEL_CHUNK = 4096, /* ns of the smallest chunk; taking a chunk costs up to 100 ns */
 };
 
 struct parallel_loop {
-    size_t n, chunk, shares; /* shares is 0 for an even split */
+    size_t n, chunk, shares; /* chunk and shares: not for an even split */
     void (*body)(void *context, size_t begin, size_t end);
     void *context;
     struct parallel_share {

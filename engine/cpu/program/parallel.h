@@ -7,7 +7,7 @@
  * Each member starts with its own share. The share is the same in every pass and in every layer of
  * equal height, so the member's caches still hold the data that it has written. A member that has
  * finished takes chunks of other shares, so that a busy core does not delay the loop. Chunk
- * boundaries depend only on n and the number of threads. */
+ * boundaries depend on the arguments, not on timing. */
 #pragma once
 
 #include <stddef.h>

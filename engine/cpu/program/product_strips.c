@@ -44,8 +44,8 @@ static int64_t window_lines(const struct product_axis *y)
     return (y->kernel - 1) * y->tap_step + 1;
 }
 
-/* Returns the line of the block's strip where the windows of the result's line `line` begin. Lines
- * of one image overlap; lines of different images do not. */
+/* Returns the line of the block's strip where the windows of the result's line `line` begin.
+ * Windows of an image's lines overlap; those of different images do not. */
 static int64_t strip_line(const struct compiled_product *p, int64_t first, int64_t line)
 {
     const struct product_axis *y = &p->axis[1];
@@ -54,13 +54,13 @@ static int64_t strip_line(const struct compiled_product *p, int64_t first, int64
            (more > 0 ? (line / y->out - first / y->out) * more : 0);
 }
 
-/* True if the stored numbers are not those that are multiplied. */
+/* True if numbers of the source are converted before they are multiplied. */
 static bool converts(const struct compiled_product *p)
 {
     return p->weights.operands == OPERANDS_PAIRS || p->flip;
 }
 
-/* Copies pixels of `bytes`, which become p->pixel_bytes. May write 8 bytes more. */
+/* Copies pixels of `bytes`, and pads each to p->pixel_bytes. May write 8 bytes beyond the last. */
 static void copy_pixels(const struct compiled_product *p, const unsigned char *from, size_t bytes,
                         size_t count, unsigned char *to)
 {
@@ -177,8 +177,8 @@ static bool lines_are_chunks(const struct compiled_product *p)
 }
 
 /* True if kernels read strips: images have two axes, and the windows of a line of the result fit in
- * the second-level cache. Padding and dilation can be of any size. Without AMX, skipped pixels are
- * not copied. */
+ * the second-level cache. Padding and dilation can be of any size. Without AMX, the stride must not
+ * skip pixels. */
 static bool reads_strips(const struct compiled_product *p)
 {
     enum { MOST = 1 << 20 };
@@ -209,7 +209,7 @@ void strips_describe(struct compiled_product *p)
     p->in_place = true;
     const size_t together = x->tap_step == 1 ? (size_t)x->kernel : 1;
     const size_t pixel = p->channels * size, apart = (size_t)x->stride * size;
-    /* Integers can read the next pixel with weights of 0; bfloat16 cannot: it may be infinite. */
+    /* The padding of integers may be the next pixel, times 0; a bfloat16 may be infinite. */
     const bool pads = p->simd->tile_rows_are_even || p->weights.operands == OPERANDS_BF16;
     p->pixel_bytes = pads ? padded_run(p, pixel, together) : pixel;
     p->run_bytes = padded_run(p, p->pixel_bytes * together, 1);

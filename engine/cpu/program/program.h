@@ -1,7 +1,7 @@
 /* Private to engine/cpu/: compiled graphs, their steps, and functions for lowerings to build steps.
  *
- * Steps address operands through program->data[value index]. The array has constants from the
- * start, arena addresses after programs_place(), and the caller's inputs during a run. */
+ * Steps address operands through program->data[value index]. The array has kept constants from
+ * compilation on, arena addresses after programs_place(), and the caller's inputs during a run. */
 #pragma once
 
 #include "engine/backend/backend.h"
@@ -22,7 +22,7 @@ struct backend {
     size_t arena_bytes;            /* required by the largest program */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;
-    struct program *programs;  /* linked list for reserve() */
+    struct program *programs;  /* list of all programs, linked by `next` */
     struct program *submitted; /* collect() will run it; or NULL */
     const void *const *submitted_inputs;
     struct node_program *node_programs; /* most recently used first: node_runner.c */
@@ -56,7 +56,7 @@ typedef enum status (*step_run_fn)(struct step *step, struct program *program, s
 
 /* A compiled node. Implementations have it as their first member. */
 struct step {
-    const char *name;     /* the node's; owned by the step's program (strdup) */
+    const char *name;     /* the node's, in a copy that the step owns */
     const char *kernel;   /* static text for profiles, such as "gemm" */
     double flops;         /* multiply-adds count two */
     size_t bytes;         /* minimal traffic: operands read plus results written */
@@ -65,7 +65,7 @@ struct step {
     enum precision precision;  /* of its first operand */
     bool is_reference;         /* it runs the node's reference kernel */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
-    uint32_t x_value, y_value; /* of the first operand and the first result */
+    uint32_t x_value, y_value; /* indexes of the first operand and the first result */
     const unsigned char *x;    /* addresses in this run: of x_value … */
     unsigned char *y, *memory; /* … of y_value, and of `scratch` bytes */
     step_run_fn run;
@@ -81,12 +81,13 @@ struct lowering {
 
 /* ---- steps (program.c) ---- */
 
-/* Creates a zeroed step of `size` bytes with name, kernel and run set, and also stores it in *ret.
- * NULL when out of memory; *err is set, return STATUS_NO_MEMORY. */
+/* Creates a step of `size` bytes, zeroed but for name, kernel, run, x_value and y_value. Also
+ * stores it in *ret, from where cpu_compile() frees it after an error. Returns NULL and sets *err
+ * when out of memory (STATUS_NO_MEMORY). */
 void *step_create(const struct lowering *lowering, size_t size, step_run_fn run, struct step **ret,
                   struct error *err);
 
-/* The same; copies the members after struct step from `proto`, of the same type. */
+/* As step_create(); copies the members after struct step from `proto`, which has the same type. */
 void *step_create_as(const struct lowering *lowering, const struct step *proto, size_t size,
                      step_run_fn run, struct step **ret, struct error *err);
 
@@ -123,9 +124,10 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 
 /* Makes the arena as large as its users' largest program needs. Returns false and changes nothing
- * when out of memory. This and the next two take the arena's lock. */
+ * when out of memory. The three functions take the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
-/* Moves the backend to another arena and enlarges that. False: out of memory; it stays. */
+/* Moves the backend to `arena` and enlarges that if needed. Returns false and moves nothing when
+ * out of memory. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
 void arena_leave(struct backend *backend); /* the backend may have none */
 
@@ -146,7 +148,7 @@ void residual_begin(const struct residual *residual, const struct program *progr
 
 /* Operations after the sum in a float32 product: bias, residual, activation. */
 struct finish {
-    const float *bias; /* packed or in place, valid as long as the program; NULL: no bias */
+    const float *bias; /* valid as long as the program; NULL: no bias */
     struct residual residual;
     bool clamp;          /* the activation is a clamp … */
     float low, high;     /* … to this range; [-inf, inf] otherwise */
@@ -167,8 +169,8 @@ void strided_layout_row_major(struct strided_layout *layout);
 enum status weights_get(struct backend *backend, struct tensor *constant,
                         const struct strided_layout *given, const struct packed_layout *wanted,
                         const void **ret_data, struct error *err) MUST_USE;
-/* The same for another kernel's layout. `layout` (static text) and `bytes` identify a layout of a
- * constant. pack() fills the memory from the constant. */
+/* As weights_get(), for a layout of the caller's: `layout` (static text) and `bytes` identify it
+ * for a constant. pack() fills the memory from the constant. */
 typedef void (*weights_pack)(const void *context, const struct tensor *constant, float *packed);
 enum status weights_pack_own(struct backend *backend, struct tensor *constant, const char *layout,
                              size_t bytes, weights_pack pack, const void *context,
@@ -177,6 +179,6 @@ enum status weights_pack_own(struct backend *backend, struct tensor *constant, c
  * values of backend->weights. No step may read the freed weights. */
 void weights_free_since(struct backend *backend, struct weight *newest,
                         const struct weight *oldest);
-/* Ends compilation: releases the constants that were packed into another layout. */
+/* Call it after compiling: drops the references to constants that have been packed. */
 void weights_seal(struct backend *backend);
 void weights_free(struct backend *backend);

@@ -1,5 +1,5 @@
-/* Sizes arenas for their users. A run allocates a page on first use, until session_release_pages();
- * huge pages save the first pass thousands of page faults. */
+/* Resizes arenas for their users. Memory is mapped without pages; a run allocates a page when it
+ * first touches it. Huge pages save the first pass thousands of page faults. */
 #include <sys/mman.h>
 
 #include "engine/base/thread.h"
@@ -24,7 +24,8 @@ bool pages_resize(unsigned char **pages, size_t before, size_t bytes)
     return true;
 }
 
-/* Grows the arena to its users' needs, at least `bytes`. Returns false when out of memory. */
+/* Resizes the arena to its users' largest need, or to `bytes` if that is more. Returns false when
+ * out of memory. */
 static bool fit_locked(struct shared_arena *arena, size_t bytes)
 {
     for (const struct backend *user = arena->users; user; user = user->next_user)

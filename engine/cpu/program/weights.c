@@ -3,7 +3,7 @@
  * Programs for several batch sizes come from clones of one graph, which share constants, and a
  * kernel has one layout for all sizes, so most weights exist once. Constants that each clone
  * creates separately (a folded Reshape) are recognised by their contents. So are equal weights of
- * other sessions: each size of a model has its own session. */
+ * other sessions: each image size of a model has its own session. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ enum {
     BLOCK_LISTS = 256,
     LEAST_BLOCK = 4096, /* bytes; smaller blocks are not shared */
     MOST_COMPARED =
-        8 /* per hash; it skips bytes, and a file may have many weights that differ only there */
+        8 /* per hash, which skips bytes: a file may have many weights that differ only in those */
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
@@ -39,7 +39,7 @@ struct weight {
     const char *layout;          /* … or, if not NULL, of another kernel */
     size_t bytes;
     void *data;
-    struct packed_block *block; /* owns `data`; NULL: it is not shared */
+    struct packed_block *block; /* owns `data`; NULL: `data` is not shared */
 };
 
 void strided_layout_row_major(struct strided_layout *layout)
@@ -51,8 +51,8 @@ void strided_layout_row_major(struct strided_layout *layout)
     }
 }
 
-/* FNV-1a over at most 256 words of 8 bytes, evenly spread. The bytes are compared afterwards, so a
- * large unique constant is not read twice. */
+/* FNV-1a over at most 256 words of 8 bytes, evenly spread. It may skip bytes, because weights with
+ * equal hashes are compared. So a large unique constant is not read twice. */
 static uint64_t hash_bytes(const void *data, size_t size)
 {
     const unsigned char *p = data;
@@ -111,7 +111,7 @@ static struct weight *weight_find(struct backend *backend, const struct tensor *
     return NULL;
 }
 
-/* Replaces the weight's bytes by equal ones of another session, or offers them to others. */
+/* Replaces the weight's bytes by equal ones of another session, or offers them to all sessions. */
 static void block_take(struct backend *backend, struct weight *weight)
 {
     struct memory_budget *memory = backend->options.memory;
@@ -129,7 +129,7 @@ static void block_take(struct backend *backend, struct weight *weight)
             return;
     }
     if (block) {
-        memory_free_charged(memory, weight->data, weight->bytes); /* each session pays */
+        memory_free_charged(memory, weight->data, weight->bytes); /* each session stays charged */
         weight->data = block->data;
     } else if ((block = malloc(sizeof *block)) != NULL) {
         *block = (struct packed_block){*list, hash, weight->bytes, 0, weight->data};
@@ -182,7 +182,7 @@ static void drop(struct backend *backend, struct weight *weight)
     free(weight);
 }
 
-/* Adds a copy of `made` to the table, which takes ownership of its members. */
+/* Adds a copy of `made` to backend->weights; made->data then belongs to that. */
 static enum status weight_enter(struct backend *backend, const struct weight *made,
                                 struct tensor *constant, struct weight **ret, struct error *err)
 {
