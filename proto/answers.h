@@ -2,9 +2,10 @@
  *
  * proto/ knows wire formats, not the server: these functions take plain descriptions and return
  * malloc'ed text (the caller frees it; NULL when out of memory). They never read a clock, a socket
- * or a model. Floats are printed in the shortest exact form; NaN and Inf become null. Every text
- * ends in a newline, for readable output from curl. Input texts are terminated and normally UTF-8;
- * invalid bytes (in names from clients) become '?'.
+ * or a model. Scores and vectors are printed in the shortest exact form, coordinates and times with
+ * three decimals; NaN and Inf become null. Every text ends in a newline, for readable output from
+ * curl. Input texts are terminated and normally UTF-8; invalid bytes (in names from clients) become
+ * '?'.
  *
  * Thread-safe if no other thread changes the descriptions during a call. */
 #pragma once
@@ -21,7 +22,6 @@ struct dialect;
 
 /* ---- errors: {"error": sentence, "code": machine word} ---- */
 
-/* *ret_size: bytes without the terminator; may be NULL, here and below. */
 char *error_json(const char *sentence, const char *code);
 
 /* ---- /predict: the answer ---- */
@@ -40,11 +40,10 @@ struct answer_oriented {
 
 /* A mask in one of three forms. A mask of polygons may also have its pixels. */
 struct answer_mask {
-    uint64_t area;      /* pixels */
-    const char *counts; /* COCO's compressed run lengths; NULL: another form */
-    const uint32_t
-        *points; /* else polygons, x, y, x, y …, and the end of each; NULL: another form */
-    const size_t *ends;
+    uint64_t area;          /* pixels */
+    const char *counts;     /* COCO's compressed run lengths; NULL: another form */
+    const uint32_t *points; /* else the polygons: x, y, x, y …; NULL: another form */
+    const size_t *ends;     /* of each polygon in `points` */
     size_t polygons;
     const char *png; /* else a base64 PNG of this part of the picture */
     uint32_t left, top, width, height;
@@ -65,7 +64,7 @@ struct answer_prediction {
     const struct answer_image *crop; /* of a box: the next stage's result for it; NULL: none */
 };
 
-/* The label of a prediction; "7", its index in `room`, if it has none. */
+/* Returns the label of a prediction; if it has none, its index, such as "7", in `room`. */
 const char *answer_label(const struct answer_prediction *prediction, char room[static 24]);
 
 /* The kind of predictions of an image. */
@@ -89,11 +88,11 @@ struct answer_image {
     const struct answer_prediction *predictions;
     size_t prediction_count;
     enum answer_kind kind;
-    const float *embedding; /* instead of predictions; NULL: none */
+    const float *embedding; /* instead of predictions: a vector; NULL: none */
     size_t embedding_count;
-    const char *depth; /* instead: a base64 16-bit PNG of the photo's size; NULL: none */
+    const char *depth; /* a map: base64 16-bit PNG of the photo's size; NULL: none */
     float depth_least, depth_greatest; /* the depths of 0 and 65535 */
-    const char *text; /* instead: a line of text; with boxes: a page's lines; NULL: none */
+    const char *text;                  /* a line of text; with boxes: a page's lines; NULL: none */
     float text_score;
     uint64_t frame; /* the photo's number in the stream of ?track=NAME, from 1; 0: no track */
     int batch;      /* number of images in its batch */
@@ -105,7 +104,7 @@ struct predict_answer {
     const char *model;
     const struct answer_image *images;
     size_t image_count;
-    bool as_list; /* the request had a list: write {"results": […]}, with its errors */
+    bool as_list; /* the request had a list: write {"results": […]} */
     double total_ms;
     time_t when;                 /* creation time of the answer */
     const char *id;              /* of the request */
@@ -115,11 +114,11 @@ struct predict_answer {
     const struct cJSON *request; /* JSON of the request; NULL: no JSON */
 };
 
-/* Milliseconds. One image, or only its error if it failed:
+/* Writes one image, or only its error if it failed; times are in milliseconds:
  *     {"model","device","precision",RESULT,"frame","image":{"width","height"},"batch",
  *      "timing_ms":{"decode","preprocess","queue","forward","total"}}
- * A list, in which a failed image has {"name","error","code"}:
- *     {"model","results":[{"name","device",RESULT …}…],"timing_ms":{"total"}}
+ * or a list, in which a failed image has {"name","error","code"}:
+ *     {"model","device","results":[{"name","device",RESULT …}…],"timing_ms":{"total"}}
  * RESULT, by kind:
  *     "predictions":[{"label","index","probability"}…]
  *     "predictions":[{"label","index","score","track_id","box":{"x1","y1","x2","y2"},
@@ -132,7 +131,7 @@ struct predict_answer {
  *     "png":{"x","y","width","height","data"}. "map" is like "depth". Unset values are omitted. */
 char *predict_answer_json(const struct predict_answer *answer);
 
-/* The answer as text/plain, with an empty line between images. Lines of an image, by kind:
+/* Writes text/plain, with an empty line between images. Lines of an image, by kind:
  *     "0.957125 cat"                           a class, best first: probability, label (or index)
  *     "0.957125 12.50 8.25 99.00 64.75 #3 cat"  a box: score, corners, track_id if it has one,
  *                                              label; below it its crop's lines, indented by two
@@ -140,7 +139,7 @@ char *predict_answer_json(const struct predict_answer *answer);
  *     an embedding's numbers in one line; a depth map's two ends; "error code: sentence" */
 char *predict_answer_lines(const struct predict_answer *answer);
 
-/* The answer as application/octet-stream, little-endian; for an image, by kind:
+/* Writes application/octet-stream, little-endian; for an image, by kind:
  *     uint32 count, then uint32 index and float32 probability per prediction, and for a box four
  *         float32 x1, y1, x2, y2 and, if it has one, uint32 track_id
  *     uint32 count, then the float32 values of an embedding
@@ -170,7 +169,7 @@ struct predict_json_parameter {
 struct predict_json {
     struct predict_json_image *images;
     size_t image_count;
-    bool as_list;                              /* the request has "images", not "image" */
+    bool as_list;                              /* the request has a list of images */
     bool are_texts;                            /* "images" are UTF-8 texts and lists of tokens */
     int top_k;                                 /* 0: not given */
     const char *model;                         /* NULL: not given */

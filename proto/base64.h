@@ -10,7 +10,8 @@
  * (in place). Accepts the standard and the URL-safe alphabet, even mixed, and skips blanks, tabs
  * and line ends (the base64 tool wraps its lines). Padding is optional but must be correct. Unused
  * bits of the last character must be 0, so that each text has one meaning. *ret_size is the number
- * of bytes. STATUS_INVALID names the first wrong character and its offset. *dst is undefined. */
+ * of bytes. STATUS_INVALID names the first wrong character and its offset; the bytes at `dst` are
+ * then undefined. */
 enum status base64_decode(const char *text, size_t size, uint8_t *dst, size_t *ret_size,
                           struct error *err) MUST_USE;
 

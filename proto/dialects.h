@@ -30,14 +30,14 @@ struct dialect_pictures {
 struct dialect {
     const char *name;                           /* "DeepStack" */
     const char *command;                        /* DeepStack's name of the call; else NULL */
-    const struct dialect_parameter *parameters; /* ends without a name; NULL: /predict's */
-    const struct dialect_default *defaults;     /* ends with an entry without a name; NULL: none */
+    const struct dialect_parameter *parameters; /* ends with a nameless entry; NULL: /predict's */
+    const struct dialect_default *defaults;     /* ends with a nameless entry; NULL: none */
     unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
     const char *takes;    /* the supported models, for an error: "a detector" */
     bool is_base64;       /* a body that is not an image is base64 */
     bool is_single;       /* takes only one image */
     bool fails_whole;     /* if one image fails, the request fails */
-    bool takes_texts;     /* instead of images */
+    bool takes_texts;     /* a request may have texts instead of images */
     bool has_id;          /* answers contain the request's id, so they cannot be cached */
     bool has_whole_mask;  /* a mask as PNG has the size of the photo */
     bool takes_pipelines; /* accepts pipelines as models */
@@ -90,7 +90,7 @@ extern const struct dialect dialect_plate_recognizer;
 /* A task in the part `entries` of an Immich request. */
 struct immich_entry {
     const struct dialect *dialect;
-    char model[128];      /* Immich's name of the folder */
+    char model[128];      /* name of its folder in Immich's cache */
     const char *language; /* IMMICH_LANGUAGE bytes to put before the text; NULL: nothing */
     float least_box;      /* least score of a face or a box of text, 0 … 1; negative: not given */
     float least_text;     /* least score of a line of text, 0 … 1 */
@@ -103,7 +103,8 @@ struct immich_entries {
     const char *refusal; /* static: why it is not answered; NULL: it is */
 };
 
-/* Parses it (8 levels, 256 values); *ret owns nothing. STATUS_INVALID, STATUS_NO_MEMORY. */
+/* Parses the part `entries` (at most 8 levels, 256 values). *ret owns nothing. STATUS_INVALID,
+ * STATUS_NO_MEMORY. */
 enum status immich_entries_parse(const char *text, size_t size, struct immich_entries *ret,
                                  struct error *err) MUST_USE;
 
@@ -147,13 +148,15 @@ char *deepstack_done_json(const struct deepstack_call *call, const char *message
 char *deepstack_failure_json(const struct deepstack_call *call, const char *sentence);
 char *deepstack_faces_json(const struct deepstack_call *call, const struct deepstack_face *faces,
                            size_t count);
-/* {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} of GET /detectors. */
+/* Returns {"detectors": [{"name", "type", "model", "labels", "width", "height"} …]} for GET
+ * /detectors. */
 char *doods_detectors_json(const struct dialect_model *models, size_t count);
-/* {name: function …} of GET /api/functions; each has its labels in a JSON text. */
+/* Returns {name: function …} for GET /api/functions; each has its labels in a JSON text. */
 char *cvat_functions_json(const struct dialect_model *models, size_t count);
-/* Only the first function, for GET /api/functions/{model}. */
+/* Returns the first function alone, for GET /api/functions/{model}. */
 char *cvat_function_json(const struct dialect_model *models, size_t count);
-/* {"models": [{"model_id": "name/version", "task_type"} …]} of GET /model/registry. */
+/* Returns {"models": [{"model_id": "name/version", "task_type"} …]} for GET /model/registry; each
+ * model is also listed without a version. */
 char *roboflow_models_json(const struct dialect_model *models, size_t count);
 
 /* Returns /predict's name of a parameter, and its value (converted into `room` if needed). NULL if
@@ -165,7 +168,7 @@ const char *dialect_parameter(const struct dialect *dialect, const char *name, c
  * would look as if no object had been followed. */
 enum status error_no_tracks(const char *api, struct error *err);
 
-/* Adds a text. STATUS_TOO_LARGE: more than `capacity`. */
+/* Adds a text, an image as text, or a list of tokens. STATUS_TOO_LARGE: more than `capacity`. */
 enum status dialect_add_item(struct cJSON *item, struct dialect_pictures *ret,
                              struct error *err) MUST_USE;
 /* Adds the images of a member: a text, an object with a text in "value", "b64" or "url", or a list

@@ -68,7 +68,7 @@ static enum status doods_find(cJSON *root, struct dialect_pictures *ret, struct 
         cJSON_DeleteItemFromObjectCaseSensitive(root, "detector_name");
     TRY(read_thresholds(cJSON_GetObjectItemCaseSensitive(root, "detect"), &least, err));
     TRY(read_regions(cJSON_GetObjectItemCaseSensitive(root, "regions"), &least, err));
-    /* Boxes must exceed this parameter. Later doods_write() compares each with the threshold of its
+    /* Boxes must exceed "confidence". doods_write() then compares each with the threshold of its
      * label. */
     cJSON_DeleteItemFromObjectCaseSensitive(root, "confidence");
     TRY(check_memory(cJSON_AddNumberToObject(root, "confidence", fmax(least / 100 - 1e-6, 0)),

@@ -14,7 +14,8 @@
 
 /* ---- entries ---- */
 
-/* A task, the two types of model that it may name, and the form of the first type's answer. */
+/* A task, the two types of model that it may name, the form of its answer, and that of an answer of
+ * the first type without the second. */
 struct immich_task {
     const char *name, *first, *second;
     const struct dialect *dialect, *first_alone;
@@ -27,7 +28,8 @@ static const struct immich_task tasks[] = {
     {"ocr", "detection", "recognition", &text_lines, &line_boxes},
     {"clip", "visual", "textual", &clip}};
 
-/* Cleans a name like Immich's cache folders. Returns false if it is empty or too long. */
+/* Converts a model's name to that of its folder in Immich's cache. Returns false if the result is
+ * empty or too long. */
 static bool clean_name(const char *name, char *ret, size_t room)
 {
     const char *slash = strrchr(name, '/');

@@ -4,7 +4,7 @@
 #include "proto/json.h"
 
 struct json_span {
-    const char *text; /* an array with its brackets, or up to the end of the text */
+    const char *text; /* an array with its brackets; without its end if the text ends before */
     size_t size;
 };
 
@@ -20,7 +20,7 @@ struct extraction {
     size_t rest_size;
     struct json_span *spans; /* receives the arrays, in their order */
     size_t count, max;       /* of spans */
-    size_t copied;           /* private; 0 */
+    size_t copied;           /* private; initially 0 */
 };
 
 /* Extracts the arrays that the rule names, and does json_check() for the rest. The elements of the

@@ -51,7 +51,7 @@ static enum status add_text(cJSON *item, struct dialect_pictures *ret, struct er
     return dialect_add_item(item, ret, err);
 }
 
-/* Reads "input" or "messages". Input is images if an address or an object is first in it. */
+/* Reads "input" or "messages". "input" has images if its first entry is an address or an object. */
 static enum status openai_find(cJSON *root, struct dialect_pictures *ret, struct error *err)
 {
     cJSON *input = cJSON_GetObjectItemCaseSensitive(root, "input");

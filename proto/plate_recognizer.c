@@ -1,5 +1,5 @@
-/* Plate Recognizer's Snapshot API, which camera systems use. Plates are in small letters, best
- * first. Source: Plate Recognizer's API reference, "Read number plates from an image". */
+/* Plate Recognizer's Snapshot API, which camera systems use. Plates are in lower case, best first.
+ * Source: Plate Recognizer's API reference, "Read number plates from an image". */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,8 @@
 #include "engine/base/utf8.h"
 #include "proto/answers.h"
 
-/* Writes text without control characters, except `kept`. */
+/* Writes a text. '?' replaces control characters except `kept`, and all but ASCII if the text is
+ * not UTF-8. */
 static void put_text(FILE *out, const char *text, char kept)
 {
     bool valid = utf8_valid(text, strlen(text));

@@ -39,7 +39,7 @@ enum status error_no_tracks(const char *api, struct error *err)
 }
 
 /* Writes a value as the text of a query parameter, with a backslash before each letter of
- * `escaped`. Returns false if it has another type or memory runs out. */
+ * `escaped`. Returns false if the value is not a string, number or boolean, or memory runs out. */
 static bool put_parameter(FILE *out, const cJSON *value, const char *escaped)
 {
     for (const char *at = cJSON_GetStringValue(value); at && *at; at++) {
@@ -57,7 +57,8 @@ static bool put_parameter(FILE *out, const cJSON *value, const char *escaped)
     return fprintf(out, is_whole ? "%.0f" : "%.9f", value->valuedouble) >= 0;
 }
 
-/* Adds a member (string, number, boolean or a list of them) to request->parameters. */
+/* Adds a member (string, number, boolean, or list of strings and numbers) to
+ * request->parameters. */
 static enum status read_parameter(const cJSON *member, struct predict_json *request,
                                   struct error *err)
 {

@@ -51,8 +51,8 @@ void strbuf_number(struct strbuf *text, int64_t value)
     strbuf_unsigned(text, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Writes the decimal digits with a point after the first `before` of them, in the form of %g; drops
- * trailing zeros. */
+/* Writes `count` decimal digits with a point after the first `before` of them, in the form of %g.
+ * Returns the length. */
 static size_t put_decimal(char *text, const char *digits, int count, int before, bool negative)
 {
     char *at = text;
@@ -107,8 +107,8 @@ static bool reads_back(uint64_t digits, int scale, float value)
     return (!is_between || is_whole) && (float)decimal == value;
 }
 
-/* Handles the common case of write_float() without the C library: six to nine digits of a positive
- * number of medium size. Returns 0 for other numbers. */
+/* Does write_shortest() without the C library for the usual numbers: `value`, without its sign, is
+ * 1e-9 to 1e18. Returns 0 for other numbers. */
 static size_t write_middling(float value, bool negative, char *text)
 {
     int places = 0; /* value is at least 10^places, and less than ten times that */

@@ -13,7 +13,8 @@ struct strbuf {
     bool failed; /* out of memory: later additions are ignored */
 };
 
-/* Makes room for `more` bytes after the text; NULL: out of memory. Then increase text->size. */
+/* Makes room for `more` bytes after the text; NULL: out of memory. The caller then increases
+ * text->size. */
 char *strbuf_room(struct strbuf *text, size_t more);
 
 void strbuf_add(struct strbuf *text, const char *bytes, size_t size);
@@ -24,8 +25,8 @@ void strbuf_unsigned(struct strbuf *text, uint64_t value);
 extern const double exact_powers[23];
 #define FLOAT_TEXT 24 /* more than enough for a float */
 #define FLOAT_MOST 15 /* the longest float: -1.17549435e-38 */
-/* Writes a finite value as the shortest text that reads back as the same value, of six digits or
- * more, in the form of %g. Returns its length; adds no terminator. */
+/* Writes a finite value with the fewest digits, six to nine as in "%.6g", that read back as the
+ * same value. Returns the length; adds no terminator. */
 size_t write_shortest(float value, char text[static FLOAT_TEXT]);
 /* Appends a float in the same form; null if it is not finite. */
 void strbuf_float(struct strbuf *text, float value);

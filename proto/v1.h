@@ -27,7 +27,7 @@ void v1_request_free(struct v1_request *request); /* accepts NULL */
 
 /* ---- KServe V1: the answers ---- */
 
-/* {"predictions": [{"classes": [label …], "indices": […], "probabilities": […]} …]}. */
+/* Returns {"predictions": [{"classes": [label …], "indices": […], "probabilities": […]} …]}. */
 char *v1_classes_json(const struct predict_answer *answer);
 
 /* A model's outputs for one row of the input. */
@@ -46,8 +46,8 @@ struct v1_version {
     const char *reason; /* why it is not ready */
 };
 
-/* {"name", "ready", "model_version_status": […]}, for KServe's and for TensorFlow Serving's
- * clients; "id", "object", "created" and "owned_by" for OpenAI's. */
+/* Returns {"name", "ready", "model_version_status": […]}, for clients of KServe and TensorFlow
+ * Serving, with "id", "object", "created" and "owned_by" for OpenAI's. */
 char *v1_model_json(const char *name, bool ready, const struct v1_version *versions, size_t count);
 
 /* Returns {"models": [name …]}, with OpenAI's "object" and "data". */

@@ -67,7 +67,8 @@ typedef enum status v2_charge(void *context, size_t bytes, struct error *err);
 enum status v2_request_unpack(const uint8_t *message, size_t size, v2_charge *charge, void *context,
                               struct v2_request **ret, struct error *err) MUST_USE;
 
-/* For both forms of request: sets dtype and count of an input with a name, datatype and shape. */
+/* For both forms of request: sets dtype and count of an input whose name, datatype and shape are
+ * set. */
 enum status v2_input_check(struct v2_input *input, struct error *err) MUST_USE;
 
 /* The deepest valid nesting of a tensor's arrays in a JSON text, if they start at level `outer`. It
@@ -179,7 +180,8 @@ struct v2_index_entry {
     const char *name, *version, *state, *reason;
 };
 
-/* Documents: messages for gRPC, JSON otherwise. Texts are malloc'ed; NULL when out of memory. */
+/* Write documents, as messages for gRPC or else as JSON. Texts are malloc'ed; NULL when out of
+ * memory. */
 char *v2_server_document(bool is_message, const char *name, const char *version, size_t *ret_size);
 char *v2_metadata_document(bool is_message, const struct v2_model *model, size_t *ret_size);
 char *v2_config_document(bool is_message, const struct v2_model *model, size_t *ret_size);
@@ -189,7 +191,7 @@ char *v2_stats_document(bool is_message, const struct v2_stats *stats, size_t co
                         size_t *ret_size);
 char *v2_index_document(bool is_message, const struct v2_index_entry *entries, size_t count,
                         size_t *ret_size);
-/* {"name"?, flag: value} for the live and ready endpoints. */
+/* Returns {"name"?, flag: value} for the live and ready endpoints. */
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size);
 

@@ -1,7 +1,7 @@
 /* Reads the "data" of tensors: numbers and texts, from JSON and from binary.
  *
- * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be a hundred. So
- * the value is read once, without a tree: brackets are counted, and scalars go straight into the
+ * A tensor of 224 x 224 x 3 numbers is a megabyte of digits; as a tree it would be ten megabytes.
+ * So the value is read once, without a tree: brackets are counted, and scalars go straight into the
  * tensor. Nested and flat arrays are equivalent, as in the protocol. Decimal numbers below 2^53
  * with a small exponent are exact as an integer times a power of ten that a double holds (Clinger
  * 1990); strtod reads the others. */

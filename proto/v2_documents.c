@@ -268,7 +268,7 @@ char *v2_flag_document(bool is_message, const char *name, const char *flag, bool
                        size_t *ret_size)
 {
     struct writer w = {.root = write_root()};
-    /* ModelReady has the same answer. */
+    /* ModelReady has the same answer as ServerReady. */
     const ProtobufCMessageDescriptor *message = !strcmp(flag, "live")
                                                     ? &inference__server_live_response__descriptor
                                                     : &inference__server_ready_response__descriptor;

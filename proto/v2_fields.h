@@ -1,4 +1,4 @@
-/* Private to proto/: parts of messages (protobuf). */
+/* Private to proto/: appends fields of protobuf messages. */
 #pragma once
 
 #include "proto/strbuf.h"
