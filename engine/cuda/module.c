@@ -8,7 +8,7 @@
 
 extern const struct backend_ops backend_cuda;
 
-/* Kernels are compiled for this compute capability and later ones. */
+/* The kernels need this compute capability or a later one. */
 #define LEAST_MAJOR 7
 #define LEAST_MINOR 5
 

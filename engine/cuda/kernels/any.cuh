@@ -1,4 +1,4 @@
-/* Functions on single elements of any dtype. A launch has one dtype, so that no warp diverges. */
+/* Functions on single elements. A launch has one dtype for an operand, so no warp diverges. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"

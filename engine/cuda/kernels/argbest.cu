@@ -29,7 +29,7 @@ __global__ void pixels_kernel(const unsigned char *x, const unsigned char *are_b
     }
 }
 
-/* Each thread converts one pixel and stores it at once. */
+/* Stores the numbers of a pixel at once. */
 template <typename T, int CHANNELS>
 __global__ void pixels_padded_kernel(const unsigned char *x, const unsigned char *are_bytes,
                                      const float *table, T *y, struct cuda_pixels p)
@@ -120,7 +120,6 @@ __global__ void best_kernel(const T *x, unsigned row, int best, unsigned char *y
     const T *in = x + (size_t)blockIdx.x * row;
     best_row *out = (best_row *)(y + blockIdx.x * step);
     const unsigned self = threadIdx.x;
-    /* Finds the first score that is not finite. */
     unsigned first_nonfinite = NO_INDEX;
     for (unsigned i = self; i < row; i += THREADS) {
         float score = to_float(in[i]);

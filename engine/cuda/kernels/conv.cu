@@ -3,13 +3,13 @@
  *     y[p, m] = sum over k of x[p, k] * weights[m, k]
  *
  * where p is an output position, m an output channel, and k = (row, column, channel) of the window.
- * It uses no tensor cores, for float32 without TF32 and for all cases that conv_tensor.cu refuses.
- * Depthwise and grouped convolutions with few channels per group use one thread per output. */
+ * These kernels use no tensor cores. They run float32 without TF32 and what conv_tensor.cu refuses,
+ * except depthwise convolutions (depthwise.cu). Groups of few channels use a thread per output. */
 #include "engine/cuda/kernels/device.cuh"
 
-/* Position p of the output as image, row and column. */
+/* The window of an output position: image n of x, and its first row and column, maybe negative. */
 struct position {
-    int n, h, w; /* h, w: the start of its window in x, may be negative */
+    int n, h, w;
 };
 
 __device__ static inline position position_of(const cuda_conv &c, size_t p)
@@ -44,7 +44,7 @@ __global__ void conv_simt_kernel(const T *x, const T *weights, Y *y, cuda_conv c
     const int group = (int)blockIdx.z, m0 = (int)blockIdx.y * SIMT_TILE;
     const size_t p0 = (size_t)blockIdx.x * SIMT_TILE;
     const int thread = (int)threadIdx.x;
-    /* Each thread loads four elements along k of one row of either tile. */
+    /* Each thread loads four elements along k of one row of each tile. */
     const int row = thread / (SIMT_DEPTH / SIMT_EACH);
     const int place = thread % (SIMT_DEPTH / SIMT_EACH) * SIMT_EACH;
     const bool has_position = p0 + (size_t)row < positions, has_channel = m0 + row < mg;
@@ -122,7 +122,7 @@ void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, si
                            (T *)y, from, to, count));
 }
 
-/* ---- one thread per output: depthwise and small groups ---- */
+/* ---- one thread per output: groups of few channels ---- */
 
 /* COUNT (4, 2 or 1) neighbours, aligned to their size. */
 template <int COUNT, typename T>

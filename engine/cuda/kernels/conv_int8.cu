@@ -64,7 +64,7 @@ __global__ void finish_kernel(const int *sums, int splits, size_t count, int col
     }
 }
 
-/* In numbers of two bytes. */
+/* Returns the convolution with channels counted in pairs. */
 struct cuda_conv in_pairs(const struct cuda_conv *conv)
 {
     struct cuda_conv c = *conv;

@@ -7,7 +7,7 @@
 
 namespace
 {
-/* The type of y's elements if it is not float32. */
+/* The C++ type of y's elements if y has x's dtype. */
 template <typename T> struct result_of {
     using type = T;
 };

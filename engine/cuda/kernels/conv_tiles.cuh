@@ -91,7 +91,7 @@ conv_split<S> split_of(const struct cuda_conv &c, int splits, void *workspace)
     return g;
 }
 
-/* x = tiles, channels first (so that neighbours share positions), y = group, z = split. */
+/* x counts tiles, channels first (so that neighbours share positions), y groups, z splits. */
 template <typename Tile, typename S> dim3 grid_of(const struct cuda_conv &c, const conv_split<S> &g)
 {
     const int tiles = divide_up(c.n * c.oh * c.ow, Tile::POSITIONS) * g.tiles_across;
@@ -128,7 +128,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
     const T *base;    /* the group's channels in the first image that the tile reads */
     int offset[ROWS]; /* offset of a window's first position from `base`, in numbers; may be
                          negative */
-    int corner[ROWS]; /* row and column of that position, 16 bits each, signed */
+    int corner[ROWS]; /* row and column of a window's first position, 16 bits each, signed */
     int place;        /* index in the tile of the first row's piece */
     int r, s, channel;
     const T *outside; /* a piece of padding, if that is not zero */
@@ -146,7 +146,7 @@ template <typename T, typename Tile, int VEC> struct image_copies {
             int h = oh * c.stride_h - c.pad_h, w = ow * c.stride_w - c.pad_w;
             bool has = p < positions;
             offset[i] = has ? (((n - image) * c.h + h) * c.w + w) * c.c : 0;
-            /* Such a row is so far above the image that it is outside for every window position. */
+            /* Beyond the last position: a row that is outside the image for every tap. */
             corner[i] = (int)((uint32_t)(has ? h : -32768) << 16 | (uint32_t)(uint16_t)w);
         }
         k += column * VEC;

@@ -1,5 +1,5 @@
 /* Depthwise convolutions over [N, H, W, C] images. Each channel of y depends on one channel of x,
- * so there is no matrix product, and memory bandwidth limits the speed. A thread computes eight
+ * so there is no matrix product, and little arithmetic for each byte. A thread computes eight
  * neighbouring channels (16 bytes of 16-bit numbers) of several neighbouring outputs of a row.
  * Their windows overlap, so each number is loaded once for all of them. */
 #include "engine/cuda/kernels/depthwise.cuh"
@@ -78,7 +78,7 @@ void depthwise_launch(cudaStream_t stream, const T *x, const T *weights, T *y,
     constexpr int WIDE = 4;
     const size_t rows = (size_t)c->n * (size_t)c->oh * (size_t)(c->c / 8);
     const size_t wide = rows * (size_t)((c->ow + WIDE - 1) / WIDE), single = rows * (size_t)c->ow;
-    if (wide >= 1 << 17) /* fewer threads are too few for a large device */
+    if (wide >= 1 << 17) /* fewer threads would not fill a large device */
         LAUNCH((depthwise_kernel<T, KERNEL, STRIDE, WIDE>), blocks_for(wide), THREADS, stream, x,
                weights, y, *c, *e, wide);
     else

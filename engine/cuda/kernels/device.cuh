@@ -6,8 +6,8 @@
  * for kernels whose threads wait for each other, LAUNCH_SHARED for kernels with dynamic shared
  * memory.
  *
- * A grid has at most GRID_MOST blocks along y and z. Larger extents are folded into x or looped
- * over. */
+ * A grid has at most GRID_MOST blocks along y and z. Larger extents are folded into x, looped over,
+ * or left to another kernel. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels.h"
@@ -418,7 +418,8 @@ __device__ static inline size_t output_at(const cuda_conv &c, size_t position, i
     return position * (size_t)(c.y_row ? c.y_row : c.m) + (size_t)m;
 }
 
-/* COUNT bytes (a power of two up to 16), aligned if `whole`; otherwise only `count` of them. */
+/* COUNT bytes, a power of two up to 16. load_bytes() and store_bytes() access them at once if
+ * `whole`, at an aligned address; otherwise only the first `count`, one by one. */
 template <int COUNT> struct alignas(COUNT) bytes_of {
     unsigned char at[COUNT];
 };

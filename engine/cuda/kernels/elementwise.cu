@@ -1,4 +1,4 @@
-/* Conversions, activations, broadcasting and copies; each thread handles several elements. */
+/* Conversions, activations, broadcasting and copies; most threads handle several elements. */
 #include "engine/cuda/kernels/device.cuh"
 
 /* Converts aligned groups of eight (the arena aligns them), then the remaining elements. */
@@ -64,8 +64,7 @@ __device__ static inline float combine(int op, float a, float b)
     }
 }
 
-/* A thread handles EACH neighbours of the innermost dimension, where an operand's step is 1 or
- * 0. */
+/* Loads EACH neighbours of the innermost dimension; with step 0 they are the same element. */
 template <int EACH, typename T>
 __device__ static inline void load_stepped(float (&to)[EACH], const T *from, int step)
 {

@@ -1,4 +1,4 @@
-/* Padding, gathers and scatters; each thread moves several elements. */
+/* Padding, gathers and scatters. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_gather_scatter.h"
 

@@ -40,7 +40,7 @@ __device__ static inline int byte_of(unsigned char byte, bool is_signed)
     return is_signed ? (int)(signed char)byte : (int)byte;
 }
 
-/* Converts a rounded number to a stored number; NaN becomes the lowest. */
+/* Converts a rounded number to the range of a byte from `lowest` on; NaN becomes `lowest`. */
 __device__ static inline int clamped_byte(float x, int lowest)
 {
     const float low = (float)lowest, high = low + 255.0f;

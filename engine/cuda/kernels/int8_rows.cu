@@ -1,5 +1,5 @@
 /* Kernels on 8-bit integers other than convolutions: conversions, sums and products of two tensors,
- * tables, pools. Memory bandwidth limits all of them, so a thread handles several numbers. */
+ * pools. They do little arithmetic for each byte, so most threads handle several numbers. */
 #include "engine/cuda/kernels/int8.cuh"
 
 namespace
@@ -97,7 +97,7 @@ __global__ void binary_map_kernel(const unsigned char *x, const unsigned char *z
     }
 }
 
-/* A thread has EACH neighbouring channels of an output. Means sum floats in memory order. */
+/* A thread computes EACH neighbouring channels of an output. Means sum floats in memory order. */
 template <int EACH>
 __global__ void int8_pool_kernel(const unsigned char *x, unsigned char *y, cuda_int8_pool how,
                                  size_t count)

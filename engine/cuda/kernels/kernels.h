@@ -116,7 +116,7 @@ void cuda_apply_binary(cudaStream_t stream, int dtype, enum cuda_binary op, cons
  * numbers apart. With a residual, `pitch` must be `columns`. */
 void cuda_apply_epilogue(cudaStream_t stream, int dtype, void *y, size_t rows, size_t columns,
                          size_t pitch, const struct cuda_epilogue *epilogue);
-/* y from x, the map's only operand; elements of 1, 2, 4 or 8 bytes; both 16-byte aligned. */
+/* Copies elements of 1, 2, 4 or 8 bytes of x, the map's only operand. x, y: 16-byte aligned. */
 void cuda_copy_strided(cudaStream_t stream, int size, const void *x, void *y,
                        const struct cuda_access_map *map);
 /* Concat copies parts into a whole; Split (is_split) copies the whole into parts. The whole has
@@ -149,31 +149,31 @@ int cuda_conv_candidates(int dtype, const struct cuda_conv *conv, size_t shared_
 /* Bytes that a candidate needs in addition to its operands. */
 size_t cuda_conv_workspace(const struct cuda_conv *conv,
                            const struct cuda_conv_candidate *candidate);
-/* On tensor cores: float16 (sm_75 and later), bfloat16, or float32 whose operands are rounded to
- * TF32 (sm_80). weights: rows of conv->row numbers: [kh, kw, c / groups], then finite padding. All
- * pointers are aligned to 16 bytes. y: x's dtype or float32. */
+/* A convolution on tensor cores of float16 (sm_75 and later), bfloat16, or float32 whose operands
+ * are rounded to TF32 (both sm_80 and later). weights: rows of conv->row numbers: [kh, kw, c /
+ * groups], then finite padding. All pointers are aligned to 16 bytes. y: x's dtype or float32. */
 void cuda_conv_tensor(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue,
                       const struct cuda_conv_candidate *candidate, void *workspace);
-/* Without tensor cores, any dtype; weights: [m, kh, kw, c / groups] of x's dtype. */
+/* A convolution without tensor cores; weights: [m, kh, kw, c / groups] of x's dtype. */
 void cuda_conv_simt(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                     int y_dtype, const struct cuda_conv *conv,
                     const struct cuda_epilogue *epilogue);
 /* y[p, 0 … from) = x[p, 0 … from), y[p, from … to) = 0; numbers of 1, 2 or 4 bytes, to > from. */
 void cuda_pad_channels(cudaStream_t stream, int size, const void *x, void *y, size_t positions,
                        int from, int to);
-/* Any number of groups, one thread per output; weights as for cuda_conv_simt. */
+/* A convolution with one thread per output; weights as for cuda_conv_simt. */
 void cuda_conv_direct(cudaStream_t stream, int dtype, const void *x, const void *weights, void *y,
                       int y_dtype, const struct cuda_conv *conv,
                       const struct cuda_epilogue *epilogue);
-/* groups == c == m; weights: [kh, kw, c]. */
+/* A convolution with groups == c == m; weights: [kh, kw, c]. */
 void cuda_conv_depthwise(cudaStream_t stream, int dtype, const void *x, const void *weights,
                          void *y, int y_dtype, const struct cuda_conv *conv,
                          const struct cuda_epilogue *epilogue);
 void cuda_pool2d(cudaStream_t stream, int dtype, const void *x, void *y,
                  const struct cuda_pool *pool);
-/* y[n, c] over positions: mean or max. */
+/* y[n, c] = mean or maximum of x[n, position, c] over the positions. */
 void cuda_pool_global(cudaStream_t stream, int dtype, const void *x, void *y, size_t n,
                       size_t positions, size_t channels, int is_max);
 /* True if cuda_attend supports the attention, with tensor cores (16-bit dtypes) or without, on a
@@ -204,7 +204,7 @@ struct cuda_pixels {
 void cuda_pixels(cudaStream_t stream, const void *x, const unsigned char *are_bytes,
                  const float *table, int dtype, void *y, const struct cuda_pixels *pixels);
 
-/* For each row of x the `best` highest scores as struct session_best, `step` bytes apart in y. */
+/* Writes the `best` highest scores of each row of x, as struct session_best `step` bytes apart. */
 void cuda_best(cudaStream_t stream, int dtype, const void *x, size_t rows, size_t row, int best,
                void *y, size_t step);
 

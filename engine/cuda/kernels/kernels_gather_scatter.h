@@ -24,12 +24,12 @@ void cuda_pad_any(cudaStream_t stream, int size, const void *x, void *y,
 /* Maps each of `count` tuples of indices to a slice of a tensor. Index k is below extent[k], counts
  * from the end if negative, and moves step[k] elements. All indices must be in range. */
 struct cuda_tuples {
-    int depth, index_bytes; /* 4 or 8 */
+    int depth, index_bytes; /* indices of a tuple; bytes of an index, 4 or 8 */
     int64_t extent[CUDA_MAX_RANK], step[CUDA_MAX_RANK];
-    size_t count, slice; /* elements of a slice */
-    size_t per_batch;    /* tuples */
+    size_t count, slice; /* tuples; elements of a slice */
+    size_t per_batch;    /* tuples of a batch */
     size_t listed;       /* number of tuples in memory; further batches use the same tuples */
-    int64_t batch_step;  /* in elements of the tensor */
+    int64_t batch_step;  /* elements of the tensor between batches */
 };
 /* Copies slices of `from` to the rows of `to`, which is [count, slice]. With `scatters`, copies the
  * rows of `from`, [count, slice], to slices of `to`; then no two tuples may be equal. */
@@ -40,7 +40,7 @@ void cuda_index_tuples(cudaStream_t stream, int size, int scatters, const void *
  * the tensor's strides, with 0 for the axis. An index moves axis_step elements. */
 struct cuda_along {
     struct cuda_access_map map;
-    int index_bytes; /* 4 or 8 */
+    int index_bytes; /* of an index: 4 or 8 */
     int64_t extent, axis_step;
 };
 /* to[…] = from[…, indices[…], …]; `scatters`: to[…, indices[…], …] = from[…], each at most once. */

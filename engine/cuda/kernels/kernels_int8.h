@@ -42,16 +42,16 @@ struct cuda_int8_conv {
  * scratch memory. */
 int cuda_int8_conv_candidates(const struct cuda_conv *conv, size_t shared_limit, int processors,
                               struct cuda_conv_candidate *ret, int max);
-/* weights: signed, rows of a multiple of 16 bytes: [kh, kw, c / groups], then zeros. */
+/* A convolution on tensor cores; weights: int8, [m, kh * kw * c / groups, padded to 16 with 0]. */
 void cuda_int8_conv_tensor(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue,
                            const struct cuda_conv_candidate *candidate, void *workspace);
-/* Any number of groups, one thread per output; weights: int16, [m, kh, kw, c / groups]. */
+/* A convolution with one thread per output; weights: int16, [m, kh, kw, c / groups]. */
 void cuda_int8_conv_direct(cudaStream_t stream, const void *x, const void *weights, void *y,
                            const struct cuda_int8_conv *conv,
                            const struct cuda_int8_epilogue *epilogue);
-/* groups == c == m; weights: int16, [kh, kw, c]. */
+/* A convolution with groups == c == m; weights: int16, [kh, kw, c]. */
 void cuda_int8_conv_depthwise(cudaStream_t stream, const void *x, const void *weights, void *y,
                               const struct cuda_int8_conv *conv,
                               const struct cuda_int8_epilogue *epilogue);
@@ -67,7 +67,7 @@ void cuda_int8_quantize(cudaStream_t stream, int x_type, const void *x, int y_ty
 /* y = (x - zero) * scale; y: F32, F16, BF16. */
 void cuda_int8_dequantize(cudaStream_t stream, int x_type, const void *x, int y_type, void *y,
                           size_t count, float scale, int zero);
-/* y = x; int32 to F32, F16, BF16. */
+/* Converts int32 to F32, F16 or BF16. */
 void cuda_int8_widen(cudaStream_t stream, const int32_t *x, int y_type, void *y, size_t count);
 
 /* QLinearAdd: y = saturate(round(fixed + b * b_ratio + a * a_ratio)), QLinearMul: y =
@@ -95,8 +95,8 @@ struct cuda_int8_pool {
 };
 void cuda_int8_pool2d(cudaStream_t stream, const void *x, void *y,
                       const struct cuda_int8_pool *pool);
-/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). It limits
- * the positions, because a thread adds up an eighth of them as int32. */
+/* y[n, c] = saturate(round((sum over positions of (x - from_zero)) * factor) + to_zero). At
+ * most CUDA_INT8_MEAN_MOST positions, because a thread adds up an eighth of them as int32. */
 #define CUDA_INT8_MEAN_MOST ((size_t)1 << 26)
 void cuda_int8_mean(cudaStream_t stream, int type, const void *x, void *y, size_t n,
                     size_t positions, size_t channels, float factor, int from_zero, int to_zero);

@@ -60,7 +60,7 @@ enum cuda_pointwise_op {
 enum cuda_domain { CUDA_IN_FLOAT, CUDA_IN_DOUBLE, CUDA_IN_WHOLE };
 
 /* Computes y from operands with strided access, in float32, float64 or 64-bit integers. When
- * converted to y's dtype, integers wrap; floats saturate, and NaN becomes 0. */
+ * a result is converted to an integer type, integers wrap; floats saturate, and NaN becomes 0. */
 struct cuda_pointwise {
     enum cuda_pointwise_op op;
     enum cuda_domain domain;

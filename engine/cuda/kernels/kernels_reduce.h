@@ -26,7 +26,7 @@ struct cuda_axis {
     enum cuda_domain domain;
 };
 
-/* y, int64 [outer, inner]: index of the maximum or minimum; NaN counts as both. */
+/* y, int64 [outer, inner]: index of the first (is_last: last) maximum or minimum; NaN is both. */
 void cuda_find_extreme(cudaStream_t stream, const void *x, int64_t *y, const struct cuda_axis *axis,
                        int is_least, int is_last);
 

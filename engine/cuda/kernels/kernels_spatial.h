@@ -18,7 +18,7 @@ struct cuda_resize {
     int64_t first[CUDA_MAX_RANK];
     float outside;
 };
-/* Dense tensors of rank <= CUDA_MAX_RANK. */
+/* Resizes all axes of dense tensors of rank <= CUDA_MAX_RANK. */
 void cuda_resize_any(cudaStream_t stream, int dtype, const void *x, void *y, const int32_t *index,
                      const float *weight, const struct cuda_resize *resize);
 /* Resizes only axes 1 and 2 of [N, H, W, C]; no position is outside. */

@@ -143,7 +143,7 @@ template <> __device__ inline int64_t unary<int64_t>(const cuda_pointwise &n, in
     }
 }
 
-/* With a negative exponent the result is the truncated fraction. */
+/* With a negative exponent the result is the truncated fraction; INT64_MAX if the base is 0. */
 __device__ inline int64_t power(int64_t base, int64_t exponent)
 {
     if (exponent < 0) {

@@ -1,5 +1,6 @@
 /* Kernels along axes of a tensor: reductions, ArgMax, ArgMin, softmax, CumSum, TopK. A line is the
- * elements along the axes. A long contiguous line gets one block, any other line one thread. */
+ * elements along the axes. Each line gets a block in TopK, a thread in CumSum and Hardmax. In the
+ * others long contiguous lines, and long lines of a reduction to few results, get a block. */
 #include "engine/cuda/kernels/any.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 
@@ -284,7 +285,7 @@ __device__ inline void line_write(const T *x, T *y, const axis_line &l, int kind
     }
 }
 
-/* Stores 1 at the first maximum; NaN is less than any number here. */
+/* Stores 1 at the first maximum. As in the reference, NaN wins only as the first element. */
 template <typename T> __device__ inline void hard_line(const T *x, T *y, const axis_line &l)
 {
     size_t best = 0;

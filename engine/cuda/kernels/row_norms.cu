@@ -1,4 +1,4 @@
-/* Softmax, normalization, reductions and pools; mostly one block per row. */
+/* Softmax, normalization, reductions, pools. A short row gets a warp, a long row a block. */
 #include "engine/cuda/kernels/device.cuh"
 #include "engine/cuda/kernels/kernels_reduce.h"
 

@@ -100,7 +100,7 @@ void cuda_resize_image(cudaStream_t stream, int dtype, const void *x, void *y, c
 
 namespace
 {
-enum { LONGEST_SUM = 512 }; /* pixels per sum: short enough for float32 */
+enum { LONGEST_SUM = 512 }; /* pixels per sum, short enough for float32; large images have more */
 
 struct groups_buffers {
     size_t pieces;
@@ -371,8 +371,7 @@ __device__ static inline float cubic_weight(float x, int i)
 }
 
 /* As in the reference (engine/op/grid.c): coordinates outside the image are clamped or mirrored
- * before interpolation, and so is every tap. In cubic mode only the taps are clamped or
- * mirrored. */
+ * before interpolation, and so is every tap. In cubic mode only the taps are clamped. */
 __device__ static void find_taps(const cuda_grid_sample &s, float normalised, int64_t extent,
                                  sample_taps &to)
 {

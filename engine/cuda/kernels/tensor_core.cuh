@@ -14,7 +14,7 @@
  *
  * ldmatrix loads four 8 x 8 matrices with rows of 16 bytes at any address. Lane i gives the address
  * of row i % 8 of matrix i / 8. From each matrix it receives the numbers (g, 2t) and (g, 2t + 1),
- * or if transposed (2t, g) and (2t + 1, g). Both functions are for whole warps. */
+ * or if transposed (2t, g) and (2t + 1, g). All threads of a warp must call these functions. */
 #pragma once
 
 #include "engine/cuda/kernels/device.cuh"

@@ -1,7 +1,6 @@
-/* Finds the range of a value's integers in all possible runs. Indices from TopK, ArgMax, constants,
- * and values computed from them, are known to be in range and need no check on the device. The
- * range of every intermediate value must fit its dtype; a value that may wrap has no known
- * range. */
+/* Finds the range of a value's integers in all possible runs, so that indices from TopK, ArgMax or
+ * constants, and values computed from them, need no check on the device. The range of every
+ * intermediate value must fit its dtype; a value that may wrap has no known range. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/op/ops.h"

@@ -18,8 +18,7 @@ struct cuda_concat_step {
         const void *table;    /* maps each byte; NULL: bytes are copied */
     } * parts;
     struct cuda_parts form;
-    /* ScaleShift. */
-    const void *scale, *shift; /* float32; NULL: another operator */
+    const void *scale, *shift; /* of ScaleShift, float32; NULL: another operator */
     struct epilogue epilogue;
     enum dtype dtype;
 };

@@ -2,8 +2,8 @@
  * convolutions of 1 x 1.
  *
  * 16-bit numbers, and float32 with --precision tf32, run on tensor cores. The autotuner chooses
- * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. Strict
- * float32 and the rest run without tensor cores; groups of few channels have their own kernel. */
+ * among several candidates: shapes of tiles, splits, and cuBLASLt for matrix products. float32 with
+ * other precisions, and groups of few channels, run without tensor cores. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include <limits.h>
@@ -271,7 +271,7 @@ static enum status conv_lower_plain(const struct cuda_lowering *compile, const s
     return STATUS_OK;
 }
 
-/* Few channels per group leave most of a tile empty. Above a quarter, tensor cores win. */
+/* Groups of fewer channels would leave most of a tile empty. */
 static bool is_for_tiles(const struct cuda_conv *c)
 {
     return c->groups == 1 || (c->m / c->groups >= 8 && c->c / c->groups >= 8);

@@ -5,7 +5,7 @@ struct cuda_elementwise_step {
     struct cuda_step step;
     enum { KIND_UNARY, KIND_BINARY } kind;
     enum cuda_binary binary;
-    struct epilogue activation; /* KIND_UNARY: the operator; otherwise applied to its result */
+    struct epilogue activation; /* KIND_UNARY: the operator; KIND_BINARY: follows it */
     struct cuda_access_map map;
     struct cuda_operand a, b;
     enum dtype dtype;
@@ -31,13 +31,13 @@ CUDA_RUN(elementwise_run)
     return cuda_launched(base, program, err);
 }
 
-/* Returns the kind plus 1; 0 for other operators. */
+/* By operator: its enum cuda_binary plus 1; 0: the kernel does not have it. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + CUDA_ADD, [OP_SUM] = 1 + CUDA_ADD, [OP_SUB] = 1 + CUDA_SUB,
     [OP_MUL] = 1 + CUDA_MUL, [OP_DIV] = 1 + CUDA_DIV, [OP_MAX] = 1 + CUDA_MAX,
     [OP_MIN] = 1 + CUDA_MIN};
 
-/* A float constant is uploaded in the dtype of the other operands; a pass may have narrowed it. */
+/* A float32 constant always fits, because it is uploaded in the dtype of the other operand. */
 static bool operand_fits(const struct value *value, enum dtype dtype)
 {
     return value && (value->dtype == dtype || is_f32_constant(value));

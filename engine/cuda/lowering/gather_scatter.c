@@ -180,7 +180,7 @@ static bool read_along(const struct node *node, struct gather_scatter_step *s)
     return shape_count(&indices->shape) > 0;
 }
 
-/* Returns the place in x of the i-th index of a scatter, in the kernels' form. */
+/* Returns the element of x that the i-th index of a scatter names, as the kernels compute it. */
 static size_t place_of(const struct gather_scatter_step *s, const struct tensor *indices, size_t i)
 {
     int64_t at = 0;

@@ -31,12 +31,12 @@ extern const struct cuda_kernel cuda_kernel_conv, cuda_kernel_conv_transpose, cu
 /* ---- matrix products (product.c) ---- */
 
 struct cuda_product {
-    int64_t m, n, k;       /* y [m, n] = a [m, k] b [k, n], row-major */
-    bool trans_a, trans_b; /* a is stored [k, m], b [n, k] */
-    int64_t b_row;         /* elements between stored rows of b; 0: dense */
-    int64_t y_row;         /* the same for y; 0 with a batch or a residual */
-    int64_t batch; /* number of products; operands are a_step … elements apart, 0: shared */
-    int64_t a_step, b_step;
+    int64_t m, n, k;           /* y [m, n] = a [m, k] b [k, n], row-major */
+    bool trans_a, trans_b;     /* a is stored [k, m], b [n, k] */
+    int64_t b_row;             /* elements between stored rows of b; 0: dense */
+    int64_t y_row;             /* the same for y; 0 with a batch or a residual */
+    int64_t batch;             /* number of products */
+    int64_t a_step, b_step;    /* elements between the operands of two products; 0: all share one */
     enum dtype dtype, y_dtype; /* of a and b; of y */
 };
 
@@ -59,15 +59,15 @@ struct cuda_access_map cuda_map_broadcast(const struct shape *y, const struct sh
 
 /* ---- windows (window.c) ---- */
 
-/* Describes the convolution from a node's first input to its first output, [N, H, W, C]. `row` is
- * the number of elements that a window reads. STATUS_UNSUPPORTED: a member does not fit an int. */
+/* Describes the convolution from a node's first input to its first output, [N, H, W, C]. ret->row
+ * is the number of elements that a window reads. STATUS_UNSUPPORTED: a member exceeds an int. */
 struct window;
 enum status window_of_conv(const struct node *node, const struct window *window, int64_t groups,
                            struct cuda_conv *ret, struct error *err) MUST_USE;
 /* Describes a pool; its kernel_shape has two numbers. */
 enum status window_of_pool(const struct node *node, struct cuda_pool *ret,
                            struct error *err) MUST_USE;
-/* The product y [rows, n] of x [rows, k] as a convolution of 1-pixel images; all fit an int. */
+/* The product [rows, n] of x [rows, k] as a convolution of 1-pixel images; all three fit an int. */
 struct cuda_conv window_of_rows(int64_t rows, int64_t n, int64_t k);
 
 /* ---- convolutions (conv.c) ---- */
@@ -84,9 +84,10 @@ struct conv_key {
 };
 _Static_assert(sizeof(struct conv_key) == sizeof(struct cuda_conv) + 6 * sizeof(int32_t), "a gap");
 
-/* *ret is a step y = epilogue(x weights') for a matrix x of `rows` rows. Lets it also run as a 1 x
- * 1 convolution on tensor cores, if there are candidates for this. weights: [n, row] of x's dtype;
- * row is k rounded up to a multiple of 8. y_row: 0, or the distance of y's rows. */
+/* At the call *ret is a step y = epilogue(x weights') of cuda_product_create(). If tensor cores can
+ * run it as a 1 x 1 convolution, *ret becomes a step that chooses between both and owns the first.
+ * x has `rows` rows; weights: [n, k rounded up to a multiple of 8] of x's dtype. y_row: numbers
+ * between rows of y; 0: n. */
 enum status conv_create_product(const struct cuda_lowering *compile, int64_t rows, int64_t n,
                                 int64_t k, int64_t y_row, const void *weights, const float *bias,
                                 struct cuda_step **ret, struct error *err);

@@ -61,7 +61,7 @@ CUDA_CREATE(lower_matmul)
     const bool rows = b->known && p.batch == 1 && !p.trans_a && bs->rank == 2 &&
                       has_tensor_cores(compile->backend, a->dtype);
     enum weight_layout layout = WEIGHT_AS_IS;
-    if (rows) { /* packed for lensd's own kernel, too */
+    if (rows) { /* cuBLASLt and lensd's own kernel read this layout */
         layout = p.trans_b ? WEIGHT_ROWS : WEIGHT_TRANSPOSED;
         p.trans_b = true;
         p.b_row = cuda_weights_row(b->known, layout);

@@ -42,10 +42,10 @@ CUDA_RUN(pointwise_run)
 /* ---- operators ---- */
 
 enum kind {
-    KIND_FLOAT = 1,  /* computes with floats only */
-    KIND_WHOLE = 2,  /* computes with integers and booleans */
-    KIND_DOUBLE = 4, /* computes integers in float64 */
-    KIND_CHAIN = 8,  /* any number of operands */
+    KIND_FLOAT = 1,  /* takes floats */
+    KIND_WHOLE = 2,  /* takes integers and booleans */
+    KIND_DOUBLE = 4, /* converts integers to float64 */
+    KIND_CHAIN = 8,  /* takes any number of operands */
     KIND_SMOOTH = 16 /* rounding the operands to 16 bits changes the result only a little */
 };
 

@@ -13,7 +13,7 @@
 enum { MOST_CANDIDATES = 8, WORKSPACE = 32 << 20 };
 
 /* The maximum number of products of a batch per call. Some of cuBLASLt's kernels count them along
- * the grid's z, which is limited to 65535. The fake for tests takes fewer, to test the limit. */
+ * the grid's z, which is limited to 65535. Tests with the fake CUDA need a lower limit. */
 #ifdef LENSD_FAKE_CUDA
 enum { MOST_MEMBERS = 1000 };
 #else
@@ -246,7 +246,7 @@ static enum status product_find_candidates(const struct cuda_backend *backend,
                    err));
     cublasStatus_t result = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-    /* Values in the arena are aligned to 64 bytes, their parts to 16; cuBLASLt assumes 256. */
+    /* The arena aligns values to 64 bytes, results within a Concat to 16; cuBLASLt assumes 256. */
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};

@@ -1,11 +1,11 @@
 /* Products of 8-bit integers: QLinearConv, ConvInteger, QLinearMatMul, MatMulInteger, QGemm, with
  * constant weights. A matrix product is a convolution of one pixel.
  *
- * Packing subtracts the weights' zero point. If the result fits signed 8 bits, and channels are a
- * multiple of four (an image's are padded), products run on tensor cores; the autotuner chooses
- * among several candidates. Other products run without tensor cores, with 16-bit weights. If x's
- * zero point is constant, the bias includes its effect. If a run computes the zero point, the
- * epilogue subtracts it times the sums of the weights. */
+ * Packing subtracts the weights' zero point. If the result fits signed 8 bits, and the channels of
+ * a group are a multiple of four (without groups they are padded), products run on tensor cores;
+ * the autotuner chooses among several candidates. Other products run without tensor cores, with
+ * 16-bit weights. If x's zero point is constant, the bias includes its effect. If a run computes
+ * the zero point, the epilogue subtracts it times the sums of the weights. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include <limits.h>
@@ -50,7 +50,7 @@ struct quantized_operands {
     const struct value *x_zero; /* computed by a run, or constant; NULL: none */
     const struct value *weights, *weights_zero;
     const struct value *x_scale, *weights_scale, *bias; /* NULL: no bias */
-    size_t y_terms;           /* operand with y's scale; 0: the result is int32 or float */
+    size_t y_terms; /* index of the operand with y's scale; 0: none, y is int32 or float */
     bool is_conv, transposed; /* weights of a matrix are [n, k] */
     int64_t channels;         /* channels of y */
     enum dtype stored;        /* type of the product, before a table */
@@ -135,7 +135,6 @@ KERNEL_CLAIM(quantized_claim)
 
 /* ---- weights ---- */
 
-/* How weights are packed. */
 struct quantized_packing {
     struct tensor *weights, *zero; /* `zero` may be NULL */
     bool is_conv, transposed;

@@ -1,4 +1,4 @@
-/* Private to quantized.c and quantized_rows.c. */
+/* Private to the lowerings of 8-bit integers: quantized.c, quantized_rows.c, concat.c. */
 #pragma once
 
 #include "engine/cuda/kernels/kernels_int8.h"

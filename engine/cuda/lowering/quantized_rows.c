@@ -1,6 +1,6 @@
 /* 8-bit integers between products: QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear;
- * com.microsoft's Add, Mul, Sigmoid, LeakyRelu and pools of 8-bit integers; and MaxPool. A tensor
- * has one scale and one zero point; nodes with other scales run on the host. */
+ * com.microsoft's Add, Mul, Sigmoid, LeakyRelu and pools of 8-bit integers; their MaxPool; Cast of
+ * int32. A tensor has one scale and one zero point; nodes with other scales run on the host. */
 #include "engine/cuda/lowering/quantized.h"
 
 #include "engine/base/size.h"
@@ -190,7 +190,7 @@ KERNEL_CLAIM(quantized_rows_claim)
 
 /* ---- tables ---- */
 
-/* Stores the reference kernel's result for each 8-bit number. */
+/* Uploads a Lookup's table, or the reference kernel's result for each 8-bit number. */
 static enum status function_table(const struct cuda_lowering *compile, const void **ret,
                                   struct error *err)
 {

@@ -6,7 +6,7 @@
 #include "engine/base/size.h"
 #include "engine/op/resolve.h"
 
-enum { MOST_TOP = 16384 }; /* TopK's largest k: each chosen element is compared with all others */
+enum { MOST_TOP = 16384 }; /* TopK's largest k: the kernel compares every two chosen elements */
 
 struct axis_step {
     struct cuda_step step;

@@ -10,8 +10,8 @@ struct row_norms_step {
     enum cuda_reduction reduction;
     struct cuda_pool pool;
     enum dtype dtype;
-    size_t rows, row;             /* softmax, LayerNormalization, RMSNormalization */
-    size_t outer, reduced, inner; /* reductions */
+    size_t rows, row;             /* of softmax and normalizations: rows, elements of a row */
+    size_t outer, reduced, inner; /* of reductions and global pools: x [outer, reduced, inner] */
     const void *scale, *bias;     /* float32 */
     float epsilon;
     bool is_rms; /* RMSNormalization: the mean counts as 0 */
@@ -72,7 +72,7 @@ static bool rows_fit(const struct node *node)
            !node->epilogue.residual;
 }
 
-/* Softmax and normalizations. The functions set all members that depend only on the node. */
+/* Softmax and normalizations. read_…() sets all members that depend only on the node. */
 static bool read_rows(const struct node *node, struct row_norms_step *s)
 {
     const struct value *bias = node_input(node, 2);

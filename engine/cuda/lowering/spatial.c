@@ -1,5 +1,6 @@
 /* Steps of image operators other than convolutions and pools: Resize, GroupNormalization,
- * InstanceNormalization, LRN, ConvTranspose, GridSample. All but GridSample read [N, H, W, C]. */
+ * InstanceNormalization, LRN, ConvTranspose, GridSample. GridSample, and a Resize that the layout
+ * pass leaves alone, read tensors in ONNX's layout; all others read [N, H, W, C]. */
 #include "engine/cuda/kernels/kernels_spatial.h"
 #include "engine/cuda/lowering/lowering.h"
 

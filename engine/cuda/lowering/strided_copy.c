@@ -1,4 +1,4 @@
-/* Steps that only copy elements: Transpose, Slice, Expand, Cast, chains of these, copied views. */
+/* Steps that copy or convert elements: Transpose, Slice, Expand, Cast, OP_STRIDED_COPY, views. */
 #include "engine/cuda/lowering/lowering.h"
 
 #include "engine/base/size.h"

@@ -97,7 +97,7 @@ enum status cuda_check(cudaError_t result, int device, const char *what, struct 
 {
     if (result == cudaSuccess)
         return STATUS_OK;
-    (void)cudaGetLastError(); /* clears the error, which is not permanent */
+    (void)cudaGetLastError(); /* clears the error, unless it is permanent */
     if (result == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
         cuda_ignore(cudaMemGetInfo(&available, &total));

@@ -82,7 +82,8 @@ static enum status tune_one(struct cuda_step *step, struct cuda_program *program
     return step->tune ? step->tune(step, program, err) : STATUS_OK;
 }
 
-/* Measures on the trial stream (backend->stream), so that other models' batches go first. */
+/* While it measures, backend->stream is the trial stream, so that other models' batches go first.
+ */
 static enum status tune_steps(struct cuda_program *program, struct tuned *tuned, struct error *err)
 {
     struct cuda_backend *backend = program->backend;

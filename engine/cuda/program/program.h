@@ -43,8 +43,8 @@ struct cuda_slot {
     cudaEvent_t arrived, computed, fetched; /* inputs are copied in; the pass has read them and
                                                written its results; results are copied out */
     struct cuda_program *program;           /* the running program; NULL: none */
-    int best;                               /* run_request.best of the run */
-    size_t best_step;
+    int best;            /* best scores per row in the results; 0: the results are the outputs */
+    size_t best_step;    /* bytes between the best scores of two rows */
     unsigned char *host; /* destination of the results */
 };
 
@@ -58,8 +58,8 @@ struct cuda_backend {
     bool has_pool;          /* memory comes from the device's pool (cudaMallocAsync) */
     struct graph_hash kind; /* identifies the device and its software: tune_kind() */
     cudaStream_t stream;    /* steps compute on it */
-    cudaStream_t in, out;
-    cudaStream_t trial; /* lowest priority, for measuring candidates */
+    cudaStream_t in, out;   /* copies of inputs, copies of results */
+    cudaStream_t trial;     /* lowest priority, for measuring candidates */
     cublasLtHandle_t blas;
     struct cuda_weight *weights; /* uploaded constants: weights.c */
     struct weight_slab *slab;    /* receives the next upload; NULL: none yet */
@@ -71,7 +71,7 @@ struct cuda_backend {
     unsigned long submitted, collected;
     unsigned char *pinned; /* page-locked memory: results, then marks */
     size_t pinned_bytes, results_bytes;
-    float *pixel_table; /* on the device; NULL: no input is pixels */
+    float *pixel_table; /* on the device; NULL: no input has pixels */
     int pixel_channels;
     bool pixels_are_reversed;
 };
@@ -98,7 +98,7 @@ struct cuda_program {
     void **data;               /* device addresses by value index */
     struct cuda_step **steps;
     size_t step_count;
-    size_t value_bytes;    /* values, and pixels as numbers */
+    size_t value_bytes;    /* bytes of the values, and of pixels as numbers */
     size_t workspace;      /* the largest workspace of a step; it follows the values in the arena */
     size_t *input_offsets; /* in a slot's staging; by graph input */
     size_t staging_bytes;
@@ -133,14 +133,14 @@ struct cuda_lowering {
 };
 
 /* Allocates a step of `size` bytes as a copy of `form` (NULL: zeroed), and sets its name, run, x, y
- * and the byte counts. Returns it and stores it in *ret; NULL with an error when out of memory. If
+ * and bytes. Returns it and stores it in *ret; NULL with an error when out of memory. If
  * the lowering fails later, it leaves the step in *ret, and the program frees it. */
 void *cuda_step_create(const struct cuda_lowering *compile, const void *form, size_t size,
                        cuda_step_fn run, struct cuda_step **ret, struct error *err);
 
 void cuda_step_free(struct cuda_step *step); /* NULL is fine */
 
-/* STATUS_OK, STATUS_DEVICE_MEMORY, or STATUS_DEVICE; the error: "cuda:0: what: description". */
+/* Returns STATUS_OK, STATUS_DEVICE_MEMORY or STATUS_DEVICE; the error names device and `what`. */
 enum status cuda_check(cudaError_t result, int device, const char *what,
                        struct error *err) MUST_USE;
 enum status blas_check(cublasStatus_t result, int device, const char *what,
@@ -224,7 +224,7 @@ enum status device_pin(int device, size_t bytes, unsigned flags, const char *wha
 /* Frees device memory after the work that is enqueued on backend->stream. Unlike cudaFree() it does
  * not wait for other models on the device. NULL is fine. */
 void device_free(const struct cuda_backend *backend, void *data);
-/* True if copies to this device can read the memory of `peer`. */
+/* Lets this device read the memory of `peer`. Returns false if that is impossible. */
 bool device_reads_peer(const struct cuda_backend *backend, int peer);
 
 /* ---- programs, and the arena that a backend's programs share (program.c) ---- */
@@ -245,15 +245,15 @@ void runs_close(struct cuda_backend *backend); /* also after runs_open() failed 
 /* Assigns memory to a program's inputs and results. Call it before the steps are created. */
 void runs_place(struct cuda_program *program);
 /* Pads the image with a channel of zeros, because tensor cores need an even number of channels.
- * Returns false, and does nothing, unless `value` is the image in 16-bit numbers and the node that
- * is being lowered is its only reader. */
+ * Does so only if `value` is the image in 16-bit numbers and has one reader, the node that is being
+ * lowered; otherwise returns false. */
 bool runs_pad_pixels(struct cuda_program *program, const struct value *value);
 /* Bytes of staging and results that are enough for every program of the backend. */
 void runs_bytes(const struct cuda_backend *backend, size_t *ret_staging, size_t *ret_results);
 /* Allocates page-locked memory, and assigns the arena from `first` on to the slots. */
 enum status runs_reserve(struct cuda_backend *backend, unsigned char *first,
                          struct error *err) MUST_USE;
-/* Runs the program once on arbitrary inputs, and records it for every slot. */
+/* Runs the program once on any inputs and records it for every slot, if no step is on the host. */
 enum status runs_capture(struct cuda_program *program, struct error *err) MUST_USE;
 /* Records the work that `launch` enqueues on backend->stream as a CUDA graph, which the caller
  * destroys. *ret does not change on failure. Every kernel that it launches must have run before,
@@ -280,12 +280,12 @@ enum status runs_profile(struct program *program, const void *const *inputs,
 enum weight_layout {
     WEIGHT_AS_IS,
     WEIGHT_CONV,       /* [m, c, kh, kw] as [m, kh, kw, c] */
-    WEIGHT_CONV_ROWS,  /* the same; pads c to be even, each row of an m to a multiple of 8 */
+    WEIGHT_CONV_ROWS,  /* as WEIGHT_CONV; c is padded to be even, kh * kw * c to a multiple of 8 */
     WEIGHT_TAPS,       /* [m, c, kh, kw] as [kh, kw, m, c] */
     WEIGHT_TRANSPOSED, /* [k, n] as [n, k], rows padded to a multiple of 8 */
     WEIGHT_ROWS,       /* [n, k], rows padded to a multiple of 8 */
     WEIGHT_OF_F16,     /* unchanged order, each number rounded to float16 */
-    WEIGHT_OF_BF16,    /* the same to bfloat16 */
+    WEIGHT_OF_BF16,    /* unchanged order, each number rounded to bfloat16 */
 };
 
 /* Returns the constant in device memory, which is stored once per device for all sessions and is

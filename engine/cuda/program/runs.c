@@ -103,7 +103,7 @@ void runs_close(struct cuda_backend *backend)
 
 /* ---- addresses ---- */
 
-/* Returns the only node that reads a value, and reads it once; the value must not be an output. */
+/* Returns the node that reads a value, if only one does, once, and it is no output; else NULL. */
 static const struct node *only_reader(const struct graph *graph, const struct value *value)
 {
     const struct node *reader = NULL;
@@ -549,7 +549,7 @@ enum status runs_submit(struct program *base, const struct run_request *request,
 
 /* ---- collect ---- */
 
-/* Spins for short passes: waking up takes tens of microseconds. Otherwise leaves the core. */
+/* Spins for at most SPIN, because waking up takes longer than a short pass; then returns. */
 static void spin_until(cudaEvent_t event)
 {
     const int64_t end = clock_now() + SPIN;

@@ -21,8 +21,8 @@ enum {
 #define ROUND_MS  2.0   /* time for launches in a round; at least one launch */
 #define BUDGET_MS 150.0 /* time per step, without the loading in a first launch */
 
-/* A candidate replaces the best guess if it takes less than this share of its time. Repeated
- * measurements differ by one or two per cent. */
+/* A candidate replaces the best guess if it takes less than this share of the guess's time. Smaller
+ * differences may be noise. */
 #define SWITCH_RATIO 0.98
 
 struct tune_measurement {
@@ -163,7 +163,7 @@ enum status tune_step(struct cuda_step *step, struct cuda_program *program, int 
     const unsigned long ended = device_batches_ended(program->backend->device);
     TRY(measure_all(&m, count, &quickest, err));
     *chosen = quickest;
-    /* True if no batch ran during the measurement: all batches that began before its end also ended
+    /* A batch ran during the measurement unless all batches that began before its end had ended
      * before its start. */
     if (device_batches_begun(program->backend->device) != ended)
         return STATUS_OK;

@@ -25,7 +25,7 @@ struct weight_slab {
     int users; /* number of its uploads, plus 1 for the session that fills it; guarded by lock */
 };
 
-/* Bytes on a device. */
+/* A packed constant on a device, which several sessions may use. */
 struct weight_upload {
     struct weight_upload *next;
     int device, users;
@@ -64,7 +64,7 @@ static float float_at(const struct tensor *tensor, size_t i)
     }
 }
 
-/* A packed constant: rows of elements. source_of() gives element i. */
+/* A packed constant: `rows` rows of `row` elements; source_of() says where they come from. */
 struct weight_packing {
     size_t rows, row;
     size_t channels, taps; /* of a convolution's weights; channels include padding */
@@ -208,7 +208,7 @@ static bool is_same(const struct weight_upload *upload, const struct graph_hash 
     return upload->bytes == bytes && !memcmp(&upload->hash, hash, sizeof *hash);
 }
 
-/* Copies the upload from another device. Returns false if none has it, or it cannot be reached. */
+/* Copies the upload from another device. Returns false if no reachable device has it. */
 static bool copy_from_peer(const struct cuda_backend *backend, const struct weight_upload *wanted)
 {
     for (const struct weight_upload *u = uploads; u; u = u->next) {
