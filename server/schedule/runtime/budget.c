@@ -28,9 +28,9 @@ struct device_budgets {
     int loads_to_come;
     struct account accounts[DEVICE_MAX]; /* one per device */
     size_t account_count;
-    size_t host;                 /* bytes for everything below and the CPU's models */
+    size_t host;                 /* bytes for `run` and the CPU's models together; 0: no limit */
     struct memory_budget run;    /* for photos and tensors of runs: the memory that models leave */
-    pthread_cond_t picture_done; /* or a model was unloaded */
+    pthread_cond_t picture_done; /* memory of a photo or a model has become free */
 };
 
 /* The device's account, created without limit if needed; NULL when all accounts are in use. */
@@ -51,7 +51,7 @@ static void set_run_limit_locked(struct device_budgets *budget)
     const struct account *cpu = account_locked(budget, (struct device_id){.kind = DEVICE_CPU});
     const size_t used = cpu ? cpu->used : 0, least = budget->host / RUN_PART;
     const size_t rest = used < budget->host ? budget->host - used : 0;
-    /* 0 would be no limit */
+    /* A limit of 0 would mean no limit. */
     budget->run.limit = budget->host ? (rest > least ? rest : least) + (rest + least == 0) : 0;
 }
 

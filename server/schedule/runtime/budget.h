@@ -1,10 +1,10 @@
 /* The memory budget: how many bytes of each device all models together may use.
  *
  * Models are loaded one at a time, between budget_begin() and budget_end(), because each may use
- * the memory that the others have left. A lane's bytes are booked when it is compiled and released
- * when it ends. Weights, activations and batches of inputs are counted. Decoding large photos and
- * the tensors of data-dependent parts of runs use the host memory that models leave. Request bodies
- * have their own limit.
+ * the memory that earlier ones have left. A lane's bytes are booked when it is compiled and
+ * released when it ends. Weights, activations and batches of inputs are counted. Decoding large
+ * photos and the tensors of data-dependent parts of runs use the host memory that models leave.
+ * Request bodies have their own limit.
  *
  * Thread-safe. One lock, held for a few instructions; a thread that waits in budget_begin() does
  * not hold it. */
@@ -31,21 +31,21 @@ struct budget_limit {
 struct device_budgets *budget_create(const struct budget_limit *limits, size_t count, size_t host);
 void budget_free(struct device_budgets *budget);
 
-/* Waits until no other model is being loaded. Returns false if *cancel (may be NULL) became 1
- * meanwhile; then do not call budget_end(). */
+/* Waits until no other model is being loaded. Returns false if *cancel (may be NULL) became 1 while
+ * it waited; then do not call budget_end(). */
 bool budget_begin(struct device_budgets *budget, const _Atomic int *cancel);
 void budget_end(struct device_budgets *budget);
 
-/* Bytes that each of `sharers` (at least 1) lanes that will be created on the device may use: an
- * equal part of the remaining memory, at least 1; 0 when there is no limit. */
+/* How many bytes each of the next `sharers` (at least 1) lanes of the device may use: an equal part
+ * of the memory that is left, at least 1; 0 when there is no limit. */
 size_t budget_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Sets how many loads will follow the current one, so that budget_batch_share() leaves an equal
  * part for each. Called by the thread that loads. */
 void budget_expect(struct device_budgets *budget, int loads);
 
-/* Like budget_share(), but leaves a part for each load announced with budget_expect(). It limits
- * the batch sizes after the first. */
+/* Like budget_share(), but leaves an equal part for each load that budget_expect() announced. The
+ * result is for session_options.batch_memory. */
 size_t budget_batch_share(struct device_budgets *budget, struct device_id device, int sharers);
 
 /* Books bytes of a device, or releases them. */
@@ -56,8 +56,8 @@ void budget_return(struct device_budgets *budget, struct device_id device, size_
 void budget_book_arena(struct device_budgets *budget, struct device_id device,
                        struct shared_arena *arena);
 
-/* Books all bytes for a photo as soon as they are free; waits until `until` (clock_now()) at most.
- * STATUS_TIMEOUT: they are not free yet; STATUS_TOO_LARGE: models leave less. */
+/* Books `bytes` for a photo as soon as they are free; waits until `until` (clock_now()) at most.
+ * STATUS_TIMEOUT: they are not free yet, err is not set; STATUS_TOO_LARGE: models leave less. */
 enum status budget_take_picture(struct device_budgets *budget, size_t bytes, int64_t until,
                                 struct error *err) MUST_USE;
 void budget_give_picture(struct device_budgets *budget, size_t bytes);
@@ -65,7 +65,8 @@ void budget_give_picture(struct device_budgets *budget, size_t bytes);
 /* The budget of photos and tensors of runs together, for session_options.run_memory. */
 struct memory_budget *budget_run_memory(struct device_budgets *budget);
 
-/* Bytes that are booked now, and the limit (may be NULL). */
+/* Returns the bytes of a device that are booked now. *ret_limit (may be NULL) is its limit; 0:
+ * none. */
 size_t budget_used(struct device_budgets *budget, struct device_id device, size_t *ret_limit);
 
 /* Computes the limits for `count` devices: `wanted[i]` bytes for devices[i] if it is not 0.

@@ -27,7 +27,7 @@ bool deployment_may_batch(const struct model *model)
     if (task_has_boxes(model->task.kind) && !task_layout_has_rows(model->task.layout))
         return false;
     if (deployment_image_input(model) != SIZE_MAX && model->words.form == WORDS_NONE)
-        return true; /* the session determines it */
+        return true; /* the session finds out whether its rows mix (session_info.rows_mix) */
     for (size_t i = 0; i < model->input_count; i++) {
         const struct shape *shape = &model->inputs[i].shape;
         if (shape->rank < 1 || shape->dims[0] != DIM_UNKNOWN)
@@ -36,7 +36,8 @@ bool deployment_may_batch(const struct model *model)
     return model->input_count > 0;
 }
 
-/* The session's image input is always [1, H, W, C] of its dtype; here it has the file's shape. */
+/* The session's image input is always [1, H, W, C]; the description has the file's order of axes.
+ */
 static enum status describe_input(const struct deployment *deployment,
                                   const struct session *session, size_t i, struct error *err)
 {

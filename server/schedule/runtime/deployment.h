@@ -35,11 +35,13 @@ struct deployment_stats {
     _Atomic uint64_t last_ms;    /* wall-clock time of the last request, milliseconds since 1970 */
     _Atomic uint64_t rows;       /* images and rows answered without an error */
     _Atomic uint64_t executions; /* successful forward passes */
-    /* Per request: the time from first byte to answer, and of its slowest image in each phase. */
+    /* Requests: `success` and `fail` have the time from first byte to answer, the others the time
+     * of the slowest image in each phase. */
     struct deployment_count success, fail, queue, input, infer, output;
-    /* Of the response cache: time of a lookup; of storing after a miss. */
+    /* Requests answered from the response cache, with the time of a lookup; answers stored there,
+     * with the time to store them. */
     struct deployment_count cache_hit, cache_miss;
-    struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* by size of a forward pass */
+    struct deployment_batch batches[BATCHER_MAX_BATCH + 1]; /* index: images of a forward pass */
 };
 
 /* The most sizes, in addition to its own, for which a model is compiled at a time. */
@@ -55,17 +57,17 @@ struct deployment {
     int max_batch; /* rows per forward pass */
     size_t input_count, output_count;
     struct served_tensor *inputs, *outputs; /* in the file's order; owned */
-    size_t max_rows;                        /* of a request: the queue's limit */
+    size_t max_rows;                        /* most rows of a request: the queue's limit */
     size_t image_input;                     /* input that takes [H, W, C] of image_dtype; SIZE_MAX:
                                                none */
     enum dtype image_dtype;
     bool takes_images;   /* requests can contain photos: deployment_image_input() */
     size_t output;       /* index of the class scores, or of the task's first output */
-    size_t class_count;  /* of a classifier; 0: unknown before a run */
+    size_t class_count;  /* classes of a classifier; 0: unknown before a run, or no classifier */
     char no_answer[320]; /* a sentence with the reason why photos get no answer; "" if they do */
     struct text_cache *text_cache; /* for texts, or for photos of a mask decoder; owned; or NULL */
     struct deployment_stats stats;
-    struct meters meters; /* the scheduler's metrics, for requests that outlive it */
+    struct meters meters; /* the scheduler's metrics; requests that outlive it use them, too */
 
     struct scheduler *scheduler; /* like `lanes`, exists until deployment_end() */
     struct lane *lanes[DEVICE_MAX];
@@ -74,12 +76,12 @@ struct deployment {
     _Atomic int refs; /* the creator's and one for each request */
 
     /* Members for the model host, guarded by its lock. */
-    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+    struct precision_choice choices[DEVICE_KINDS]; /* index: enum device_kind; `why` is "": none */
     size_t users;  /* callers between model_host_acquire() and model_host_release(), or in submit */
     bool has_left; /* it is not in the table or its lists: do not use its scheduler */
     struct deployment *next_retiring;
-    uint64_t serial;  /* different for each deployment in the table */
-    uint64_t used_at; /* of a size: its last use, as a count of uses over all sizes of the model */
+    uint64_t serial;  /* different for each deployment; a later one has a higher number */
+    uint64_t used_at; /* model_entry.size_uses when this size was last used */
 };
 
 /* True if a model's file does not fix the first dimension of its inputs, so that rows of several
@@ -93,8 +95,8 @@ bool deployment_takes_texts(const struct model *model);
  * is the only input or the others take words. Otherwise SIZE_MAX. */
 size_t deployment_image_input(const struct model *model);
 
-/* Fills in the description of deployment->model, compiled into `session`. STATUS_SHAPE when the
- * preprocessing and the session have different sizes; STATUS_NO_MEMORY. */
+/* Fills in the inputs, outputs and limits of `deployment`, whose model `session` has compiled.
+ * STATUS_SHAPE when the preprocessing and the session have different sizes; STATUS_NO_MEMORY. */
 enum status deployment_describe(struct deployment *deployment, const struct session *session,
                                 struct error *err) MUST_USE;
 
@@ -111,9 +113,10 @@ void deployment_note_request(struct deployment *deployment, const struct predict
 void deployment_note_cache_hit(struct deployment *deployment, int64_t started, double ms);
 void deployment_note_cache_miss(struct deployment *deployment, double ms);
 
-/* Counts a forward pass of `rows` rows: milliseconds of its slowest row's preparation and of the
- * pass. Call it before answering its rows, so that clients see answered rows counted. */
+/* Counts a successful forward pass of `rows` rows: `input_ms` is the time to prepare the slowest
+ * row, `infer_ms` that of the pass. Call it before the rows are answered, so that a client finds
+ * its rows counted. */
 void deployment_note_run(struct deployment *deployment, int rows, double input_ms, double infer_ms);
 
-/* Counts the milliseconds for answering those rows. */
+/* Counts the time to answer the rows of such a pass. */
 void deployment_note_output(struct deployment *deployment, int rows, double output_ms);

@@ -48,7 +48,7 @@ static int choose_max_batch(const struct model_host_options *options, const stru
     return wish < most ? wish : most;
 }
 
-/* Counts the lanes of options->devices from index i on that use the same device as number i. */
+/* How many of options->devices from index i on are the device at index i. */
 static int lanes_to_come(const struct model_host_options *options, size_t i)
 {
     int lanes = 0;
@@ -57,8 +57,8 @@ static int lanes_to_come(const struct model_host_options *options, size_t i)
     return lanes;
 }
 
-/* On a CPU the scheduler's buffers count towards the sessions' memory limits. It has lanes + 2
- * batches and an image for each worker; each lane is charged its share, rounded up. */
+/* On a CPU the scheduler's buffers count towards the sessions' memory limits. The buffers hold
+ * lanes + 2 batches and an image for each worker; each lane is charged its share, rounded up. */
 static void count_inputs(const struct model_host_options *options, struct session_options *session)
 {
     if (session->device.kind != DEVICE_CPU)
@@ -83,7 +83,8 @@ static void log_choice(const struct model *model, struct device_id device,
               LOG_STR("origin", choice_origin_name(choice->origin)), LOG_STR("why", choice->why));
 }
 
-/* Creates a session in the device's chosen precision. Devices of one kind share the choice. */
+/* Creates a session in the precision that was chosen for devices of this kind; if none was, chooses
+ * one first. */
 static enum status open_session(struct building *building, struct session_options *options,
                                 struct session **ret, struct error *err)
 {
@@ -99,8 +100,8 @@ static enum status open_session(struct building *building, struct session_option
     return STATUS_OK;
 }
 
-/* Lanes share batches, so the contents of a slot must fit all lanes: a CPU's sessions all read the
- * same type; a GPU takes floats, or bytes. */
+/* Any lane may run any batch, so all lanes must read the same type. With a GPU that is float32 (or
+ * bytes); sessions on the CPU agree on a type of their own. */
 static enum image_layout choose_layout(const struct model_host_options *options, size_t image_input)
 {
     if (image_input == SIZE_MAX)
@@ -111,8 +112,8 @@ static enum image_layout choose_layout(const struct model_host_options *options,
     return IMAGE_NHWC_ANY;
 }
 
-/* Returns session_options.batch_activations. Beyond 32 MiB per CPU thread, more images per pass
- * only use memory. 0 means no limit: on a GPU, or if the batch is configured. */
+/* Returns session_options.batch_activations: with more than 32 MiB per CPU thread, larger batches
+ * use memory but gain no speed. 0 means no limit: on a GPU, or if the batch size is configured. */
 static size_t batch_activations(const struct model_host_options *options, size_t i,
                                 const struct model *model)
 {
@@ -162,7 +163,7 @@ static struct session_options options_of_lane(const struct deployment_options *d
     return session;
 }
 
-/* A session on every device. */
+/* Creates a session and a lane on every device, one after another. */
 static enum status create_lanes_in_turn(struct building *building, struct error *err)
 {
     const struct deployment_options *options = building->options;
@@ -279,7 +280,7 @@ enum status deployment_create(const struct deployment_options *options, struct d
     }
     if (status == STATUS_OK) {
         metric_set(deployment->meters.triton.load_seconds, clock_ms(clock_now() - start) * 1e-3);
-        /* because trials and packing have fragmented the heap */
+        /* because packing weights has fragmented the heap */
         malloc_trim(0);
         deployment->load_ms = clock_ms(clock_thread()) - start_ms;
         *ret = deployment;

@@ -1,18 +1,18 @@
-/* Builds deployments (deployment.h) and ends them, for the model host. */
+/* Builds and ends deployments (deployment.h). */
 #pragma once
 
 #include "server/schedule/runtime/lane.h"
 #include "server/schedule/runtime/pool.h"
 
-/* Options for building deployments; borrowed, except `model` where a function takes ownership. */
+/* All pointers are borrowed; deployment_create() takes ownership of `model`. */
 struct deployment_options {
     const struct model_host_options *host;
     struct pool *pool;
-    struct device_budgets *budget;             /* for booking the memory of sessions */
+    struct device_budgets *budget;             /* books the memory of sessions */
     struct device_queue *const *device_queues; /* entry i is for the lane on host->devices[i] */
     struct model *model;
-    const struct precision_choice *choices; /* by enum device_kind; NULL: choose now */
-    const struct session_batch *known;      /* from an earlier deployment: session_options */
+    const struct precision_choice *choices; /* index: enum device_kind; NULL: choose now */
+    const struct session_batch *known;      /* session_options.known; NULL: measure all sizes */
     void (*on_progress)(void *context, const char *phase, double fraction); /* may be NULL */
     void *progress_context;
     const _Atomic int *cancel; /* may be NULL */
@@ -24,8 +24,8 @@ enum status deployment_create(const struct deployment_options *options, struct d
                               struct error *err) MUST_USE;
 
 /* Runs the pending trials on the lanes' sessions while they serve, and replaces the pending entries
- * of `choices` (by enum device_kind). options->model is the deployment's model, with its graph.
- * Errors: those of precision_try(). */
+ * of `choices` (index: enum device_kind). options->model is the deployment's model, with its graph,
+ * and stays the caller's. Errors: those of precision_try(). */
 enum status deployment_try_precision(struct deployment *deployment,
                                      const struct deployment_options *options,
                                      struct precision_choice *choices, struct error *err) MUST_USE;
@@ -34,6 +34,6 @@ enum status deployment_try_precision(struct deployment *deployment,
  * and no worker uses the deployment. */
 void deployment_retire(struct deployment *deployment);
 
-/* Joins the threads, frees sessions and buffers, and drops the creator's reference. All images must
- * be answered. Before, call deployment_retire() or end the pool. NULL is fine. */
+/* Joins the lanes' threads, frees sessions and buffers, and drops the creator's reference. First
+ * call deployment_retire(), or answer all images and end the pool. NULL is fine. */
 void deployment_end(struct deployment *deployment);

@@ -13,8 +13,8 @@
 
 struct device_queue {
     pthread_mutex_t lock;
-    TAILQ_HEAD(, device_turn) turns; /* the waiting ones, in order; guarded by lock */
-    _Atomic int waiting;             /* their number; changes under the lock */
+    TAILQ_HEAD(, device_turn) turns; /* those that wait, in order of arrival; guarded by lock */
+    _Atomic int waiting;             /* the length of `turns`; changes under the lock */
     struct shared_arena arena;
     struct device_turn *owner; /* guarded by lock, as all below */
     int64_t clock;

@@ -1,9 +1,9 @@
 /* The fair queue of a device: lanes of several models share it by measured time.
  *
- * One forward pass runs on a device at a time; on a CPU two would compete for the cores. The next
- * turn goes to the waiting lane that has used the least time. A lane that was idle starts at the
- * level of the others, so it cannot save up time. A lane gets a free device at once. So two models
- * with passes of 100 ms and 10 ms get equal time while both have work.
+ * One lane uses a device at a time; on a CPU two would compete for the cores. The next turn goes to
+ * the waiting lane that has used the least time. A lane that was idle starts at the level of the
+ * others, so it cannot save up time. A lane gets a free device at once. So two models with passes
+ * of 100 ms and 10 ms get equal time while both have work.
  *
  * Thread-safe; a struct device_turn belongs to one lane's thread. One lock per device, held for a
  * few instructions, never together with another one. */
@@ -16,12 +16,13 @@
 
 struct device_queue; /* of one device */
 
-/* A lane's turns; private to device_queue.c, guarded by the queue's lock. */
+/* A lane's place in a device's queue. The members are private to device_queue.c; its lock guards
+ * them. */
 struct device_turn {
     struct device_queue *queue;
     TAILQ_ENTRY(device_turn) entry; /* in the list of turns, while `waits` */
     int64_t used;                   /* nanoseconds, relative to the device's other lanes */
-    bool waits, has;
+    bool waits, has;                /* the lane waits for the device; the lane has the device */
     pthread_cond_t granted;
 };
 
@@ -42,7 +43,8 @@ void device_turn_begin(struct device_turn *turn);
 /* True if another lane waits for its turn. Takes no lock. */
 bool device_turn_is_contended(struct device_turn *turn);
 
-/* Gives the device back after `used` nanoseconds. With `wants_more` the lane queues again at once,
- * answers its images, and then calls device_turn_begin() (or device_turn_end() again). If it queued
- * later, a lane with many short passes would wait each time for one with long passes. */
+/* Gives the device back after `used` nanoseconds. With `wants_more` it also queues the lane for its
+ * next turn; the lane answers its images, and then calls device_turn_begin() (or device_turn_end()
+ * without `wants_more`). If it queued only then, a lane with many short passes would wait each time
+ * for one with long passes. */
 void device_turn_end(struct device_turn *turn, int64_t used, bool wants_more);

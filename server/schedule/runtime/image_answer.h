@@ -6,12 +6,14 @@
 
 /* Sets image->answer. `outputs` are all outputs of a pass of `batch` images, in which this image
  * was number `row`. `buffers` is an array of TASK_MAX_OUTPUTS. Any thread may call it if it owns
- * the image. Errors are those of task_answer_of(), with the sentence in image->error. */
+ * the image. Errors: those of task_answer_of() and image_place(), with the sentence in
+ * image->error. */
 enum status image_answer_of(const struct model *model, const struct tensor *const *outputs,
                             int batch, int row, struct task_buffer *buffers,
                             struct predict_image *image) MUST_USE;
 
-/* Position of a photo of image->width x height pixels in the model's input. STATUS_INVALID. */
+/* The position of a photo of image->width x image->height pixels in the model's input. Errors:
+ * those of frame_of(). */
 enum status image_place(const struct preprocess *p, const struct predict_image *image,
                         struct task_geometry *ret, struct error *err) MUST_USE;
 

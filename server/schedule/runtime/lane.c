@@ -1,4 +1,5 @@
-/* Creates, starts and frees a lane, and its thread's loop; lane_state.h lists the other files. */
+/* Creates, starts and frees a lane; has the loop of its thread. lane_state.h lists the other files.
+ */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <stdio.h>
@@ -110,9 +111,10 @@ size_t lane_bytes(const struct lane *lane)
     return lane->needs;
 }
 
-/* Each thread that enters a parallel loop has its own team (engine/base/forkjoin.h), which starts
- * here. A session with several sizes has released its pages. This pass allocates the pages for one
- * image in advance. If it fails, the first request returns the error. */
+/* Each thread that enters a parallel loop has its own team (engine/base/forkjoin.h); the lane's
+ * starts here. A session with several batch sizes has released the pages of its activations, so a
+ * pass of one image allocates them in advance. If this pass fails, the first request gets the
+ * error. */
 static bool warm_up(struct lane *lane)
 {
     for (size_t k = 0; k < lane->input_count; k++)
@@ -125,7 +127,7 @@ static bool warm_up(struct lane *lane)
         (void)!session_run(lane->session, 1, lane->inputs, lane->outputs, &ignored);
         device_turn_end(&lane->turn, 0, false);
     }
-    /* The first pass is part of the load, so a cancelled load ends it. */
+    /* Only now, because the first pass is part of the load, whose cancel flag stops it. */
     session_set_stop(lane->session, lane_is_unwanted, lane);
     sem_post(&lane->warm);
     return entered;

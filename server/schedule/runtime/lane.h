@@ -15,23 +15,27 @@ enum status lane_create(const struct model *model, struct session *session,
                         const struct session_options *options, struct device_budgets *budget,
                         struct device_queue *queue, struct lane **ret, struct error *err) MUST_USE;
 
-/* Other threads use it only between lane_borrow() and lane_return(). */
+/* Once the lane is started, other threads use its session only between lane_borrow() and
+ * lane_return(). */
 struct session *lane_session(const struct lane *lane);
 
-/* Waits for a turn on the device and for the lane's answers. Until lane_return() the lane does not
- * run its session. One thread at a time, while the lane is started. `lane` is a struct lane. */
+/* Waits for a turn on the device, and until the lane has answered its last batch. Until
+ * lane_return() the lane does not run its session. One thread at a time, while the lane is started.
+ * `lane` is a struct lane. */
 void lane_borrow(void *lane);
 void lane_return(void *lane);
 
 /* As measured at the session's creation; valid and unchanged as long as the lane. */
 const struct session_info *lane_info(const struct lane *lane);
 int lane_max_batch(const struct lane *lane);
-size_t lane_bytes(const struct lane *lane); /* on its device, with its part of the shared arena */
+/* Bytes that the lane uses on its device, with its part of the shared arena. */
+size_t lane_bytes(const struct lane *lane);
 
-/* Describes whether it is quarantined because its device fails. Any thread. */
+/* Reports whether the lane is quarantined because its device fails, or stuck. Any thread. */
 void lane_describe_health(struct lane *lane, struct lane_health *ret);
 
-/* True if a pass takes far too long, or continues after the end of the grace time. Any thread. */
+/* True if a pass takes far too long, or runs although the grace time of a shutdown is over. Any
+ * thread. */
 bool lane_is_stuck(const struct lane *lane);
 
 /* Starts the thread as lane `index` (0, 1 …) of `scheduler`, which must outlive it.

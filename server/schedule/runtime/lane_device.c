@@ -1,8 +1,10 @@
 /* Quarantines a lane whose device fails. After a pass that ends in STATUS_DEVICE the lane probes
- * the device with a pass of zeros. If a probe succeeds, the images were the cause and are retried
+ * the device with passes of zeros. If a probe succeeds, the images were the cause and are retried
  * in sub-batches. If all probes fail, the rest of the batch returns to the scheduler for the other
  * lanes, and the lane probes its device periodically until it works again. An image moves to
- * another lane only once. A pass that never ends makes its lane stuck. */
+ * another lane only once.
+ *
+ * Also tells when a lane is stuck, because a pass takes far too long. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <stdio.h>
@@ -44,7 +46,7 @@ bool lane_device_is_well(struct lane *lane)
     return false;
 }
 
-/* Time after which a pass is stuck, by prediction and by the clients' deadlines. */
+/* The time (clock_now()) from which on a pass of `part` counts as stuck. */
 static int64_t stuck_time(const struct lane *lane, const struct batch *batch,
                           struct image_range part)
 {
@@ -121,7 +123,7 @@ static void quarantine(struct lane *lane, const char *reason)
     scheduler_quarantine(lane->scheduler, lane->index, text);
 }
 
-/* Informs the scheduler first: a reader of the device's state can then send images to it. */
+/* Informs the scheduler first, so that a client which reads that the lane works can send images. */
 static void end_quarantine(struct lane *lane)
 {
     scheduler_end_quarantine(lane->scheduler, lane->index);
@@ -134,7 +136,8 @@ static void end_quarantine(struct lane *lane)
               LOG_STR("device", DEVICE_STRING(lane->info.device)), LOG_REAL("after_s", seconds));
 }
 
-/* Fails the images that may not move to another lane; returns the number of remaining ones. */
+/* Fails images that have moved once, and all images if no other lane works. Returns how many
+ * remain in the batch. */
 static int fail_moved(struct lane *lane, struct batch *batch, const struct error *failure)
 {
     bool has_others = scheduler_has_lanes(lane->scheduler, lane->index);

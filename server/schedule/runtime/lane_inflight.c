@@ -3,16 +3,16 @@
  *
  *     take n ─ submit n ─ take n+1 ─ submit n+1 ─ collect n ─ take n+2 ─ submit n+2 ─ answer n …
  *
- * Full batches are taken at once; a forming batch only when the device is about to be free, because
- * it could not start earlier and might grow. A failed pass is run again, whole or in parts, when no
- * other pass is in flight. */
+ * Closed batches are taken at once; the forming batch only when the device is about to be free,
+ * because it could not start earlier and might grow. After a failed pass the batch runs again,
+ * whole or in parts, when no other pass is in flight. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <string.h>
 
 #include "engine/base/clock.h"
 
-/* Images that failed or were dropped leave gaps, which a forward pass does not allow. */
+/* Moves images over the gaps that failed and dropped images have left. */
 static void close_gaps(struct lane *lane, struct batch *batch)
 {
     struct batch_move moves[BATCHER_MAX_BATCH];
@@ -32,7 +32,8 @@ static struct inflight_batch *inflight_at(struct lane *lane, int i)
     return &lane->inflight[(lane->first_inflight + i) % BATCHER_MAX_DEPTH];
 }
 
-/* The outputs that a batch's images need: only the best classes, if these are enough. */
+/* The outputs that a batch's images need: only the best classes, if all its requests need no more.
+ */
 static struct session_want want_of(const struct lane *lane, const struct batch *batch, bool *wanted)
 {
     const struct deployment *deployment = lane->deployment;
@@ -115,7 +116,8 @@ static int64_t nearly_free(struct lane *lane)
     return begun + pass - pass / share - at_least;
 }
 
-/* Takes batches for the device: closed ones, or with `waits` any once it is nearly free. */
+/* Takes batches to run after the current one: closed ones, or with `waits` any batch when the
+ * device is nearly free. */
 static void inflight_fill(struct lane *lane, bool waits)
 {
     struct batch batch;
@@ -158,7 +160,7 @@ static struct inflight_batch *inflight_pop(struct lane *lane)
     return inflight;
 }
 
-/* Answers a batch whose pass has succeeded. The next batch has already been submitted. */
+/* Answers a batch whose pass has succeeded. If there is a next batch, it has been submitted. */
 static void inflight_answer(struct lane *lane, struct inflight_batch *inflight,
                             const struct outcome *outcome)
 {
@@ -189,7 +191,8 @@ static bool exceeds_cap(const struct inflight_batch *inflight)
     return !inflight->is_submitted && inflight->status == STATUS_OK;
 }
 
-/* The oldest batch has failed. Collects all others in flight before anything is retried. */
+/* Called when the pass of the oldest batch, `inflight`, has failed. Collects the other batches in
+ * flight, and then runs the failed ones again. */
 static void inflight_recover(struct lane *lane, struct inflight_batch *inflight,
                              const struct outcome *outcome)
 {

@@ -1,4 +1,4 @@
-/* The passes of one batch: whole, or split down to failing images; and the clients' results. */
+/* Runs a batch, whole or split down to the images that fail, and makes the images' answers. */
 #include "server/schedule/runtime/lane_state.h"
 
 #include <assert.h>
@@ -10,12 +10,13 @@
 #include "server/observe/log.h"
 #include "server/schedule/runtime/image_answer.h"
 
-/* A split first runs a part that is a smaller compiled size, and then the rest. Below the smallest
- * size a part is half of at most 256 images. */
+/* The most parts of a batch that wait at a time. A split adds one: a part of the next smaller
+ * compiled size runs, and the rest waits. Below the smallest size parts are halved, at most eight
+ * times (256 images). */
 #define MAX_SUB_BATCHES (SESSION_MAX_BATCHES + 10)
 
 /* True if a pass failed because of its requests, not its model or device: an operator refused a
- * value in a client's tensor, or memory is short. */
+ * value in a client's tensor, or the memory for the tensors of one run was short. */
 static bool is_refusal(const struct lane *lane, enum status status)
 {
     if (status == STATUS_SHORT_OF_MEMORY)
@@ -102,7 +103,7 @@ static enum status lane_run(struct lane *lane, int count, double *ret_ms, struct
     return lane_note_pass(lane, count, lane->ended - start, status, err);
 }
 
-/* Converts scores of one image to its predictions. */
+/* Sets the image's predictions: the best classes. */
 static enum status find_classes(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const float *scores;
@@ -118,7 +119,7 @@ static enum status find_classes(struct lane *lane, int batch, int row, struct pr
                         &image->prediction_count, &image->error);
 }
 
-/* Finds the texts nearest to the image. */
+/* Sets the image's predictions: the texts whose vectors are nearest to its vector. */
 static enum status answer_texts(struct lane *lane, int batch, int row, struct predict_image *image)
 {
     const struct zero_shot *texts =
@@ -157,8 +158,8 @@ static enum status take_outputs(struct lane *lane, int batch, int row, struct pr
     return STATUS_OK;
 }
 
-/* Gives a copy of the outputs to a decode worker if the answer takes long, such as masks of a large
- * photo. Returns false if the lane must make it. */
+/* Gives a copy of the outputs to a decode worker if the answer takes long: masks of a large photo.
+ * Returns false if the lane must make the answer. */
 static bool defer_answer(struct lane *lane, int batch, int row, struct predict_image *image,
                          int64_t ended)
 {
@@ -176,7 +177,7 @@ static bool defer_answer(struct lane *lane, int batch, int row, struct predict_i
     return false;
 }
 
-/* Finishes an image with row `row` of a run. */
+/* Answers an image from row `row` of a run, or fails it. */
 static void answer_image(struct lane *lane, struct predict_image *image, int row,
                          const struct outcome *outcome)
 {
@@ -207,8 +208,8 @@ static void answer_image(struct lane *lane, struct predict_image *image, int row
     scheduler_finish(lane->scheduler, image);
 }
 
-/* The largest number of images below `count` that runs without padding; half, if all sizes are
- * padded. `count` is at least 2. */
+/* The largest compiled size below `count`; half of `count`, rounded up, if there is none. `count`
+ * is at least 2. */
 static int smaller_batch(const struct lane *lane, int count)
 {
     for (size_t i = lane->info.batch_count; i-- > 0;)
@@ -263,13 +264,13 @@ static void place_inputs(struct lane *lane, const struct batch *batch, struct im
     }
 }
 
-/* True if a retry of `count` images needs more padding than `retry_rows` has room for. */
+/* True if a retry of `count` images needs padding and does not fit into `retry_rows`. */
 static bool is_awkward(const struct lane *lane, int count)
 {
     return lane_padded_batch(lane, count) != count && count > lane_padded_batch(lane, 1);
 }
 
-/* Milliseconds of the image whose preparation took longest. */
+/* The milliseconds to prepare the slowest image. */
 static double slowest_input(const struct batch *batch, struct image_range part)
 {
     double slowest = 0;
@@ -302,7 +303,8 @@ void lane_end_turn(struct lane *lane)
     lane->turn_used = 0;
 }
 
-/* The outcome of a part. */
+/* What to do after a sub-batch: nothing, as it is answered; split it, or run it again; give up the
+ * device. */
 enum sub_batch_end { SUB_BATCH_ANSWERED, SUB_BATCH_AGAIN, SUB_BATCH_DEVICE };
 
 /* Runs a sub-batch, for the first time or as a retry. */
@@ -319,8 +321,8 @@ static void lane_attempt(struct lane *lane, const struct batch *batch, struct im
     ret->ended = lane->ended;
 }
 
-/* Runs one sub-batch, unless `ran` already is its result. Answers it, unless it must be split or
- * the device has failed. `*has_probed`: the device was probed since the batch was taken. */
+/* Runs one sub-batch, or uses the outcome `ran`. Answers it, unless it must be split or the device
+ * has failed. *has_probed becomes true when the device is probed, which happens once per batch. */
 static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *batch,
                                         struct image_range part, const struct outcome *ran,
                                         bool is_retry, bool is_last, bool *has_probed)
@@ -345,7 +347,7 @@ static enum sub_batch_end run_sub_batch(struct lane *lane, const struct batch *b
             is_out_of_memory(status) ? lane->meters.memory_splits : lane->meters.failure_splits, 1);
         return SUB_BATCH_AGAIN;
     }
-    /* The outputs belong to the session, so the buffer may be refilled meanwhile. */
+    /* The outputs are not in the batch's buffer, so the buffer is free before the answers. */
     if (is_last) {
         scheduler_release(lane->scheduler, batch);
         if (lane->inflight_count == 0)

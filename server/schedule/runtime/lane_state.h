@@ -3,10 +3,10 @@
  * quarantines the lane when its device fails. Each file calls only files after it in this list.
  *
  * Locks: `lock` guards only the two members below it. Calls to the scheduler and the device queue
- * take their own locks. The thread that runs the session is the lane's or one that borrows it
- * (lane_borrow()). It holds `session_lock` from before its runs until their outputs are answered. A
- * thread that needs a turn on the device takes this lock after it gets the turn. The output buffers
- * and the current batch belong to the lane's thread alone. */
+ * take their own locks. The lane's thread, or one that borrows the session (lane_borrow()), holds
+ * `session_lock` from before it runs the session until the outputs are answered. It takes this lock
+ * after it gets its turn on the device. The output buffers and the current batch belong to the
+ * lane's thread alone. */
 #pragma once
 
 #include <semaphore.h>
@@ -15,12 +15,12 @@
 #include "server/schedule/policy/batch_cap.h"
 #include "server/schedule/runtime/lane.h"
 
-/* A batch in flight: it was taken, but not answered yet. */
+/* A batch in flight: the lane has taken it and not answered it yet. */
 struct inflight_batch {
     struct batch batch;
-    size_t taken; /* number of images, including dropped ones */
+    size_t taken; /* images when it was taken; `batch` loses those that no client waits for */
     bool is_submitted;
-    enum status status; /* result of submitting it */
+    enum status status; /* of session_submit() */
     struct error error;
     struct session_want want;
     double copy_in_ms;
@@ -29,7 +29,7 @@ struct inflight_batch {
     bool *wanted;        /* output_count */
 };
 
-/* The images of a batch that run in one forward pass: all, or a part after a failed pass. */
+/* The images of a batch that run in one forward pass: all, or a sub-batch. */
 struct image_range {
     int first, count;
 };
@@ -41,9 +41,9 @@ struct lane {
     struct session_info info;
     size_t input_count;
     struct device_budgets *budget; /* NULL: there is none, or nothing is booked yet */
-    struct shared_arena *arena;    /* its queue's */
-    size_t needs;  /* bytes that it needs on its device, as checked against the limit */
-    size_t booked; /* the part of `needs` that is not in `arena` */
+    struct shared_arena *arena;    /* of the device's queue */
+    size_t needs;                  /* bytes that the lane uses on its device */
+    size_t booked;                 /* the part of `needs` that is not in `arena` */
     struct scheduler *scheduler;
     struct deployment *deployment;
     int index; /* index of this lane in its scheduler */
@@ -57,10 +57,10 @@ struct lane {
     struct device_turn borrowed; /* the turn of the thread that borrows the session */
     int64_t borrowed_at;         /* clock_now() */
 
-    _Atomic int64_t stuck_at; /* when the pass being collected counts as stuck; 0: none */
+    _Atomic int64_t stuck_at; /* clock_now() when the current pass counts as stuck; 0: no pass */
 
     pthread_mutex_t lock;
-    int64_t quarantined_since; /* guarded by lock; 0: it works */
+    int64_t quarantined_since; /* guarded by lock; 0: the lane works */
     char quarantine_reason[sizeof((struct lane_health *)0)->reason];
 
     /* used only by the lane's thread */
@@ -72,15 +72,15 @@ struct lane {
     struct inflight_batch inflight[BATCHER_MAX_DEPTH];
     int first_inflight, inflight_count;
     int64_t ended; /* end of the last pass */
-    bool has_best; /* the outputs collected last have only the best classes */
+    bool has_best; /* the last run gave the best classes instead of outputs (session_best_of()) */
     struct task_buffer buffers[TASK_MAX_OUTPUTS]; /* for outputs that are not float32 */
     struct batch_cap cap;
     struct lane_meters meters;
     struct batch_layout retry_layout;
-    void *retry_rows; /* a batch of the smallest size: retries, probes, warm-up */
-    uint8_t *retry_marks;
-    const uint8_t *marks; /* 1 for each image at `inputs` that is bytes; NULL: all are floats */
-    int valid_rows;       /* number of images at `inputs` */
+    void *retry_rows; /* inputs of a batch of the smallest size: for retries, probes and warm-up */
+    uint8_t *retry_marks; /* as `marks`, for `retry_rows` */
+    const uint8_t *marks; /* for each image at `inputs`: 1 if it is bytes; NULL: all are floats */
+    int valid_rows;       /* rows at `inputs` that the session may read */
     const struct batch *running; /* the batch whose pass is being collected; NULL: a probe */
     struct image_range part;     /* the images of `running` in this pass */
 };
@@ -94,13 +94,14 @@ struct outcome {
     struct error failure;
 };
 
-/* Number of images that a batch buffer must hold, with padding. */
+/* The compiled size for a pass of `batch` images. */
 static inline int lane_padded_batch(const struct lane *lane, int batch)
 {
     return session_batch_for(lane->session, batch);
 }
 
-/* Only the lane's thread calls these functions, except lane_is_quarantined(). */
+/* Only the lane's thread calls these functions, except lane_is_quarantined() and
+ * lane_is_unwanted(). */
 
 /* ---- lane_inflight.c ---- */
 
@@ -113,47 +114,48 @@ void lane_serve(struct lane *lane, const struct batch *first);
 /* The current limit of images per pass (batch_cap.h); updates the gauge. */
 int lane_batch_cap(struct lane *lane);
 
-/* Runs the whole batch; `ran`, if not NULL, is the result of a run that has failed. A sub-batch
- * that fails is split further, down to the single images that fail; one larger than the cap is
- * split at once. Returns how many images, counted from the first, were answered: all, unless the
- * device fails. */
+/* Runs a batch and answers its images. `ran`: the outcome of its pass, which has failed; NULL: it
+ * has not run. A failed pass is split, again and again, down to the single images that fail; one
+ * larger than the cap is split at once. Returns how many images, counted from the first, were
+ * answered: all, unless the device fails. */
 int lane_run_sub_batches(struct lane *lane, const struct batch *batch, const struct outcome *ran);
 
-/* Finishes the images of a sub-batch whose pass has ended; row i of the pass is its image i. */
+/* Answers the images of `part`, whose pass has ended; row i of the pass is image part.first + i. */
 void lane_answer_images(struct lane *lane, const struct batch *batch, struct image_range part,
                         const struct outcome *outcome);
 
-/* Records that a forward pass of `count` images has ended, `took` nanoseconds after it could begin.
- * Call it before lane_end_pass(). Returns the status for its requests, also in *err: STATUS_INVALID
- * if values of clients' tensors are the cause. */
+/* Counts and logs a forward pass of `count` images that has ended with `status`, `took` nanoseconds
+ * after it could begin. Call it before lane_end_pass(). Returns the status for the requests:
+ * `status`, but STATUS_INVALID (also in *err) if clients' tensors are the cause. */
 enum status lane_note_pass(struct lane *lane, int count, int64_t took, enum status status,
                            struct error *err);
 
-/* Decides whether to stop a run (session_set_stop()): true if no client waits for an image of the
- * pass, or the grace time is over. `lane` is a struct lane. */
+/* Tells session_set_stop() whether to stop a run: true if no client waits for an image of the pass,
+ * or the grace time is over. `lane` is a struct lane. On the thread that runs the session. */
 bool lane_is_unwanted(void *lane);
 
-/* Marks of the rows from `first` on that are bytes, not floats (session_run.are_pixels). NULL:
- * none. */
+/* session_request.are_pixels for the images of `batch` from number `first` on: 1 for each that is
+ * bytes. NULL: all are floats. */
 const uint8_t *lane_marks_of(const struct lane *lane, const struct batch *batch, int first);
 
-/* Ends the lane's turn on the device. If it has more to run, it first queues for the next. */
+/* Ends the lane's turn on the device. If images are ready, it also queues for the next turn. */
 void lane_end_turn(struct lane *lane);
 
 /* ---- lane_device.c ---- */
 
-/* Any thread. The lane tells the scheduler shortly after this becomes true. */
+/* Any thread. Shortly after this becomes true, the lane tells the scheduler. */
 bool lane_is_quarantined(struct lane *lane);
 
-/* Probes the device. Only STATUS_DEVICE counts as a failure, as a model may refuse zeros. */
+/* Probes the device. Only STATUS_DEVICE counts as a failure, because a model may refuse zeros. */
 bool lane_device_is_well(struct lane *lane);
 
 /* Call these before and after collecting a pass that runs `part` of `batch`. */
 void lane_begin_pass(struct lane *lane, const struct batch *batch, struct image_range part);
 void lane_end_pass(struct lane *lane);
 
-/* Handles a device failure: the images from `answered` on go to other lanes, or fail if there are
- * none. Returns how many images of the batch are finished. */
+/* Handles a device failure: the images from number `answered` on go to other lanes. Those that have
+ * moved before, or all if no other lane works, fail. Returns how many images of the batch are
+ * finished. */
 int lane_give_up_device(struct lane *lane, struct batch *batch, int answered);
 
 /* Waits in quarantine. Returns true when the device works again, false when the lane must end. */

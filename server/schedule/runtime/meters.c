@@ -120,7 +120,7 @@ void meters_init(struct meters *meters, struct metrics *metrics, const char *mod
 
 void meters_image(struct meters *meters, enum status status)
 {
-    /* Failures are rare, so their series are looked up, and only few statuses occur. */
+    /* Failures are rare, so their series may be looked up. */
     struct metric *series =
         status == STATUS_OK
             ? meters->images_ok

@@ -5,8 +5,9 @@
  *     lensd_phase_seconds{model,phase}          histogram. Per request: read (first byte to
  *                                               admission), write (answer ready to last byte sent);
  *                                               per image: decode, preprocess, queue
- *     lensd_phase_seconds{model,phase,device}   the same for phases of a device, per image, for the
- *                                               whole batch: copy_in, forward, copy_out
+ *     lensd_phase_seconds{model,phase,device}   the same, per image: copy_in and forward take as
+ *                                               long as those of the batch; copy_out lasts from the
+ *                                               end of the pass to the image's answer
  *     lensd_latency_seconds{model}              histogram, a request from first byte to answer
  *     lensd_predicted_seconds{model}            histogram, predicted time from admission to answer
  *     lensd_prediction_ratio{model}             histogram, actual over predicted time: 1 is perfect
@@ -32,8 +33,8 @@
  *     nv_inference_exec_count, nv_inference_pending_request_count, nv_model_load_duration_secs,
  *     nv_inference_{request,queue,compute_input,compute_infer,compute_output}_duration_us
  *
- * Thread-safe (metrics.h). Nothing is allocated and no lock taken once a model is loaded, except
- * for the first image with a given error status. */
+ * Thread-safe (metrics.h). Once a model is loaded, successful requests take no lock and allocate
+ * nothing here; failed images and refused requests look up their series. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -69,7 +70,8 @@ struct meters {
     struct triton_meters triton;
 };
 
-/* `finds_boxes`: answers are boxes, and these are counted. */
+/* Registers the series of a model. `finds_boxes`: its answers are boxes, which are counted.
+ * `metrics` is borrowed. `version` NULL: "1". */
 void meters_init(struct meters *meters, struct metrics *metrics, const char *model,
                  const char *version, bool finds_boxes);
 
@@ -90,7 +92,7 @@ void lane_meters_init(struct lane_meters *lane, const struct meters *meters,
 /* Counts an image that was answered with `status`. */
 void meters_image(struct meters *meters, enum status status);
 
-/* Milliseconds: of a request, and of its slowest image in each phase. */
+/* The milliseconds of a request, and in each phase those of its slowest image. */
 struct request_times {
     double total, queue, input, infer, output;
 };
@@ -98,12 +100,13 @@ struct request_times {
 /* Counts a request; called before its on_done. `status` is that of its first failed image. */
 void meters_request(struct meters *meters, enum status status, const struct request_times *times);
 
-/* Records that an admitted image took `actual` nanoseconds, predicted `predicted` (0: none). */
+/* Records that an admitted image was answered after `actual` nanoseconds, and that `predicted` were
+ * expected (0: there was no prediction; then nothing is recorded). */
 void meters_prediction(struct meters *meters, int64_t predicted, int64_t actual);
 
 /* Counts a request for `images` that the model's scheduler refused. */
 void meters_refusal(struct meters *meters, enum status cause, size_t images);
 
-/* Counts `images` that were refused; `model` is "" if the request's model is unknown. */
+/* The same if no scheduler is known; `model` is "" if the request's model is unknown. */
 void meters_refused_unknown(struct metrics *metrics, const char *model, enum status cause,
                             size_t images);

@@ -37,7 +37,7 @@ void table_let_go(struct predict_request *request)
         const int64_t keep = atomic_load(&entry->keep_ns);
         atomic_store(&entry->used, clock_now());
         table_unref_entry(entry);
-        if (keep >= 0 && keep != INT64_MAX) /* perhaps before the loader's next check */
+        if (keep >= 0 && keep != INT64_MAX) /* it may end before the loader's next check */
             wake_loader(host);
     }
     request->held_count = 0;
@@ -130,7 +130,7 @@ static bool is_unused_locked(const struct deployment *deployment)
     return !deployment || (deployment->users == 0 && atomic_load(&deployment->refs) == 1);
 }
 
-/* True if no request is in progress or holds it. */
+/* True if the model is loaded, and no request holds the entry or uses one of its deployments. */
 static bool is_idle_locked(const struct model_entry *entry)
 {
     bool is_idle =
@@ -140,7 +140,7 @@ static bool is_idle_locked(const struct model_entry *entry)
     return is_idle;
 }
 
-/* Later requests wait until the model is loaded again. */
+/* Unloads a model; later requests wait until it is loaded again. Unlocks. */
 static void unload_and_unlock(struct model_host *host, struct model_entry *entry,
                               enum unload_cause cause)
 {
@@ -205,8 +205,9 @@ bool table_unload_oldest(struct model_host *host, const char *name)
     return oldest;
 }
 
-/* Estimated peak memory of a load on options.devices[i]: the bytes that its last load used, plus
- * the weights, which are packed from the file's. For the first load, three times the weights. */
+/* Estimates the peak memory of the model's load on options.devices[i]: the bytes of its last
+ * deployment, plus the file's weights, from which the packed ones are made. For the first load,
+ * three times the weights. */
 static size_t likely_bytes(struct model_host *host, const struct model *model, size_t i)
 {
     LOCK(&host->lock);

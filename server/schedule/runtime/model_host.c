@@ -1,4 +1,4 @@
-/* Options, requests, /health's data, and the end. model_table.c has the table itself. */
+/* The model host's options, requests, states and end. model_table.c has the table of models. */
 #include "server/schedule/runtime/model_host.h"
 
 #include <assert.h>
@@ -67,7 +67,7 @@ static struct device_budgets *create_budget(const struct model_host_options *opt
     struct budget_limit limits[DEVICE_MAX];
     uint64_t total, available;
     cpu_memory(&total, &available);
-    /* By default an eighth is for bodies and answers, and one for small photos. */
+    /* One eighth of the memory is for bodies and answers, another eighth for small photos. */
     const size_t rest = (size_t)(total / 4 * 3);
     const size_t host = rest > OWN_MEMORY ? rest - OWN_MEMORY : rest > 0;
     budget_limits(options->devices, options->memory_limits, options->device_count, host, limits);
@@ -75,7 +75,7 @@ static struct device_budgets *create_budget(const struct model_host_options *opt
 }
 
 /* Photos up to this size are decoded without asking the budget. All workers together use at most an
- * eighth of the memory for such photos; one worker uses at most a phone photo's share. */
+ * eighth of the memory for such photos, and a worker at most SMALL_PICTURE. */
 static size_t small_picture(int workers)
 {
     uint64_t total, available;
@@ -285,8 +285,8 @@ static enum status check_request(const struct predict_request *request, struct e
     return STATUS_OK;
 }
 
-/* Checks that the request has a row for each input beside the photo. Checks also that its words
- * were encoded for this model: it may have been reloaded since. */
+/* Checks that the request has words for each input beside the photo, and that they were encoded for
+ * this model, which may have been reloaded since. */
 static enum status check_words(const struct deployment *deployment,
                                const struct predict_request *request, struct error *err)
 {
@@ -389,7 +389,7 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
         model_host_release(host, deployment);
         return status;
     }
-    /* Uses the model's own name: the client's may be any text. */
+    /* Counted without a name, because the client's may be any text. */
     meters_refused_unknown(host->options.metrics, "", status, request->image_count);
     return status;
 }
@@ -482,10 +482,10 @@ bool model_host_has_choice(struct model_host *host)
 void model_host_cancel(struct model_host *host, struct predict_request *request)
 {
     atomic_store_explicit(&request->cancelled, 1, memory_order_relaxed);
-    /* The pin keeps the request and its `deployment` member, but not the deployment. That may have
-     * answered its requests and ended meanwhile. */
+    /* The pin keeps the request and its `deployment` member, but not the deployment's scheduler,
+     * which may have ended meanwhile. */
     pthread_mutex_lock(&host->lock);
-    struct deployment *deployment = request->deployment; /* NULL: waits for a load, or has */
+    struct deployment *deployment = request->deployment; /* NULL: it waits for a load, or has */
     const bool is_here = deployment && !deployment->has_left;
     const bool has_waited = !deployment && table_stop_waiting_locked(host, request);
     if (is_here)
@@ -567,7 +567,7 @@ static void fill_model_status(const struct model_entry *entry, const struct mode
     memcpy(ret->choices, deployment->choices, sizeof ret->choices);
 }
 
-/* The first required name that is not served decides. */
+/* The state of the first required model that is not served; MODEL_HOST_READY if all are. */
 static enum model_host_state required_state_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++) {

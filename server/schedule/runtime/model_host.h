@@ -7,23 +7,24 @@
  * model_host_submit() never blocks: it admits or refuses. Decode workers (one pool for all models)
  * decode an image, reserve a slot in the forming batch of its model, and write the normalised
  * pixels into it. A lane (one thread per model and device) takes the forming batch when it is full,
- * or when the device is idle and an image is ready. A bad image fails alone, before it has a slot.
+ * or when the device is idle and an image is ready. A photo that cannot be decoded fails alone,
+ * before it has a slot.
  * Rows of raw-tensor requests share batches with images: a worker copies a row into its slot. When
  * the last image of a request is done, a thread of the model host calls the request's on_done.
  *
  * The policy is pure: admission.c admits or refuses, batcher.c assigns slots and closes batches.
  * The runtime executes it: scheduler.c adds a lock, buffers and conditions to a batcher; pool.c and
  * worker.c are the decode threads, lane.c the device threads; deployment.c describes a version of a
- * model, deployment_build.c holds its threads and buffers; model_table.c is the table of models and
- * versions, model_load.c adds models to it, model_sizes.c handles the sizes of models with free
- * height and width. model_host.c has the rest.
+ * model, deployment_build.c creates its threads and buffers; model_table.c is the table of models
+ * and versions, model_load.c adds models to it, model_demand.c loads and unloads them for requests,
+ * model_sizes.c handles the sizes of models with free height and width. model_host.c has the rest.
  *
  * Versions are replaced without interruption: the new one is compiled and warmed up, the table
  * switches to it in one step, and the old one ends after it has answered its requests. No request
  * is refused because of it.
  *
  * Locks: one for the table of models, one per scheduler, one for the pool. No thread holds two of
- * them, or one during a decode, a forward pass, a copy or a callback. */
+ * them, or one of them during a decode, a forward pass, a copy of pixels or a callback. */
 #pragma once
 
 #include <stdatomic.h>
@@ -45,11 +46,11 @@ enum model_host_state {
     MODEL_HOST_READY,
     MODEL_HOST_DRAINING,
     MODEL_HOST_FAILED,   /* a required model did not load */
-    MODEL_HOST_STUCK,    /* as model_host_is_stuck() says; only model_host_readiness() returns it */
-    MODEL_HOST_UNLOADED, /* all models were removed, or none was added; nothing is being loaded */
+    MODEL_HOST_STUCK,    /* model_host_is_stuck(); only model_host_readiness() returns it */
+    MODEL_HOST_UNLOADED, /* models were unloaded, or none was found; nothing is being loaded */
 };
 
-/* The states of a version of a model; model_table.c draws their transitions. */
+/* The states of a version of a model; docs/design.md draws their transitions. */
 enum model_state {
     MODEL_LOADING,
     MODEL_READY,
@@ -63,7 +64,7 @@ enum model_state {
 enum unload_cause {
     UNLOAD_NOT_YET,  /* no request has needed it yet */
     UNLOAD_ASKED,    /* by POST /v2/repository/models/M/unload: requests do not load it */
-    UNLOAD_IDLE,     /* no request for options.idle_unload_ms */
+    UNLOAD_IDLE,     /* no request within the model's idle time */
     UNLOAD_MEMORY,   /* another model needed the memory */
     UNLOAD_REPLACED, /* loaded again from new files; the state stays MODEL_READY */
     UNLOAD_CAUSES
@@ -81,29 +82,31 @@ struct model_host_options {
     enum precision precision;         /* PRECISION_AUTO: chosen for each model when it loads */
     const char *cache;                /* as precision_options.cache; borrowed */
     enum precision_trials trials;     /* TRIALS_NONE, or TRIALS_LATER: model_host_try_precision() */
-    int threads;                      /* forward threads per CPU lane; 0 = all available cores */
+    int threads;                      /* forward threads per CPU lane; 0 = the available cores,
+                                         shared by the CPU lanes of a model */
     int workers;                      /* decode threads; 0 = all available cores */
     int max_batch;                    /* 1 … 256; 0 = the model's own (config.pbtxt), else 8 */
-    size_t memory_limits[DEVICE_MAX]; /* by device, in bytes, for all models together. 0 = the
-                                         default: on a GPU nine tenths of its memory, on a CPU three
-                                         quarters of what the process may use, minus its own use */
-    size_t max_queue; /* admitted images without an answer, per model; 0 = 256, at most 2^20 */
-    size_t max_queue_bytes; /* of images that wait for a worker, per model; 0 = no limit */
-    int64_t max_queue_ms;   /* predicted milliseconds until an answer; 0 = no limit */
+    size_t memory_limits[DEVICE_MAX]; /* bytes of each device for all models together. 0: nine
+                                         tenths of a GPU's memory; for the CPU about 70 % of the
+                                         memory that the process may use */
+    size_t max_queue; /* limit of admitted images without an answer, per model: 1 … 2^20; 0: 256 */
+    size_t max_queue_bytes; /* limit of images that wait for a worker, per model; 0: none */
+    int64_t max_queue_ms;   /* limit of the predicted milliseconds until an answer; 0: none */
     struct image_limits limits;
     bool fast_decode;                        /* use image_decode_reduced() */
     const struct task_options *task_options; /* override the models' own; borrowed; NULL: none */
-    const char *default_model;               /* if a request names none; borrowed; or NULL */
-    int64_t idle_unload_ms; /* idle time before unloading; 0: never; models override it */
-    bool ready_strict;      /* model_host_readiness() requires every model that existed at start */
+    const char *default_model; /* for requests that name no model; borrowed; or NULL */
+    int64_t idle_unload_ms;    /* idle time before a model is unloaded; 0: never; a model's file or
+                                  a request can override it */
+    bool ready_strict; /* model_host_readiness() requires every model that existed at start */
     void (*worker_begin)(void); /* called by each decode worker before its first image; or NULL */
     struct metrics *metrics;    /* borrowed; may be NULL in tests */
 };
 
 #define PREDICT_MAX_TOP_K 1000
 
-/* One image, or one row of a raw-tensor request. The caller sets the inputs, the model host the
- * rest. */
+/* One image, or one row of a raw-tensor request. The caller sets the first block of members, and
+ * the model host the others, except where a comment says that it does not read them. */
 struct predict_image {
     const uint8_t *data; /* borrowed until on_done; unused in a raw-tensor request */
     size_t size;
@@ -117,19 +120,20 @@ struct predict_image {
     struct prediction *predictions; /* top-k, best first; freed by predict_request_free_results */
     size_t prediction_count;
     struct task_answer answer;    /* for tasks other than classification; freed like predictions */
-    uint64_t frame;               /* not read by the model host: its number in its track; 0: none */
-    struct predict_image **crops; /* not read by the model host: by box, its crop with the next
-                                     stage's answer (stages.h), or NULL; NULL: no crops. Freed like
+    uint64_t frame;               /* not read by the model host: number of the frame with ?track=;
+                                     0: none */
+    struct predict_image **crops; /* set by stages.c: for each box the crop that has the next
+                                     stage's answer, or NULL. NULL: no crops. Freed like
                                      predictions */
     uint8_t *photo;               /* with decode_only: width * height pixels, RGB; freed by
                                      predict_request_free_results(), unless the caller takes it */
-    struct tensor **outputs; /* with raw_outputs: by output of the model, NULL if not wanted, first
-                                dimension 1 if it has rows; freed by
+    struct tensor **outputs; /* with raw_outputs: a tensor for each output of the model, NULL if not
+                                wanted, first dimension 1 if it has rows; freed by
                                 predict_request_free_results() */
-    int batch;               /* size of the batch it ran in */
+    int batch;               /* images of the pass that it ran in */
     struct device_id device;
-    /* Milliseconds of the phases that it has reached, otherwise 0. queue_ms: waiting for a worker,
-     * and later for its lane. forward_ms: of the whole batch. */
+    /* Milliseconds of each phase; 0 for a phase that the image has not reached. queue_ms: it waited
+     * for a worker, and later for its lane. forward_ms: the pass of the whole batch. */
     double decode_ms, preprocess_ms, queue_ms, forward_ms;
     double output_ms; /* from the end of the forward pass to the answer */
     int64_t decode_start,
@@ -137,12 +141,12 @@ struct predict_image {
 
     struct predict_request *request; /* private to the model host */
     struct batch_item entry;         /* private: its place in the queue and in batches */
-    bool has_moved;                  /* private: its device failed, and it went to another device */
+    bool has_moved; /* private: a device failed, and the image went to another lane */
     STAILQ_ENTRY(predict_image) deferred; /* private: the next image for a worker to answer */
-    int64_t since;                        /* private: start of its current phase */
+    int64_t since;                        /* private: clock_now() when its current phase began */
 };
 
-/* What to do if the size that a request names is not compiled. */
+/* What model_host_acquire_size() does if the size is not compiled. */
 enum size_choice {
     SIZE_EXACT,            /* use no other size */
     SIZE_NEAREST_IF_SHORT, /* use the nearest compiled size if memory has no room for this one */
@@ -167,7 +171,8 @@ struct predict_request {
     const char *model; /* NULL: the default model; borrowed until on_done */
     int height, width; /* photo size of the model to use; 0: the model's own */
     enum size_choice size_choice;
-    bool waits_for_sizes; /* model_host_await() also waits for the sizes that its pipeline names */
+    bool waits_for_sizes; /* model_host_await() also waits until the sizes that the stages of its
+                             pipeline name are compiled */
     bool any_size;        /* for model_host_would_admit(): the body may name a size */
     const char *version;  /* NULL: the newest served version; borrowed until on_done */
     struct deployment *target; /* from model_host_acquire(); overrides `model`; or NULL */
@@ -182,7 +187,7 @@ struct predict_request {
     /* Texts to use as classes instead of the model's: a photo's vector is compared with their
      * vectors. Borrowed until predict_request_free_results(); filled before submit. NULL: none. */
     struct zero_shot *texts;
-    const struct request_words *words; /* the same for a detector that takes words */
+    const struct request_words *words; /* for a detector that takes words; borrowed until on_done */
     const char *const *text_names;     /* names of the texts or words */
     size_t longest_name;               /* bytes of the longest name as a JSON string */
     struct request_parts *parts; /* not read by the model host: the request's parts, or NULL */
@@ -203,15 +208,15 @@ struct predict_request {
     uint64_t client; /* for fairness between clients; 0: unknown */
     bool has_keep_alive;
     int64_t keep_alive_ns; /* how long the model stays loaded afterwards; INT64_MAX: forever */
-    _Atomic int cancelled; /* set by any thread, read before decode and forward */
+    _Atomic int cancelled; /* 1: the client has gone; see model_host_cancel(). Any thread */
     void (*on_done)(struct predict_request *request); /* exactly once after a successful submit */
     void *context;
 
     const struct model
-        *used_model; /* set by submit: without graph, until predict_request_free_results() */
+        *used_model; /* set by submit, without its graph; valid until the results are freed */
     struct deployment *deployment; /* set by submit: the deployment that answers */
     struct metric
-        *write_seconds; /* set by submit: time of writing; lives as long as metrics; or NULL */
+        *write_seconds; /* set by submit: the histogram for the time to write the answer; or NULL */
     struct model_entry *held[PIPELINE_STAGES_MAX]; /* private: set by model_host_hold() */
     size_t held_count;
     struct predict_request *next_waiting; /* private */
@@ -225,11 +230,11 @@ struct model_host;
 enum status model_host_create(const struct model_host_options *options, struct model_host **ret,
                               struct error *err) MUST_USE;
 
-/* Stops accepting (submit returns STATUS_DRAINING) and waits until every admitted image is answered
- * or `grace_ms` is over. Then images whose forward pass has not begun fail with STATUS_DRAINING,
- * and it waits only for running decodes and forward passes. Every on_done has returned when this
- * returns. Returns true if everything was answered within the grace time. Not from the model host's
- * own threads; further calls do nothing. */
+/* From now on submit returns STATUS_DRAINING. Waits until every admitted image is answered or
+ * `grace_ms` milliseconds are over. Then images whose forward pass has not begun fail with
+ * STATUS_DRAINING, and only decodes and forward passes that run are waited for. When it returns,
+ * every on_done has returned. True if everything was answered within the grace time. Do not call it
+ * from the model host's own threads. */
 bool model_host_drain(struct model_host *host, int grace_ms);
 
 /* Ends all threads, frees sessions and models; drains without grace first, if necessary. No other
@@ -244,45 +249,45 @@ void model_host_free(struct model_host *host);
  * change. Takes ownership of `model`, even on failure. A failure is also recorded as by
  * model_host_fail(); models that are served stay. Reports progress. `cancel` may be NULL. Several
  * threads may load different models at once. Errors: those of session_create(); STATUS_SHAPE;
- * STATUS_CONFIG (a name too long); STATUS_DRAINING; STATUS_NO_MEMORY. */
+ * STATUS_CONFIG (a name is too long); STATUS_INVALID (a class of the options is unknown);
+ * STATUS_CANCELLED; STATUS_DRAINING; STATUS_NO_MEMORY. */
 enum status model_host_add_model(struct model_host *host, struct model *model,
                                  const _Atomic int *cancel, struct error *err) MUST_USE;
 
-/* Lists `model` without loading it; requests load it (model_host_hold()). Takes ownership of it.
- * Does nothing if the version is already served. STATUS_NO_MEMORY, STATUS_CONFIG, STATUS_DRAINING;
- * a failure is recorded as by model_host_fail(). */
+/* Lists `model` without loading it; requests load it (model_host_hold()). Takes ownership of it,
+ * even on failure. Does nothing if the version is already served. STATUS_NO_MEMORY, STATUS_CONFIG,
+ * STATUS_INVALID, STATUS_DRAINING; the caller then calls model_host_fail(). */
 enum status model_host_list_model(struct model_host *host, struct model *model,
                                   struct error *err) MUST_USE;
 
 /* True if the version is unloaded and requests can load it. */
 bool model_host_is_unloaded(struct model_host *host, const char *name, const char *version);
 
-/* True if the version is loaded, or is being loaded for a request. */
+/* True if the version is loaded, or a request waits for its load. */
 bool model_host_is_loaded(struct model_host *host, const char *name, const char *version);
 
-/* Serves a pipeline.json under this name: JSON of POST /predict runs its stages (stages.h), other
- * requests are refused. Admission uses the first stage's model. Stages are looked up by name for
- * each request. STATUS_CONFIG, STATUS_DRAINING, STATUS_NO_MEMORY; a failure is recorded as by
- * model_host_fail(). */
+/* Serves a pipeline.json (`config`, copied) under this name; stages.h runs it. Admission uses the
+ * first stage's model. Each request looks up the models of the stages by name. STATUS_CONFIG,
+ * STATUS_DRAINING, STATUS_NO_MEMORY; a failure is recorded as by model_host_fail(). */
 enum status model_host_add_pipeline(struct model_host *host, const char *name, const char *version,
                                     const struct pipeline_config *config,
                                     struct error *err) MUST_USE;
 
-/* If the requested model (NULL: the default, the newest) is a pipeline, returns its stages,
- * malloc'ed, and its name. Otherwise *ret is NULL. STATUS_NO_MEMORY. */
+/* If the requested model (name NULL: the default; version NULL: the newest) is a pipeline, sets
+ * *ret to a malloc'ed copy of its stages, and ret_name. Otherwise *ret is NULL. STATUS_NO_MEMORY.
+ */
 enum status model_host_find_pipeline(struct model_host *host, const char *name, const char *version,
                                      char ret_name[static 128], struct pipeline_config **ret,
                                      struct error *err) MUST_USE;
 
-/* Finds the model that takes the texts of a request for model `name` (NULL: the default): that
- * model, or its other half. STATUS_INVALID: neither takes texts. Returns an unknown name unchanged;
- * the submission then fails. */
+/* Writes the name of the model that takes the texts of a request for model `name` (NULL: the
+ * default): that model, or the half of it for texts. STATUS_INVALID: neither takes texts. Writes an
+ * unknown name unchanged; submitting then fails. */
 enum status model_host_find_text(struct model_host *host, const char *name, char ret[static 128],
                                  struct error *err) MUST_USE;
 
-/* STATUS_CONFIG with a sentence if a stage of this pipeline names one size too many for its model.
- * Sizes of earlier stages and of pipelines before it in the table count. Models that are not served
- * are skipped. */
+/* STATUS_CONFIG with a sentence if the stages of pipelines up to this one in the table name more
+ * sizes of a model than it keeps (DEPLOYMENT_SIZES). Models that are not served are skipped. */
 enum status model_host_check_sizes(struct model_host *host, const char *name, const char *version,
                                    struct error *err) MUST_USE;
 
@@ -326,31 +331,32 @@ int64_t model_host_unload_idle(struct model_host *host);
 
 /* ---- sizes ---- */
 
-/* Returns the version of `deployment`, or of its replacement, compiled for photos or tensors of
- * height x width pixels. The caller has acquired `deployment`, and releases both. If the file does
- * not fix height and width, each size is compiled at the first request. DEPLOYMENT_SIZES of them
- * are kept in addition to the model's own, preferably those that pipelines name. The sides of the
- * nearest size differ by the smallest ratio. STATUS_INVALID: the file fixes the size, the model
- * does not work with this one, or pipelines name all kept sizes; STATUS_SHORT_OF_MEMORY: memory has
- * no room for it; STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being compiled. */
+/* Returns a deployment of the same version (or of its replacement) that is compiled for photos or
+ * tensors of height x width pixels. The caller has acquired `deployment`, and releases both. If the
+ * file does not fix height and width, a size is compiled after its first request. The model keeps
+ * DEPLOYMENT_SIZES of them besides its own, preferably those that pipelines name. The nearest size
+ * is the one whose sides differ by the smallest ratios. STATUS_INVALID: the file fixes the size,
+ * the model does not work with this one, or pipelines name all kept sizes; STATUS_SHORT_OF_MEMORY:
+ * memory has no room for it; STATUS_NOT_READY with *ret_retry_after_s (may be NULL): it is being
+ * compiled, or the model was unloaded. */
 enum status model_host_acquire_size(struct model_host *host, struct deployment *deployment,
                                     int height, int width, enum size_choice choice,
                                     struct deployment **ret, int *ret_retry_after_s,
                                     struct error *err) MUST_USE;
 
-/* Returns the version of `deployment` compiled for shorter rows that fit `tokens` tokens; the
- * caller releases it. NULL if there is none. If rows of text_input_row_length() are not compiled
- * yet, their compilation is requested. The caller has acquired `deployment`, a model for texts. Any
- * thread. */
+/* Returns a deployment of the same version that is compiled for shorter rows with room for `tokens`
+ * tokens; the caller releases it. NULL if there is none. If rows of text_input_row_length() are not
+ * compiled yet, asks the loader to compile them. The caller has acquired `deployment`, of a model
+ * for texts. Any thread. */
 struct deployment *model_host_acquire_length(struct model_host *host,
                                              const struct deployment *deployment, size_t tokens);
 
 /* Callbacks for the thread that adds models. */
 struct model_host_source {
-    void (*wake)(void *context); /* from any thread: a client needs a model that is not loaded or a
-                                    size that is not compiled, or has used a model that must now be
-                                    unloaded; or NULL */
-    /* Reads a version again, on the thread that adds it; or NULL. */
+    /* Called from any thread when there is work: a client needs a model that is not loaded, or a
+     * size that is not compiled, or has used a model that must soon be unloaded. Or NULL. */
+    void (*wake)(void *context);
+    /* Reads the files of a version again; called on the thread that adds it. Or NULL. */
     enum status (*read)(void *context, const char *name, const char *version, struct model **ret,
                         struct error *err);
     void *context;
@@ -369,15 +375,16 @@ size_t model_host_sizes_left(struct model_host *host);
 bool model_host_next_size(struct model_host *host, char name[static 128], char version[static 16],
                           int *ret_height, int *ret_width);
 
-/* Compiles that size. Takes ownership of `model`, the version read again, even on failure. If
- * DEPLOYMENT_SIZES are kept, it replaces the least recently used one that no pipeline names. Call
- * it from the thread that added the version. A failure is recorded and returned to clients that
- * request the size again. A cancelled size stays in the queue. If memory is short and there is such
- * a kept size, it is removed, and this size stays in the queue. */
+/* Compiles the size that model_host_next_size() wrote. Takes ownership of `model`, the version read
+ * again, even on failure. If the model already keeps DEPLOYMENT_SIZES, the new size replaces the
+ * least recently used one that no pipeline names. Call it from the thread that added the version. A
+ * failure is recorded and returned to clients that request the size again. A cancelled size is
+ * tried again. If memory is short, the least recently used size that no pipeline names is removed,
+ * and the new size is tried again. */
 void model_host_add_size(struct model_host *host, struct model *model, int height, int width,
                          const _Atomic int *cancel);
 
-/* Reports that the version could not be read again, so that this size cannot be compiled. */
+/* Records that the version could not be read again, so this size is not compiled. */
 void model_host_fail_size(struct model_host *host, const char *name, const char *version,
                           int height, int width, const struct error *failure);
 
@@ -391,11 +398,12 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
 enum status model_host_remove_model(struct model_host *host, const char *name, const char *version,
                                     bool forget, struct error *err) MUST_USE;
 
-/* Returns the newest ready version of a model, or the named version (NULL: the default model; NULL:
- * the newest), for a raw-tensor request. It accepts requests until model_host_release(), which must
- * always follow soon, because a replacement waits for it. Errors as model_host_submit():
- * STATUS_NOT_FOUND, STATUS_NOT_READY with *ret_retry_after_s (may be NULL). If `ret` is NULL, it
- * only checks whether the model can answer, or a request can load it. */
+/* Sets *ret to the deployment of a model (name NULL: the default model) in a version (NULL: the
+ * newest ready one). It accepts requests until model_host_release(), which must follow soon,
+ * because a replacement waits for it. Errors as model_host_submit(): STATUS_NOT_FOUND,
+ * STATUS_INVALID (no default), STATUS_DRAINING, STATUS_NOT_READY with *ret_retry_after_s (may be
+ * NULL). If `ret` is NULL, it only checks whether the model can answer, or a request can load it.
+ */
 enum status model_host_acquire(struct model_host *host, const char *name, const char *version,
                                struct deployment **ret, int *ret_retry_after_s,
                                struct error *err) MUST_USE;
@@ -404,31 +412,32 @@ void model_host_release(struct model_host *host, struct deployment *deployment);
 /* The budget for tensors of all runs; lives as long as the host. */
 struct memory_budget *model_host_run_memory(struct model_host *host);
 
-/* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it
- * and the model host is not ready before it is. The model host becomes ready when `required_total`
- * models are loaded (the largest number so far counts). A model announced with 1 or more is
- * required as long as it is in the table (options.ready_strict). */
+/* Announces a model (version NULL: not known yet) that is about to load, so that /health shows it.
+ * The model host becomes ready when `required_total` models are loaded (the largest number so far
+ * counts). A model announced with 1 or more is required as long as it is in the table
+ * (options.ready_strict). */
 void model_host_announce(struct model_host *host, const char *name, const char *version,
                          size_t required_total);
 
-/* Records that an announced model cannot be loaded, with the sentence `failure`. The model host
- * becomes MODEL_HOST_FAILED unless a version of that name is served. If this version itself is
- * served, its replacement has failed. Unknown names are ignored. */
+/* Records that an announced model cannot be loaded, with the sentence `failure`. If too few other
+ * models are served, the model host becomes MODEL_HOST_FAILED. If this version itself is served,
+ * its replacement has failed. Unknown names are ignored. */
 void model_host_fail(struct model_host *host, const char *name, const char *version,
                      const char *failure);
 
 /* Clears the failures of ready versions, because nothing prevents their replacement any more. */
 void model_host_clear_failure(struct model_host *host, const char *name);
 
-/* Call it when every model that existed at start has been tried. From now on the model host is
- * ready when any model is, and failed models do not matter. */
+/* Call it when every model that existed at start has been tried. From then on the model host is
+ * ready when one model is, and failed models do not matter. */
 void model_host_settle(struct model_host *host);
 
 enum model_host_state model_host_state(const struct model_host *host);
 
-/* The state for health probes: model_host_state(), but MODEL_HOST_FAILED when a served model has no
- * working device left, and MODEL_HOST_STUCK. With options.ready_strict, if a required model is not
- * served, the state says whether it is loading, has failed or was unloaded. */
+/* The state for health probes: as model_host_state(), except that a ready model host is
+ * MODEL_HOST_FAILED when a served model has no working device left, and MODEL_HOST_STUCK when a
+ * pass is stuck. With options.ready_strict, if a required model is not served, the state says
+ * whether it is loading, has failed or was unloaded. */
 enum model_host_state model_host_readiness(struct model_host *host);
 
 /* Seconds after which another readiness check is useful: an estimate while models load, else 1. */
@@ -447,29 +456,30 @@ enum status model_host_submit(struct model_host *host, struct predict_request *r
                               int *ret_retry_after_s, struct error *err) MUST_USE;
 
 /* Predicts whether a request of `images` and `bytes` would be admitted now, to refuse it before its
- * body is read. Uses only model, version, size, deadline, priority and client of the request. With
- * any_size it is refused only if the queues of all compiled sizes refuse it. Errors as
- * model_host_submit(); refusals are counted, too. */
+ * body is read. Does not read the images, tensors and options of the request. With any_size it is
+ * refused only if the queues of all compiled sizes refuse it. If the model must be loaded first,
+ * starts the load and returns STATUS_OK. Errors as model_host_submit(); refusals are counted, too.
+ */
 enum status model_host_would_admit(struct model_host *host, const struct predict_request *request,
                                    size_t images, size_t bytes, int *ret_retry_after_s,
                                    struct error *err) MUST_USE;
 
-/* Copies the name of the default model for requests without one to `size` bytes, whether it is
- * ready or not: options.default_model, else the only model, or the only pipeline whose stages are
- * all other models. It stays the default while unloaded. False and "" if there is none. */
+/* Copies the name of the model for requests that name none to `size` bytes, whether it is ready or
+ * not: options.default_model, else the only model, or the only pipeline whose stages are all other
+ * models. It stays the default while it is unloaded. False and "" if there is none. */
 bool model_host_default(struct model_host *host, char *ret, size_t size);
 
 /* True if a request can name another model than the default. */
 bool model_host_has_choice(struct model_host *host);
 
-/* Keeps a submitted request alive: its on_done is not called before model_host_cancel(). Returns
- * false if it is not admitted (yet), or all its images are answered and on_done has been called.
- * The caller must keep the memory valid during the call. */
+/* Keeps a submitted request alive: its on_done is not called before model_host_cancel() ends.
+ * Returns false if it is not admitted (yet), or all its images are answered. The caller must keep
+ * the request's memory valid during the call. */
 bool predict_request_pin(struct predict_request *request);
 
-/* The client of a pinned request has gone. Its queued images are answered with STATUS_CANCELLED at
- * once, to make room, its other images when their turn comes. Releases the pin; on_done may be
- * called from here. */
+/* Cancels a pinned request, because its client has gone. Its queued images are answered with
+ * STATUS_CANCELLED at once, to make room, its other images when their turn comes. Releases the pin;
+ * on_done may be called from here. */
 void model_host_cancel(struct model_host *host, struct predict_request *request);
 
 /* Frees results that the model host allocated in the request (predictions, outputs) and releases
@@ -489,7 +499,7 @@ struct model_status {
     char name[128], version[16];
     enum model_state state;
     double progress;         /* 0 … 1 while loading; never decreases */
-    const char *phase;       /* while loading: "reading", "optimising", "compiling", "measuring" */
+    const char *phase;       /* "waiting", "reading", "optimising", "compiling" or "measuring" */
     int seconds_left;        /* while loading: an estimate */
     char failure[480];       /* why it failed; with MODEL_READY: why its replacement failed */
     bool can_answer;         /* it is ready, or a request can load it */
@@ -500,10 +510,10 @@ struct model_status {
     size_t lane_count;
     struct session_info lanes[DEVICE_MAX];
     struct lane_health health[DEVICE_MAX];         /* of `lanes` */
-    struct precision_choice choices[DEVICE_KINDS]; /* by enum device_kind; `why` "": none */
+    struct precision_choice choices[DEVICE_KINDS]; /* index: enum device_kind; `why` is "": none */
     size_t queued;       /* admitted images that wait for a decode worker */
     size_t in_flight;    /* admitted images in a later phase: decode, slot, forward, answer */
-    uint64_t answered;   /* images and rows answered by this version */
+    uint64_t answered;   /* images and rows that this version has answered since its last load */
     bool takes_images;   /* requests can contain photos */
     bool answers_photos; /* POST /predict answers them */
     enum task_kind task;
@@ -512,8 +522,8 @@ struct model_status {
     int width, height, channels; /* of the photos; 0 without */
     size_t class_count;
     bool is_default;
-    char stages[PIPELINE_STAGES_MAX][128]; /* of the models; the other members are the first
-                                              model's */
+    char stages[PIPELINE_STAGES_MAX][128]; /* names of a pipeline's models; the members from
+                                              takes_images to class_count are the first one's */
     size_t stage_count;                    /* 0: not a pipeline */
 };
 
@@ -521,8 +531,8 @@ struct model_status {
  * and other passes on its device wait for it. ret_models lists the models, separated by commas. */
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size);
 
-/* Bytes of a device that models use (weights, activations, batches of inputs); *ret_limit is their
- * limit, 0 without one. */
+/* Returns the bytes of a device that models use (weights, activations, batches of inputs);
+ * *ret_limit is the limit, 0 if there is none. */
 size_t model_host_memory(struct model_host *host, struct device_id device, size_t *ret_limit);
 
 /* Writes at most `max` models, sorted by name, then in the order of their announcement. Returns

@@ -13,7 +13,7 @@
 struct loading {
     struct model_host *host;
     const char *name, *version;
-    bool is_change; /* of the precision of a served version */
+    bool is_change; /* only the precision of a served version changes */
     int64_t begun;
 };
 
@@ -59,7 +59,7 @@ static enum status table_begin(struct model_host *host, const char *name, const 
     return status;
 }
 
-/* How long a model may be idle. */
+/* Nanoseconds that a model may be idle; INT64_MAX: for ever. */
 static int64_t idle_ns(const struct model_host *host, const struct model *model)
 {
     const double ms = model->idle_unload_s >= 0 ? model->idle_unload_s * 1e3
@@ -125,13 +125,14 @@ static enum status publish(const struct loading *loading, struct deployment *dep
     return status;
 }
 
-/* Copies L(b) of the model's last deployment. Returns false if there was none. */
+/* Copies L(b) of the model's last deployment. Returns false if there was none, or the files have
+ * changed. */
 static bool recall_times(struct model_host *host, const struct model *model,
                          struct session_batch ret[static SESSION_MAX_BATCHES])
 {
     LOCK(&host->lock);
     const struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
-    /* the times of other files do not apply */
+    /* Other sizes in bytes mean other files. */
     const bool is_known = entry && entry->known[0].size > 0 &&
                           entry->brief.file_bytes == model->file_bytes &&
                           entry->brief.parameter_bytes == model->parameter_bytes;
@@ -140,7 +141,8 @@ static bool recall_times(struct model_host *host, const struct model *model,
     return is_known;
 }
 
-/* Refuses a faster precision that fits beside the served version only with smaller batches. */
+/* Refuses a faster precision if memory, beside the served version, has room only for smaller
+ * batches. */
 static enum status check_batches(struct model_host *host, const struct deployment *deployment,
                                  struct error *err)
 {
@@ -184,7 +186,8 @@ static enum status create_with_room(struct model_host *host, struct deployment_o
     }
 }
 
-/* True if a load that lacks memory may succeed later: another model is in memory. */
+/* Records a failed load. If memory was short and other models are in memory, adds their names to
+ * the sentence; a load that a request has started is then tried again at the next request. */
 static void note_failure(struct model_host *host, const char *name, const char *version,
                          struct error *failure)
 {
@@ -203,7 +206,8 @@ static void note_failure(struct model_host *host, const char *name, const char *
     table_settle_and_unlock(host, entry);
 }
 
-/* `choices`: as for deployment_create(); the served model's, or NULL. */
+/* model_host_add_model(). `choices`: with them only the precision of a served version changes; or
+ * NULL. */
 static enum status add_model(struct model_host *host, struct model *model,
                              const struct precision_choice *choices, const _Atomic int *cancel,
                              struct error *err)
@@ -246,7 +250,7 @@ static enum status add_model(struct model_host *host, struct model *model,
         table_retire(host, &leaving);
         return STATUS_OK;
     }
-    if (!choices) /* otherwise it only improves a served version */
+    if (!choices) /* otherwise the served version stays, and nothing has failed for clients */
         note_failure(host, name, version, &failure);
     deployment_end(deployment);
     for (size_t i = 0; i < DEPLOYMENT_SIZES; i++)
@@ -264,7 +268,7 @@ enum status model_host_list_model(struct model_host *host, struct model *model, 
     struct model_entry *entry = table_find_version_locked(host, model->name, model->version);
     if (status == STATUS_OK && entry->state == MODEL_LOADING) {
         table_describe_locked(entry, model, NULL);
-        memset(entry->known, 0, sizeof entry->known); /* of the previous files */
+        memset(entry->known, 0, sizeof entry->known); /* measured with the previous files */
         if (entry->wanted_at == 0) {
             entry->state = MODEL_UNLOADED;
             entry->cause = entry->loads ? entry->cause : UNLOAD_NOT_YET;
@@ -362,7 +366,7 @@ void model_host_skip_trial(struct model_host *host, const char *name, const char
     }
 }
 
-/* Replaces the fp32 session by one of the precision that won. */
+/* Replaces the fp32 session by one of the chosen precision. */
 static enum status change_over(struct model_host *host, struct model *model,
                                const struct precision_choice *choices, const _Atomic int *cancel,
                                struct error *err)

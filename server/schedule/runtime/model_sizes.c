@@ -1,5 +1,5 @@
-/* The sizes of a model with free height and width, or with rows of tokens of any length: each is an
- * additional deployment. */
+/* The sizes of a model with free height and width, or with rows of tokens of any length. Each size
+ * is an additional deployment; for tokens height is 1 and width is the length of a row. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,8 @@ static bool is_named_locked(const struct model_host *host, const struct model_en
     return false;
 }
 
-/* A free place, or the place of the least recently used size that no pipeline names; or NULL. */
+/* With may_be_free a free place, else the place of the least recently used size that no pipeline
+ * names; or NULL. */
 static struct deployment **spare_place_locked(const struct model_host *host,
                                               struct model_entry *entry, bool may_be_free)
 {
@@ -105,7 +106,7 @@ static struct deployment **choose_place_locked(const struct model_host *host,
     return place;
 }
 
-/* NULL if the size has not failed, or its failure has been forgotten. */
+/* The record of the size's failure; NULL if it has not failed, or the record was overwritten. */
 static const struct failed_size *find_failed_size(const struct model_entry *entry,
                                                   struct deployment_size size)
 {
@@ -122,7 +123,8 @@ static enum status explain_missing_size(const struct model_host *host, struct mo
     const char *name = entry->name;
     const struct deployment *base = entry->deployment;
     const struct preprocess *own = &base->model->preprocess;
-    /* The duration for the model's own size, scaled by the pixels if `size` is larger. */
+    /* Estimates the time to compile: that of the model's own size, times the ratio of pixels if
+     * `size` is larger. */
     const double pixels = (double)size.height * size.width,
                  own_pixels = (double)own->height * own->width;
     const double ratio = own_pixels > 0 && pixels > own_pixels ? pixels / own_pixels : 1;
@@ -215,8 +217,8 @@ void model_host_set_source(struct model_host *host, const struct model_host_sour
     host->source = *source;
 }
 
-/* True if the size has neither been compiled nor failed, and a place is free for it. False if too
- * many sizes have failed to remember all: a forgotten one would be retried forever. */
+/* True if the size has neither been compiled nor failed, and there is a place for it. False once
+ * FAILED_SIZES have failed, because the model host would forget a failure and retry it for ever. */
 static bool may_add_size(const struct model_host *host, struct model_entry *entry,
                          struct deployment_size size)
 {
@@ -255,9 +257,8 @@ struct deployment *model_host_acquire_length(struct model_host *host,
     return found;
 }
 
-/* The next size of a pipeline to compile before requests need it: at most DEPLOYMENT_SIZES per
- * model and its own size, which a pipeline should list, too (STAGE_SIZES_MAX). NULL if there is
- * none. */
+/* Finds the next size that a stage names and that is not compiled; returns its model. NULL if there
+ * is none. */
 static const struct model_entry *next_stage_size_locked(struct model_host *host,
                                                         const struct pipeline_config *stages,
                                                         struct deployment_size *ret)
@@ -274,7 +275,7 @@ static const struct model_entry *next_stage_size_locked(struct model_host *host,
     return NULL;
 }
 
-/* The next size that a client has requested; NULL if there is none. */
+/* Finds the next size that a client has requested; returns its model. NULL if there is none. */
 static const struct model_entry *next_wish_locked(const struct model_host *host,
                                                   struct deployment_size *ret)
 {
@@ -290,7 +291,8 @@ static const struct model_entry *next_wish_locked(const struct model_host *host,
     return NULL;
 }
 
-/* Records the sizes of a model that the pipeline's stages name. STATUS_CONFIG: no place left. */
+/* Adds the sizes of a model that the stages of pipeline `entry` name to `seen`. STATUS_CONFIG: more
+ * than DEPLOYMENT_SIZES. */
 static enum status note_sizes(const struct deployment *base, const struct model_entry *entry,
                               struct deployment_size seen[static DEPLOYMENT_SIZES],
                               size_t *seen_count, struct error *err)
@@ -434,8 +436,8 @@ void model_host_fail_size(struct model_host *host, const char *name, const char 
     table_settle_and_unlock(host, NULL);
 }
 
-/* Compiles `model` for another size. `model` is the version of `base`, read again. Takes ownership
- * of `model`, even on failure. Errors: those of deployment_create(). */
+/* Compiles `model`, the version of `base` read again, for another size. Takes ownership of `model`,
+ * even on failure. Errors: those of deployment_create(). */
 static enum status create_size(struct model_host *host, const struct deployment *base,
                                struct model *model, struct deployment_size size,
                                const _Atomic int *cancel, struct deployment **ret,
@@ -517,7 +519,7 @@ void model_host_add_size(struct model_host *host, struct model *model, int heigh
     table_retire(host, &leaving);
 }
 
-/* Finds the served sizes that must be compiled again; returns their number. */
+/* Finds the sizes of a version that are compiled now; returns their number. */
 static size_t find_carried_sizes(struct model_host *host, const struct model *model,
                                  struct deployment_size ret[static DEPLOYMENT_SIZES])
 {

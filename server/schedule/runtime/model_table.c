@@ -1,5 +1,5 @@
-/* The lifecycle of models and versions; docs/design.md draws their states. A READY version that is
- * loaded again stays READY: its deployment is exchanged. */
+/* The table of models and the states of versions, which docs/design.md draws. A READY version that
+ * is loaded again stays READY: its deployment is exchanged. */
 #include "server/schedule/runtime/model_table.h"
 
 #include <malloc.h>
@@ -12,7 +12,7 @@
 #include "engine/base/size.h"
 #include "engine/base/thread.h"
 
-/* The phase of a load without a report yet. */
+/* The phase of a load before its first report of progress. */
 #define PHASE_WAITING "waiting"
 
 const char *model_state_name(enum model_state state)
@@ -106,8 +106,8 @@ const char *table_default_locked(const struct model_host *host)
                                        : NULL;
 }
 
-/* True if every other name of the table is a stage of this one, or its second half. `besides`:
- * ignores names that no request could reach so far. */
+/* True if every other name of the table is a stage of this entry, or another half of its file.
+ * `besides`: ignores names that have never been able to answer. */
 static bool is_all_locked(const struct model_host *host, const struct model_entry *entry,
                           bool besides)
 {
@@ -127,8 +127,8 @@ static bool is_all_locked(const struct model_host *host, const struct model_entr
     return true;
 }
 
-/* The stages of an unloaded pipeline are gone, but it stays the default. So does a model that was
- * ready if later ones never were: a broken folder is no second model. */
+/* An unloaded default pipeline stays the default, although its stages are gone. A default model
+ * that was ready stays the default if no other has been: a broken folder is no second model. */
 static void choose_default_locked(struct model_host *host)
 {
     for (size_t i = 0; i < host->entry_count; i++)
@@ -512,7 +512,8 @@ struct deployment_options table_deployment_options(const struct model_host *host
                                        .cancel = cancel};
 }
 
-/* The lower of `best` and `deployment` by serial, if it comes after `serial`. */
+/* `deployment` if its number is above `serial` and below that of `best` (NULL: none); else `best`.
+ */
 static struct deployment *earlier(struct deployment *best, struct deployment *deployment,
                                   uint64_t serial)
 {
@@ -591,7 +592,7 @@ void table_retire(struct model_host *host, const struct leaving *leaving)
     for (size_t i = 0; i < leaving->count; i++)
         retire_one(host, leaving->all[i]);
     if (leaving->count > 0)
-        malloc_trim(0); /* returns its weights' memory to the system */
+        malloc_trim(0); /* returns the memory of their weights to the system */
 }
 
 /* Removes the next ready version to unload from the table. Returns false if there is none. */

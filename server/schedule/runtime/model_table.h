@@ -2,9 +2,9 @@
  * model_load.c and model_host.c.
  *
  * Locks: `lock` guards the table, the list of retiring deployments, and every deployment's `users`.
- * No function of a scheduler is called while it is held. A thread that uses a deployment without
- * the lock is counted in its users. A thread that takes the deployment out of the table waits for
- * its users before it ends the deployment. `state` is an atomic copy that any thread can read. */
+ * While it is held, no lock of a scheduler is taken. A thread that uses a deployment without the
+ * lock is counted in its users. A thread that takes the deployment out of the table waits for its
+ * users before it ends the deployment. `state` is atomic, so any thread can read it. */
 #pragma once
 
 #include <pthread.h>
@@ -27,11 +27,11 @@ static inline bool table_is_shortage(enum status status)
 
 struct failed_size {
     struct deployment_size size;
-    bool is_short; /* memory was short: forgotten when a model is unloaded */
+    bool is_short; /* memory was short; forgotten when the API unloads a model or its files go */
     char why[300];
 };
 
-/* Facts about a model, loaded or not. */
+/* What model_status says about a model, loaded or not. */
 struct model_brief {
     uint64_t parameter_bytes, file_bytes;
     bool takes_images, takes_texts, answers_photos;
@@ -48,11 +48,11 @@ struct model_entry {
     char name[sizeof((struct model_status *)0)->name];
     char version[sizeof((struct model_status *)0)->version]; /* "": not known yet */
     enum model_state state;
-    bool is_required; /* with options.ready_strict its name must be served */
+    bool is_required; /* with options.ready_strict a version of its name must be served */
     bool was_ready;   /* table_can_answer() has been true */
     double progress;
     const char *phase; /* static text: the current phase of the load */
-    int64_t begun;     /* clock_now() at the start of the load */
+    int64_t begun;     /* clock_now() at the load's start, or at its first report of progress */
     char failure[sizeof((struct model_status *)0)->failure];
     struct deployment *deployment;  /* exactly while state is MODEL_READY, except for pipelines */
     struct pipeline_config *stages; /* of a pipeline, exactly while state is MODEL_READY; owned */
@@ -61,23 +61,26 @@ struct model_entry {
     struct model_host *host;
     _Atomic int refs;        /* the table's and one for each request that holds it */
     _Atomic int64_t used;    /* clock_now() when it was last held, released or loaded */
-    _Atomic int64_t keep_ns; /* the last request's value instead of `idle_ns`; negative: none */
-    int64_t idle_ns;         /* time without a request before it is unloaded; INT64_MAX: never */
+    _Atomic int64_t keep_ns; /* keep_alive_ns of the last request, instead of `idle_ns`; negative:
+                                none */
+    int64_t idle_ns;         /* nanoseconds without a request before it is unloaded; INT64_MAX:
+                                never */
     enum unload_cause cause; /* for MODEL_UNLOADING and MODEL_UNLOADED */
-    bool on_demand;          /* a request caused the load; others wait for it, too */
-    uint64_t wanted_at;      /* number of the request for a load, which orders loads; 0: none */
+    bool on_demand;          /* while it is loading, requests wait for it instead of failing */
+    uint64_t wanted_at;      /* loads for requests run in the order of this number; 0: no request
+                                waits for a load */
     /* L(b) of the last deployment; size 0 ends the list */
     struct session_batch known[SESSION_MAX_BATCHES];
-    size_t took[DEVICE_MAX]; /* by device: bytes used when it was last loaded */
+    size_t took[DEVICE_MAX]; /* bytes that its last load uses on each of options.devices */
     uint64_t loads, unloads[UNLOAD_CAUSES];
-    double load_seconds; /* of the last load */
+    double load_seconds; /* seconds that its last load took */
 
     /* For a model whose file does not fix height and width, while it is ready. */
     struct deployment *sizes[DEPLOYMENT_SIZES]; /* in addition to `deployment`; NULL: empty */
     struct deployment_size wanted;              /* the size to compile next */
-    struct failed_size failed[FAILED_SIZES];    /* a ring: failure i is at i modulo its size */
-    size_t failed_count;                        /* total number */
-    uint64_t size_uses;                         /* total number */
+    struct failed_size failed[FAILED_SIZES];    /* failure i is at index i modulo FAILED_SIZES */
+    size_t failed_count;                        /* failures so far */
+    uint64_t size_uses;                         /* uses of all `sizes` so far */
 };
 
 /* Deployments that have been taken out of the table together and are not freed yet. */
@@ -96,34 +99,36 @@ struct model_host {
 
     pthread_mutex_t lock;
     pthread_cond_t released;      /* signalled when a deployment loses its last user */
-    struct model_entry **entries; /* sorted by name and announcement; owned */
+    struct model_entry **entries; /* sorted by name, then in the order of announcement; owned */
     size_t entry_count;
     char default_name[sizeof((struct model_status *)0)->name]; /* "" if unknown */
     size_t required_total;
     uint64_t generations, serials; /* the last numbers given to deployments */
     bool settled, draining;
-    bool awaits_sizes; /* not ready until the sizes that its pipelines name are compiled */
+    bool awaits_sizes; /* the host is not ready until the sizes that pipelines name are compiled */
     struct model_host_source source;
     struct deployment *retiring;     /* out of the table, not freed yet */
     struct predict_request *waiting; /* requests that wait for a load, oldest first */
     size_t waiting_count;
-    uint64_t wishes; /* number of requests for loads so far */
+    uint64_t wishes; /* the last number given to model_entry.wanted_at */
     /* table_sizes_to_come_locked(), for model_table.c, which must not include model_sizes.c */
     int (*sizes_to_come)(struct model_host *host, const struct pipeline_config *stages);
 };
 
-/* Number of sizes that the stages of a pipeline name and that are not compiled yet. */
+/* How many sizes that the stages of a pipeline name are still to be compiled; all sizes of a model
+ * that is loading count. */
 int table_sizes_to_come_locked(struct model_host *host, const struct pipeline_config *stages);
 
 /* Recomputes `state`; call it after every change of the table. */
 void table_update_state_locked(struct model_host *host);
 
-/* The version that answers for a name (NULL: the default model): the requested one, otherwise the
- * newest ready one, otherwise one that says why none is ready. NULL: there is none. */
+/* The entry that answers for a name (NULL: the default model): that of the version, if one is
+ * named; else the newest that can answer; else the newest, whose state says why. NULL: there is
+ * none. */
 struct model_entry *table_find_locked(struct model_host *host, const char *name,
                                       const char *version);
 
-/* The model's name for requests without one; NULL: none. */
+/* The name of the model for requests that name none; NULL: there is none. */
 const char *table_default_locked(const struct model_host *host);
 
 /* Estimated seconds until a loading model is ready, from its progress so far; at least 1. */
@@ -145,9 +150,9 @@ struct deployment *table_use_version(struct model_host *host, const char *name,
 size_t table_use_sizes(struct model_host *host, const struct deployment *base,
                        struct deployment *ret[static DEPLOYMENT_SIZES]);
 
-/* Iterates over all deployments that may hold images, in the table or leaving it. Releases `before`
- * (NULL: start) and returns the next, counting the caller as its user, or NULL at the end. Those
- * that enter the table meanwhile come last. */
+/* Iterates over all deployments in the table and the list `retiring`. Releases `before` (NULL: the
+ * iteration starts) and returns the next deployment, with the caller as a user; NULL at the end.
+ * Deployments that enter the table meanwhile come last. */
 struct deployment *table_use_next(struct model_host *host, struct deployment *before);
 
 /* The entry of a version, created if needed; NULL when out of memory. An entry that was announced
@@ -155,15 +160,15 @@ struct deployment *table_use_next(struct model_host *host, struct deployment *be
 struct model_entry *table_enter_locked(struct model_host *host, const char *name,
                                        const char *version);
 
-/* The entry of the version, or one announced without a version; otherwise NULL. Without `version`,
- * the one that answers for the name. */
+/* The entry of the version, else one announced without a version, else NULL. With version NULL: the
+ * one announced without a version, else the one that answers for the name. */
 struct model_entry *table_find_announced_locked(struct model_host *host, const char *name,
                                                 const char *version);
 
 /* Moves a deployment (*at may be NULL) from the table to the list `retiring`. */
 void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving);
 
-/* The same for all deployments of an entry; forgets the entry's sizes. */
+/* Moves all deployments of an entry there; forgets its failed sizes and its wanted one. */
 void table_empty_locked(struct model_host *host, struct model_entry *entry,
                         struct leaving *leaving);
 
@@ -176,52 +181,54 @@ void table_unref_entry(struct model_entry *entry);
 /* True if a request can be answered: at once, or after a load that requests can start. */
 bool table_can_answer(const struct model_entry *entry);
 
-/* Fills in `brief`, also from its deployment if it has one. */
+/* Fills in entry->brief from a model and, if it is loaded, its deployment (else NULL). */
 void table_describe_locked(struct model_entry *entry, const struct model *model,
                            const struct deployment *deployment);
 
-/* Records a failed load. `is_passing`: a later load may succeed, so requests can start it. */
+/* Records a failed load. `is_passing`: a later load may succeed, so requests can start one. */
 void table_fail_locked(struct model_host *host, struct model_entry *entry, const char *failure,
                        bool is_passing);
 
-/* The entries that a request needs. Returns 0 if the named model cannot answer; submitting then
- * returns the reason. */
+/* Finds the entries that a request needs: that of its model, or those of the stages of its
+ * pipeline. Returns their number; 0 if one cannot answer (submitting then returns the reason). */
 size_t table_find_needed_locked(struct model_host *host, const struct predict_request *request,
                                 struct model_entry *ret[static PIPELINE_STAGES_MAX]);
 
-/* True if requests for the entry have to wait. If it is unloaded, asks for its load. */
+/* True if requests for the entry have to wait; then makes the loader load the entry. */
 bool table_want_locked(struct model_host *host, struct model_entry *entry);
 
 /* Makes a request hold the entries that it needs. Returns false if it has to wait for a load. */
 bool table_hold_locked(struct model_host *host, struct predict_request *request);
 
-/* True if an admitted request would have to wait for a load, which then begins. */
+/* True if the request has to wait for a load, or for sizes (waits_for_sizes). Starts the load. */
 bool table_must_wait_locked(struct model_host *host, const struct predict_request *request);
 
-/* Wakes requests that need not wait any more: all their models are loaded, their time is over, or a
- * model cannot be loaded, such as `failed` (NULL: none). Unlocks. Call it after changes. */
+/* Calls on_done of requests that need not wait any more: all their models are loaded, the deadline
+ * has passed, or a model cannot be loaded: `failed` (NULL: none). First unlocks. Call it after each
+ * change of the table. */
 void table_settle_and_unlock(struct model_host *host, const struct model_entry *failed);
 
 /* ---- model_demand.c ---- */
 
-/* Releases the holds of a request. */
+/* Releases the entries that a request holds. */
 void table_let_go(struct predict_request *request);
 
 /* Removes a request from the list of waiting ones. Returns false if it is not there. */
 bool table_stop_waiting_locked(struct model_host *host, struct predict_request *request);
 
-/* Unloads least recently used models that are idle until a load of this model is likely to fit.
+/* Unloads idle models, the least recently used first, until a load of this model is likely to fit.
  * From the thread that loads. */
 void table_make_room(struct model_host *host, const struct model *model);
 
 /* Unloads the least recently used idle model except the named one. False if all are busy. */
 bool table_unload_oldest(struct model_host *host, const char *name);
 
-/* Writes "; in memory are a (120 MiB, busy), b (80 MiB)": the loaded models except the named one;
- * "" if there are none. */
+/* Writes "; in memory are a (120.0 MiB, in use), b (80.0 MiB)": the loaded models except the named
+ * one; "" if there are none. */
 void table_name_loaded(struct model_host *host, const char *name, char *text, size_t size);
 
-/* The host's options for any of its deployments; the caller adds the rest. */
+/* The options for a deployment of `model` (model_table.c); the caller may add progress and times.
+ */
 struct deployment_options table_deployment_options(const struct model_host *host,
                                                    struct model *model,
                                                    const struct precision_choice *choices,
@@ -229,13 +236,13 @@ struct deployment_options table_deployment_options(const struct model_host *host
 
 /* ---- model_sizes.c ---- */
 
-/* Numbers a deployment before it enters the table. `generation` is that of its load. */
+/* Sets a deployment's numbers before it enters the table. Its sizes share the `generation`. */
 void table_place_locked(struct model_host *host, struct deployment *deployment,
                         uint64_t generation);
 
-/* `deployment` is not in the table yet. Compiles for it the sizes of its version that are in use,
- * so that no request for them is refused. Sizes that fail are omitted. ret: zeroed; the caller ends
- * its deployments, even on failure. STATUS_CANCELLED. */
+/* Compiles the sizes of a served version again, for `deployment`, which will replace it, so that no
+ * request for a size is refused. Leaves out sizes that fail. The caller has zeroed `ret`, and ends
+ * the deployments in it, even on failure. STATUS_CANCELLED. */
 enum status table_carry_sizes(struct model_host *host, const struct deployment *deployment,
                               const _Atomic int *cancel,
                               struct deployment *ret[static DEPLOYMENT_SIZES],
