@@ -23,7 +23,7 @@ struct match {
     struct attention attention;
     struct value *q, *k, *v, *bias[ATTENTION_BIASES]; /* inputs of the new node */
     struct shape scores;                              /* shape of the first product's result */
-    struct value *result; /* the second product's result, perhaps after moves */
+    struct value *result; /* the second product's result, or what moves make of it */
 };
 
 static bool is_float(const struct value *value)
@@ -39,7 +39,8 @@ struct batched_product {
     bool b_transposed;
 };
 
-/* Reads "… i d, … j d -> … i j" or "… i j, … j d -> … i d", with the same letters in front. */
+/* Reads an Einsum's equation, "… i d, … j d -> … i j" (*ret_transposed) or "… i j, … j d -> … i d".
+ * "…" stands for the same letters in all three operands. */
 static bool read_equation(const struct node *node, bool *ret_transposed)
 {
     char text[64];
@@ -76,7 +77,7 @@ static bool read_product(const struct node *node, struct batched_product *ret)
 
 /* ---- the scores, from the Softmax upwards ---- */
 
-/* True for a bias of zeros. */
+/* True for a constant whose numbers are all 0. */
 static bool is_nothing(const struct value *value)
 {
     if (!value->known || value->dtype != DTYPE_F32)
@@ -88,7 +89,8 @@ static bool is_nothing(const struct value *value)
     return true;
 }
 
-/* Adds `bias` to the match; it applies to scores of `shape`. */
+/* Records `bias`, an addend of scores of `shape`. Returns false if an attention kernel cannot read
+ * it. */
 static bool take_bias(struct match *m, struct value *bias, const struct shape *shape)
 {
     struct attention *a = &m->attention;
@@ -100,7 +102,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
         return true;
     if (a->bias_count == ATTENTION_BIASES)
         return false;
-    for (int plain = 0; plain < 2; plain++) { /* the bias's source; if it does not fit, the bias */
+    for (int plain = 0; plain < 2; plain++) { /* first the base of its view, then `bias` itself */
         struct access_map *map = &a->bias[a->bias_count];
         const int rank = shape->rank;
         if (plain)
@@ -121,7 +123,7 @@ static bool take_bias(struct match *m, struct value *bias, const struct shape *s
     return false;
 }
 
-/* True if the mask hides all keys of some row. */
+/* True if all keys of some row are hidden: `condition` is nowhere equal to `where`. */
 static bool hides_a_row(const struct value *condition, bool where)
 {
     const bool *keeps = condition->known->data;
@@ -138,8 +140,9 @@ static bool hides_a_row(const struct value *condition, bool where)
     return false;
 }
 
-/* Makes a bias from the constant `condition`: 0 where scores are kept, otherwise a number so low
- * that its exponential is 0. In a row where nothing is kept, adding a score must not change it. */
+/* Makes a bias from the constant `condition`: 0 where it equals `where`, which keeps the score,
+ * otherwise `low`. Returns NULL unless exp(low) is 0. If a row may keep no score, `low` must be so
+ * low (-1e30) that adding a score does not change it. */
 static struct value *mask_of(struct match *m, const struct value *condition, bool where,
                              const struct value *low)
 {
@@ -154,14 +157,15 @@ static struct value *mask_of(struct match *m, const struct value *condition, boo
     return mask;
 }
 
-/* True if a Reshape does not change rows and keys. */
+/* True if both shapes have the same last two dimensions: rows and keys of the scores. */
 static bool keeps_matrices(const struct shape *a, const struct shape *b)
 {
     return a->rank >= 2 && b->rank >= 2 && a->dims[a->rank - 1] == b->dims[b->rank - 1] &&
            a->dims[a->rank - 2] == b->dims[b->rank - 2];
 }
 
-/* True if first operands, traced through the nodes that find_scores() passes, lead to a product. */
+/* True if a product is among the first LONGEST nodes upwards from `value`, through Mul, Add, Div
+ * and Reshape. */
 static bool leads_to_product(const struct value *value)
 {
     enum { LONGEST = 6 };
@@ -186,8 +190,8 @@ static bool leads_to_product(const struct value *value)
     return false;
 }
 
-/* The operand of a two-operand node that leads to the scores: the other one is a constant, is
- * broadcast, or has another source. Otherwise it is the first. */
+/* Returns the index of the operand that leads to the scores. The other operand is a constant, is
+ * broadcast, or does not come from a product. Returns 0 if both may be the scores. */
 static size_t scores_operand(const struct node *node)
 {
     const struct value *a = node->inputs[0], *b = node->inputs[1];
@@ -197,7 +201,8 @@ static size_t scores_operand(const struct node *node)
     return !b->known && shape_equal(&b->shape, y) && leads_to_product(b) && !leads_to_product(a);
 }
 
-/* Passes one node between product and Softmax. Returns the value above it, or NULL. */
+/* Records a node between the first product and the Softmax. Returns its operand that leads to the
+ * product, or NULL if the node does not fit. */
 static struct value *pass_score_node(struct match *m, struct node *node)
 {
     struct attention *a = &m->attention;
@@ -237,7 +242,8 @@ static struct value *pass_score_node(struct match *m, struct node *node)
     }
 }
 
-/* Finds the scores' product; records the nodes between in m. */
+/* Returns the product that computes the scores, and records the nodes between it and the Softmax in
+ * m. Returns NULL if there is no such product. */
 static const struct node *find_scores(struct match *m, struct value *scores)
 {
     enum { LONGEST = 12 };
@@ -263,8 +269,9 @@ static const struct node *find_scores(struct match *m, struct value *scores)
 
 /* ---- operands ---- */
 
-/* Matches [..., rows, columns] of one operand with the batch dimensions of the scores.
- * `transposed`: it is stored as [..., columns, rows]. */
+/* Sets *ret and *ret_map to read `value`, [..., rows, columns], with the batch dimensions of
+ * m->scores. `transposed`: `value` is [..., columns, rows]. `scaled`: a factor may be moved into
+ * the attention's scale. */
 static bool take_operand(struct match *m, struct value *value, bool transposed, bool scaled,
                          struct value **ret, struct access_map *ret_map)
 {
@@ -304,8 +311,8 @@ static int64_t largest_stride_first(const struct access_map_part *a,
     return b->stride - a->stride;
 }
 
-/* Inverts `view`, which shows the product's result in another order: computes where the product's
- * elements go in that order. groups: extents of batch, rows, columns. */
+/* Inverts `view`, which has the product's elements in another order: maps each element of the
+ * product to its place in that order. groups: extents of batch, rows and columns. */
 static bool invert(const struct view *view, const int64_t *groups, struct access_map *ret)
 {
     struct access_map_part from[ACCESS_MAP_GROUPS * ACCESS_MAP_PARTS],
@@ -353,8 +360,8 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
     return next == count;
 }
 
-/* Follows the result through moves that are its only readers. transposed: it is [..., columns,
- * rows]. */
+/* Follows the product's result through moves, as long as each is the only reader of its operand.
+ * `transposed`: the product is [..., columns, rows]. */
 static bool take_result(struct match *m, struct value *product, bool transposed)
 {
     const struct attention *a = &m->attention;
@@ -387,7 +394,8 @@ static bool take_result(struct match *m, struct value *product, bool transposed)
 
 /* ---- the whole ---- */
 
-/* Softmax ─ [Where(IsNaN(p), 0, p)] ─ [Transpose of the last two]: what the next product reads. */
+/* Returns what the second product reads: the Softmax's result, or that of a Where(IsNaN(p), 0, p)
+ * or a Transpose of the last two dimensions after it. */
 static struct value *probabilities(struct match *m, struct node *softmax, bool *ret_transposed)
 {
     struct value *p = softmax->outputs[0];
@@ -410,7 +418,7 @@ static struct value *probabilities(struct match *m, struct node *softmax, bool *
         }
         if (reader || m->edit->readers[p->index] != 2)
             return p;
-        /* read by IsNaN and by the Where after it */
+        /* two readers: an IsNaN, and the Where that reads its result */
         struct value *replaced = NULL;
         for (size_t n = 0; n < m->edit->graph->node_count && !replaced; n++) {
             const struct node *node = m->edit->graph->nodes[n];

@@ -2,8 +2,8 @@
  *
  * A value is either free of images, or its elements alternate between the images: `span`
  * consecutive elements belong to the first image, `span` to the second and so on, and after the
- * last image the first follows again. So a Reshape changes nothing. Other operators need an axis
- * along which the images alternate. It may be longer than the batch, because windows, heads or
+ * last image the first follows again. A Reshape does not change the span. Other operators need an
+ * axis along which the images alternate. It may be longer than the batch, because windows, heads or
  * tokens may have been merged into it. The operators' records define the effect on the axis
  * (engine/op/batch.h). */
 #include "engine/passes/batch_independence.h"
@@ -16,9 +16,9 @@
 #include "engine/op/ops.h"
 #include "engine/op/resolve.h"
 
-/* Special spans of values that belong to images but contain positions. Few operators may read them.
- * POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that begin
- * with the number of their image, or indices of their image's rows in a list of all rows. */
+/* Special spans of values that belong to images but contain positions; few operators may read
+ * these. POSITIONS: a MaxPool's indices, which count from the first image. OWN_TUPLES: tuples that
+ * begin with the number of their image, or indices of their image's rows in a list of all rows. */
 #define SPAN_POSITIONS  SIZE_MAX
 #define SPAN_OWN_TUPLES (SIZE_MAX - 1)
 
@@ -28,11 +28,11 @@ static bool span_is_places(size_t span)
 }
 
 struct batch_proof {
-    const struct graph *base; /* the graph before specialisation; or NULL */
+    const struct graph *base; /* the graph before its input shapes were set; may be NULL */
     size_t batch;
-    size_t *spans;  /* by value->index; 0: free */
-    int *axes;      /* of the inputs of one node */
-    uint64_t *hash; /* FNV-1a of free values that an image reads, and of its shapes */
+    size_t *spans;  /* by value->index; 0: free of images */
+    int *axes;      /* the images' axis in each input of one node */
+    uint64_t *hash; /* FNV-1a of the free values that images read, and of the shapes of one image */
 };
 
 /* True if a MaxUnpool's indices come from a MaxPool of images as large as its results. The indices
@@ -57,8 +57,8 @@ static size_t proof_span(const struct batch_proof *proof, const struct node *nod
     return span;
 }
 
-/* The axis along which the images alternate, BATCH_MIXES for none, or BATCH_FREE. *ret_run is the
- * number of its consecutive elements that belong to one image. */
+/* Returns the axis along which the images alternate, BATCH_MIXES if there is none, or BATCH_FREE.
+ * *ret_run: how many consecutive positions of that axis belong to one image. */
 static int proof_axis_of(const struct batch_proof *proof, const struct shape *shape, size_t span,
                          size_t *ret_run)
 {
@@ -79,8 +79,8 @@ static int proof_axis(const struct batch_proof *proof, const struct node *node, 
     return span ? proof_axis_of(proof, &node->inputs[i]->shape, span, &ignored) : BATCH_FREE;
 }
 
-/* Fills proof->axes. Returns the number of consecutive elements per image on the inputs' axes,
- * which must be equal; 0: they differ, or an input has no such axis. */
+/* Fills proof->axes. Returns how many consecutive positions of these axes belong to one image; 0 if
+ * the inputs differ in this, or one has no such axis. */
 static size_t proof_find_axes(const struct batch_proof *proof, const struct node *node)
 {
     size_t run = 0;
@@ -109,7 +109,7 @@ static void proof_hash(const struct batch_proof *proof, const void *data, size_t
     *proof->hash = fnv1a(*proof->hash, data, bytes);
 }
 
-/* Adds the shape of one image, which lies on `axis`. */
+/* Adds the shape of one image to the hash. `axis` is the images' axis. */
 static void proof_hash_shape(const struct batch_proof *proof, const struct shape *shape, int axis)
 {
     for (int k = 0; k < shape->rank; k++) {
@@ -118,7 +118,7 @@ static void proof_hash_shape(const struct batch_proof *proof, const struct shape
     }
 }
 
-/* Returns the axis of images in output i, if that of output 0 is `axis`. */
+/* Returns the images' axis in output i, if it is `axis` in output 0. */
 static int proof_axis_of_output(const struct node *node, size_t i, int axis)
 {
     return i && axis && op_record(node->op)->batch == &batch_recurrent ? axis - 1 : axis;
@@ -136,8 +136,8 @@ static void proof_hash_shapes(const struct batch_proof *proof, const struct node
             proof_hash_shape(proof, &node->outputs[i]->shape, proof_axis_of_output(node, i, axis));
 }
 
-/* Adds values that all images read as a whole, except constants of the file, which are the same for
- * every batch size. */
+/* Adds input i, which every image reads as a whole, to the hash. Leaves out constants of the file,
+ * which are the same for every batch size. */
 static void proof_hash_whole(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];
@@ -148,8 +148,8 @@ static void proof_hash_whole(const struct batch_proof *proof, const struct node 
         proof_hash(proof, value->known->data, value->known->bytes);
 }
 
-/* True if all images read the same numbers of a free value along its axis `at`, `run` consecutive
- * elements each. Adds those of the first image to the hash. */
+/* True if all images read the same numbers of a free value: `run` consecutive positions each along
+ * its axis `at`, or the whole value. Adds those of the first image to the hash. */
 static bool proof_are_alike(const struct batch_proof *proof, const struct value *value, int at,
                             size_t run)
 {
@@ -173,7 +173,8 @@ static bool proof_are_alike(const struct batch_proof *proof, const struct value 
     return true;
 }
 
-/* The same for all free operands of a node. */
+/* Calls proof_are_alike() for each free input, unless images read it as a whole or only its extents
+ * matter. */
 static bool proof_free_are_alike(const struct batch_proof *proof, const struct node *node,
                                  const struct batch_rule *rule, int axis, size_t run)
 {
@@ -192,8 +193,8 @@ static bool proof_free_are_alike(const struct batch_proof *proof, const struct n
     return true;
 }
 
-/* A Gather along the images' axis (exporters write as_strided so): every image reads from itself,
- * at the same positions. *ret: the span of the result. */
+/* True for a Gather along the images' axis that takes the same positions from each image for
+ * itself. Exporters write as_strided so. *ret: the span of the result. */
 static bool proof_gather_own(const struct batch_proof *proof, const struct node *node, size_t *ret)
 {
     const struct tensor *indices = node->inputs[1]->known;
@@ -320,7 +321,7 @@ static bool proof_joins_own(const struct batch_proof *proof, const struct node *
     return true;
 }
 
-/* True for a GatherND by such tuples: each image reads its own rows. */
+/* True for a GatherND by tuples of proof_joins_own(): each image reads its own rows. */
 static bool proof_gathers_own(const struct batch_proof *proof, const struct node *node)
 {
     const struct shape *data = &node->inputs[0]->shape;
@@ -330,7 +331,8 @@ static bool proof_gathers_own(const struct batch_proof *proof, const struct node
            proof_span(proof, node, 0) == resolve_extent(data, 1, data->rank);
 }
 
-/* Returns a number larger than every element, if ArgMax or TopK made these; INT64_MAX: unknown. */
+/* Returns a number larger than every element, if ArgMax, ArgMin or TopK computed them; INT64_MAX:
+ * unknown. */
 static int64_t proof_bound(const struct value *value)
 {
     for (const struct node *node = value->producer; node; node = value->producer) {
@@ -387,7 +389,8 @@ static bool proof_gathers_rows(const struct batch_proof *proof, const struct nod
            proof_span(proof, node, 0) == (size_t)rows * resolve_extent(data, 1, data->rank);
 }
 
-/* Proves uses of indices and constants that the rules do not cover. *ret: the result's span. */
+/* Proves uses of indices and constants for which the operators have no rule. *ret: the span of the
+ * result. */
 static bool proof_visit_places(const struct batch_proof *proof, const struct node *node,
                                size_t *ret)
 {
@@ -428,7 +431,7 @@ static size_t proof_output_span(const struct batch_proof *proof, const struct sh
     return run * resolve_extent(shape, axis + 1, shape->rank);
 }
 
-/* Records the images' positions in the outputs. Returns false if the proof fails. */
+/* Proves one node, and records the spans of its outputs. Returns false if the proof fails. */
 static bool proof_visit(const struct batch_proof *proof, const struct node *node)
 {
     const struct batch_rule *rule = op_record(node->op)->batch;
@@ -436,7 +439,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
     for (size_t i = 0; i < node->input_count; i++)
         is_free = is_free && proof_span(proof, node, i) == 0;
     for (size_t i = 0; is_free && i < node->input_count; i++)
-        if (node->inputs[i]) /* computed in each pass, so its result is in no hash */
+        if (node->inputs[i]) /* images may read the result, which no hash covers */
             proof_hash_whole(proof, node, i);
     if (is_free || op_has(node->op, OP_SHAPE_ONLY))
         return true;
@@ -444,7 +447,8 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         !proof_shapes_are_known(node->inputs, node->input_count) ||
         !proof_shapes_are_known(node->outputs, node->output_count))
         return false;
-    /* Indices of MaxUnpool count from the first image, unless a MaxPool of the batch made them. */
+    /* MaxUnpool's indices count from the first image. They stay within their own image only if a
+     * MaxPool of images as large as the results made them. */
     if (proof->batch > 1 && node->op == OP_MAX_UNPOOL && !proof_unpools_itself(node))
         return false;
     if (rule == &batch_reshape && proof_span(proof, node, 0) != SPAN_OWN_TUPLES) {
@@ -458,7 +462,7 @@ static bool proof_visit(const struct batch_proof *proof, const struct node *node
         return true;
     }
     *proof->hash = before;
-    /* For one image only its inputs matter. */
+    /* One image cannot mix with others: only the hash is computed. */
     const size_t run = proof->batch > 1 ? proof_find_axes(proof, node) : 1;
     const int axis = proof->batch == 1     ? 0
                      : !run || !rule->axis ? BATCH_MIXES

@@ -3,14 +3,14 @@
  *     x → DynamicQuantizeLinear ─ q, z ─▶ ConvInteger(w, w_z) → Cast → Mul(s · w_s) → y
  *     x → DynamicRound → Conv((w - w_z) · w_s) → y
  *
- * so that all optimizations of float32 products apply. Sums of integers become sums of the same
- * numbers in float32, with the usual rounding. */
+ * so that all optimizations of float32 products apply. Sums of integers become float32 sums of the
+ * real numbers that they stand for, with the usual rounding. */
 #include "engine/op/ops.h"
 #include "engine/passes/edit.h"
 
-/* One side of an integer product: numbers less their zero point, and their scale. */
+/* One operand of an integer product: stored numbers, their zero point and their scale. */
 struct side {
-    const struct node *dynamic; /* the DynamicQuantizeLinear; NULL: constants */
+    const struct node *dynamic; /* the DynamicQuantizeLinear that makes it; NULL: constants */
     const struct tensor *weights, *zero, *scale;
 };
 
@@ -57,7 +57,7 @@ static bool fits_columns(const struct tensor *constant, const struct dynamic_pro
                           constant->shape.rank == 1 && count == (size_t)weights->dims[1]);
 }
 
-/* The product that `mul` scales. */
+/* Reads the integer product that `mul` scales. Returns false if there is none. */
 static bool read_product(const struct edit *edit, const struct node *mul,
                          struct dynamic_product *ret)
 {
@@ -87,7 +87,7 @@ static bool read_product(const struct edit *edit, const struct node *mul,
     return false;
 }
 
-/* (w - zero) * scale in float32. */
+/* Returns constant weights in float32: (w - zero) * scale. */
 static struct value *real_weights(struct edit *edit, const struct side *side)
 {
     const struct tensor *w = side->weights;
@@ -102,8 +102,8 @@ static struct value *real_weights(struct edit *edit, const struct side *side)
     return real;
 }
 
-/* Returns the input of a DynamicQuantizeLinear, rounded like it. The rounding node is inserted
- * once, before node *n, and *n grows by one. */
+/* Returns the input of a DynamicQuantizeLinear after a DynamicRound. If there is no such node yet,
+ * it is inserted before node *n, and *n grows by one. */
 static struct value *rounded(struct edit *edit, const struct node *dynamic, size_t *n)
 {
     for (size_t i = 0; i < *n; i++) {

@@ -1,4 +1,5 @@
-/* Small steps of graph rewriting: readers, values, nodes and casts, and what nobody reads. */
+/* Building blocks of passes: count readers, replace values, insert nodes and constants, remove what
+ * nobody reads. */
 #include "engine/passes/edit.h"
 
 #include <math.h>

@@ -10,8 +10,8 @@ struct edit {
     const struct optimize_options *options; /* of optimize_for_backend(); otherwise NULL */
     struct error *err;
     enum status status; /* of the first failure */
-    /* By value->index: the number of nodes (as operand, residual or capture) and graph outputs that
-     * read each value, as of the last edit_count_readers(). */
+    /* By value->index: how often nodes (as operand or capture) and graph outputs read each value,
+     * as of the last edit_count_readers(). */
     uint32_t *readers;
     size_t reader_capacity;
 };
@@ -32,14 +32,14 @@ bool edit_count_readers(struct edit *edit);
 /* Makes every reader of `from` (nodes, graph outputs, captures in bodies) read `to`. */
 void edit_replace(struct graph *graph, struct value *from, struct value *to);
 
-/* True if the backend's kernels claim the node with this ability. */
+/* True if a kernel of the backend claims the node and has this ability. */
 bool edit_kernel_can(const struct edit *edit, const struct node *node, enum kernel_ability ability);
 
 /* Marks a node dead: OP_NONE. edit_sweep() removes dead nodes and nodes without readers. */
 void edit_kill(struct node *node);
 void edit_sweep(struct edit *edit);
 
-/* Makes `producer` the producer of `node`'s output, and kills `node`. */
+/* Makes `node`'s output 0 that of `producer`, and kills `node`. */
 void edit_take_over(struct node *producer, struct node *node);
 
 bool edit_is_output(const struct graph *graph, const struct value *value);
@@ -47,23 +47,23 @@ bool edit_is_output(const struct graph *graph, const struct value *value);
 /* True when `value` is read exactly once and is not a graph output. */
 bool edit_single_reader(const struct edit *edit, const struct value *value);
 
-/* The only node that reads `value`. NULL if there is none, or the value is an output. */
+/* Returns the only node that reads `value`; NULL if there is none, or `value` is a graph output. */
 struct node *edit_only_reader(const struct edit *edit, const struct value *value);
 
 /* True if the node has a graph among its attributes (If, Loop, Scan). */
 bool edit_has_body(const struct node *node);
 
-/* Reads a float constant with one element (any rank) as a scalar. */
+/* Reads a constant with one element, of any type and rank, as a float. */
 bool edit_scalar(const struct value *value, float *ret);
 
 /* The limits of a Clip; a missing limit is infinite. Returns false if a limit is not constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
-/* The integers of operand i. False if they are unknown, or more than `most`. */
+/* Reads the integers of operand i. Returns false if they are unknown, or more than `most`. */
 bool edit_integers(const struct node *node, size_t i, int64_t *ret, size_t most, size_t *ret_count);
 
-/* The integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
- * Returns false if they are unknown or out of range, and unless there are 1 to `rank` of them. */
+/* Reads the integers of operand i as axes of the node's first operand, normalised to 0 … rank - 1.
+ * Returns false if they are unknown, out of range, none, or more than `rank`. */
 bool edit_axes(const struct node *node, size_t i, int64_t ret[static TENSOR_MAX_RANK],
                size_t *ret_count);
 
@@ -80,7 +80,8 @@ bool edit_append_input(struct edit *edit, struct node *node, struct value *value
 bool edit_become(struct edit *edit, struct node *node, enum op op, int opset,
                  struct value *const *inputs, size_t count);
 
-/* Inserts a node without attributes before position `before` of graph->nodes. Set its outputs. */
+/* Inserts a node without attributes before position `before` of graph->nodes. The caller sets its
+ * one output. */
 struct node *edit_insert_node(struct edit *edit, size_t before, enum op op, int opset,
                               const char *name, struct value *const *inputs, size_t count);
 

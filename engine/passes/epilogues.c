@@ -18,7 +18,7 @@ bool optimize_activation(const struct node *node, struct epilogue *ret)
     return true;
 }
 
-/* A product of 8-bit integers whose kernel supports an epilogue. */
+/* True for a product of 8-bit integers with a float32 result whose kernel supports an epilogue. */
 static bool is_integer_product(const struct edit *edit, const struct node *node)
 {
     return quantize_makes_float(node) && edit_kernel_can(edit, node, KERNEL_FLOAT_EPILOGUE);
@@ -50,7 +50,7 @@ static bool fuse_activation(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Appends NULL for the omitted operands of a product of 8-bit integers, up to `count`. */
+/* Appends NULL for omitted operands of a product of 8-bit integers, until it has `count`. */
 static bool complete_operands(struct edit *edit, struct node *product, size_t count)
 {
     while (product->input_count < count)
@@ -81,7 +81,8 @@ static bool takes_bias(const struct edit *edit, const struct node *node)
                      !node_input(node, QUANTIZED_BIAS);
 }
 
-/* MatMul + constant vector over the last axis: the bias, a third input, or as in QLinearConv. */
+/* MatMul + constant vector over the last axis: the vector becomes input 2 of a MatMul, or operand
+ * QUANTIZED_BIAS of a QLinearMatMul. */
 static bool fuse_bias(struct edit *edit, struct node *add)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -99,7 +100,8 @@ static bool fuse_bias(struct edit *edit, struct node *add)
     return false;
 }
 
-/* product + residual of its shape. The product moves to the Add's place, where both exist. */
+/* Fuses product + residual of the same shape. The product moves to the Add's position, because the
+ * residual may be computed after the product. */
 static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;
@@ -193,7 +195,7 @@ static bool fuse_factor(struct edit *edit, struct node *mul)
     return false;
 }
 
-/* product → views → Add: applies the inverse views to the residual instead. */
+/* product → Reshapes → Add: reshapes the residual to the product's shape, and fuses it there. */
 static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
 {
     struct graph *graph = edit->graph;
@@ -220,7 +222,7 @@ static bool fuse_viewed_residual(struct edit *edit, struct node *add, size_t at)
         product->epilogue.residual = viewed;
         add->epilogue = (struct epilogue){0};
         memmove(graph->nodes + from, graph->nodes + from + 1, (at - from) * sizeof *graph->nodes);
-        graph->nodes[at] = product; /* the view's place, which has moved down */
+        graph->nodes[at] = product; /* after `viewed`, which the memmove has moved down */
         return edit_become(edit, add, OP_RESHAPE, 13, &y, 1);
     }
     return false;

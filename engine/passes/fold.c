@@ -21,11 +21,12 @@ static bool all_inputs_known(const struct node *node)
     return true;
 }
 
-/* Limits the work of folding, so that a load stays fast. Larger products run in each pass. */
+/* Limit for the work of folding one node (node_work()), so that a load stays fast. Larger products
+ * run in each pass. */
 #define FOLDED_WORK 1e10
 
-/* True if folding uses little memory: the result may be as large as its inputs, or small (16 MiB).
- * Expand and Tile of a scalar to a gigabyte stay nodes. */
+/* True if folding is cheap: at most FOLDED_WORK, and results of at most 16 MiB or four times the
+ * inputs. Expand and Tile of a scalar to a gigabyte stay nodes. */
 static bool worth_folding(const struct node *node)
 {
     size_t in = 0, out = 0;
@@ -45,7 +46,7 @@ static bool worth_folding(const struct node *node)
             !size_add(out, bytes, &out))
             return false;
     }
-    /* ConstantOfShape, which the zoo uses for weights, has a tiny input. */
+    /* ConstantOfShape has a tiny input, and models of ONNX's zoo use it for weights. */
     return out <= (16u << 20) || out / 4 <= in || node->op == OP_CONSTANT_OF_SHAPE;
 }
 
@@ -117,7 +118,7 @@ static bool is_graph_input(const struct graph *graph, const struct value *value)
     return false;
 }
 
-/* The mask of a Dropout is not computed if it has no reader. */
+/* Drops the mask of a Dropout if nobody reads it. */
 static void drop_unread_mask(const struct graph *graph, struct node *node)
 {
     const struct value *mask = node->op == OP_DROPOUT ? node_output(node, 1) : NULL;
@@ -135,7 +136,8 @@ static void drop_unread_mask(const struct graph *graph, struct node *node)
     node->output_count = 1;
 }
 
-/* Keeps the Identity of an output that would become an input or a constant: it must be copied. */
+/* Removes a node that passes its input on. Keeps it if a graph output would otherwise be an input
+ * or a constant, because such an output must be a copy. */
 static void drop_identity(struct graph *graph, struct node *node)
 {
     struct value *from = node->outputs[0], *to = node->inputs[0];
@@ -150,9 +152,9 @@ static bool may_fold(const struct node *node)
     return !op_has(node->op, OP_NO_FOLD) && !edit_has_body(node);
 }
 
-/* Flatten → Softmax → Reshape back, the importer's form of Softmax of older opsets, is a Softmax
- * along the only dimension from the Flatten's axis on that is not 1. The same holds for each
- * operator with a rule beside its axis and no other attribute. */
+/* Replaces Flatten → Softmax → Reshape back, the importer's form of a Softmax before opset 13, by
+ * one Softmax if at most one dimension from the Flatten's axis on is not 1. Does the same for other
+ * operators with batch_beside_last and no attribute but `axis`. */
 static void fold_flat_softmax(struct edit *edit, struct node *back)
 {
     struct node *softmax = back->op == OP_RESHAPE ? back->inputs[0]->producer : NULL;
@@ -195,7 +197,7 @@ static enum status fold_graph(struct edit *edit, bool infer)
             drop_identity(graph, node);
             if (node->op == OP_NONE)
                 continue;
-            if (node->op == OP_DROPOUT) /* with a constant input it is constant for any ratio */
+            if (node->op == OP_DROPOUT) /* its other inputs do not matter */
                 node->input_count = 1;
         }
         bool known = all_inputs_known(node);
@@ -234,7 +236,8 @@ static enum status promote_tensor(struct edit *edit, struct tensor **tensor)
     return STATUS_OK;
 }
 
-/* ConstantOfShape whose shape is not known yet carries its dtype in an attribute. */
+/* Promotes tensors in attributes: a ConstantOfShape whose shape is not known yet has its dtype
+ * there. */
 static enum status promote_attributes(struct edit *edit, struct node *node)
 {
     bool any = false;
@@ -255,8 +258,8 @@ static enum status promote_attributes(struct edit *edit, struct node *node)
     return STATUS_OK;
 }
 
-/* True if the node quantizes float32 or restores it. Wider 16-bit floats do not change such a node.
- */
+/* True if a QuantizeLinear or DequantizeLinear computes in float32, so that promoting 16-bit floats
+ * does not change it. */
 static bool quantizes_f32(const struct node *node)
 {
     const struct value *scale = node_input(node, 1);
@@ -265,8 +268,8 @@ static bool quantizes_f32(const struct node *node)
            !is_narrow((enum dtype)node_int(node, "precision", DTYPE_NONE));
 }
 
-/* True if the graph has 16-bit floats and all may be widened. Not for graphs with bodies, or with
- * float16 scales of a quantization: those kernels require their dtypes. */
+/* True if the graph has 16-bit floats and all may be widened. False for graphs with bodies,
+ * CastLike, or 16-bit scales of a quantization, whose results depend on these dtypes. */
 static bool is_promoted(const struct graph *graph)
 {
     bool any = false;
@@ -283,8 +286,9 @@ static bool is_promoted(const struct graph *graph)
     return any;
 }
 
-/* Every backend starts from float32; pass_narrow() narrows again where the precision asks for it.
- * So this widens every constant and Cast; Casts keep the declared dtypes of inputs and outputs. */
+/* Widens every 16-bit constant and Cast, because every backend starts from float32; pass_narrow()
+ * narrows again where the precision asks for it. Casts keep the declared dtypes of inputs and
+ * outputs. */
 static enum status promote_half(struct edit *edit)
 {
     struct graph *graph = edit->graph;
@@ -356,8 +360,8 @@ static bool scale_conv(struct edit *edit, struct node *conv, const float *scale,
     return true;
 }
 
-/* True for a per-channel constant for [N, C, spatial…]: C (or 1) elements along axis 1 of
- * `rank`. */
+/* True for a float32 constant with one number per channel of [N, C, spatial…], along axis 1 of
+ * `rank`, or with a single number. */
 static bool is_per_channel(const struct value *value, int64_t channels, int rank)
 {
     if (!is_f32_constant(value))
@@ -399,7 +403,8 @@ void fold_affine_norm(const struct node *node, float *scale, float *shift)
     }
 }
 
-/* Reads the y = x * scale + shift that a node applies per channel. False for other nodes. */
+/* Reads the y = x * scale + shift that a node applies per channel. Returns false for other
+ * nodes. */
 static bool affine_of(const struct node *node, const struct value *x, int64_t channels, int rank,
                       float *scale, float *shift)
 {
@@ -433,7 +438,8 @@ static bool foldable_conv(const struct node *conv)
            (!bias || is_f32_vector(bias, weights->known->shape.dims[0]));
 }
 
-/* Conv → BatchNormalization / Mul / Add by per-channel constants. */
+/* Folds a BatchNormalization, Mul, Div, Add or Sub with per-channel constants into the Conv before
+ * it. */
 static bool fold_conv_affine(struct edit *edit, size_t *n)
 {
     struct node *conv = edit->graph->nodes[*n];
@@ -485,8 +491,8 @@ static bool widen_nbits(struct edit *edit, size_t *n)
            edit_become(edit, node, OP_ADD, 14, (struct value *const[]){product, bias}, 2);
 }
 
-/* Replaces an LSTM, GRU or RNN with constant W by the product of all steps with W, and a
- * Recurrence. */
+/* Replaces an LSTM, GRU or RNN with constant W and R by a product of all time steps' inputs with W,
+ * and a Recurrence. */
 static bool split_recurrent(struct edit *edit, size_t *n)
 {
     struct node *node = edit->graph->nodes[*n];

@@ -1,6 +1,6 @@
-/* ONNX's function operators of transformers, Attention and RotaryEmbedding, written out in the
- * primitives that exporters used before opset 23, so that the passes and kernels for those are
- * theirs too: pass_attention() makes one operator of what Attention becomes.
+/* Rewrites ONNX's function operators of transformers, Attention and RotaryEmbedding, in the
+ * primitives that exporters used before opset 23, so that passes and kernels need not know them.
+ * pass_attention() then makes one operator of Attention's primitives.
  *
  *     q ─ (apart) ─ · scale ─────────┐
  *     [past_key ─] k ─ (apart) ─ swap ┴ MatMul ─ (cap) ─ + bias ─ Softmax ─ p
@@ -10,15 +10,15 @@
  *
  * "Apart" is Reshape and Transpose of an operand whose heads are merged. Where several heads of Q
  * share one of K and V, the heads become two dimensions, [kv_heads, group], and K and V broadcast
- * over the second: nothing is repeated in memory. Causality and windows are a constant; with
- * nonpad_kv_seqlen, which a run may decide, comparisons make it. For a row whose biases are all
- * -inf Softmax gives NaN, but the operator 0. Where such rows may occur, they are found by their
- * biases, because a NaN in Q, K or V must stay.
+ * over the second: nothing is repeated in memory. Causality and windows become a constant bias;
+ * with nonpad_kv_seqlen, which may be known only in a run, comparisons compute the bias. For a row
+ * whose biases are all -inf Softmax gives NaN, but Attention 0. Where such rows may occur, they are
+ * found by their biases, because a NaN in Q, K or V must stay.
  *
  *     x ─┬───────────────────── · [cos, cos]  ─┐
  *        └ halves (pairs) swapped · [-sin, sin] ┴ Add
  *
- * The reference kernel (engine/op/transformer.c) runs what depends on data. */
+ * The reference kernels (engine/op/transformer.c) run nodes that are not rewritten. */
 #include <float.h>
 #include <math.h>
 
@@ -26,8 +26,8 @@
 #include "engine/op/transformer.h"
 #include "engine/passes/functions.h"
 
-/* New nodes are inserted at graph->nodes[at], before `from`. After a failure every step returns
- * NULL, and edit->status has the reason. */
+/* New nodes are inserted at graph->nodes[at], before `from`. After a failure every function that
+ * makes a value returns NULL, and edit->status has the reason. */
 struct expansion {
     struct edit *edit;
     struct node *from;
@@ -47,13 +47,13 @@ static struct value *list(struct expansion *e, const int64_t *data, int count)
 
 /* ---- nodes ---- */
 
-/* An operator of up to four operands, and its attributes: an integer, and integers. */
+/* A new node: up to four operands, and up to two attributes, an integer and a list of integers. */
 struct function_step {
     enum op op;
     struct value *in[4];
-    const char *name; /* of the integer, or NULL */
+    const char *name; /* name of the integer; NULL: no such attribute */
     int64_t number;
-    const char *list; /* name of the integers, or NULL */
+    const char *list; /* name of the list; NULL: no such attribute */
     const int64_t *numbers;
     size_t count;
 };
@@ -146,13 +146,14 @@ static bool is_operand(const struct node *node, const struct value *value)
     return false;
 }
 
-/* Makes `made` output i of the node, if that is wanted. Returns the value that represents it. */
+/* Makes `made` output i of the rewritten node, if that output is wanted. Returns the value that
+ * then has the contents of `made`. */
 static struct value *bind(struct expansion *e, size_t i, struct value *made)
 {
     struct value *output = node_output(e->from, i);
     if (!output || !made || e->edit->status != STATUS_OK)
         return made;
-    if (is_operand(e->from, made)) /* handed through */
+    if (is_operand(e->from, made)) /* an operand becomes an output unchanged */
         made = one(e, OP_IDENTITY, made);
     if (!made)
         return NULL;
@@ -193,7 +194,7 @@ static struct value *grouped(struct attention_expansion *a, struct value *x, int
     return a->group > 1 ? reshape(a->e, x, dims, 5) : x;
 }
 
-/* Makes one dimension of heads again. */
+/* The inverse of grouped(), for a result of [batch, kv_heads, group, rows, width]. */
 static struct value *ungrouped(struct attention_expansion *a, struct value *x, int64_t width)
 {
     const struct attention_call *c = &a->call;
@@ -201,7 +202,7 @@ static struct value *ungrouped(struct attention_expansion *a, struct value *x, i
     return a->group > 1 ? reshape(a->e, x, dims, 4) : x;
 }
 
-/* K or V with the past values before it, bound to its output. */
+/* Returns K or V with its past values in front, and binds it to output `present`. */
 static struct value *cached(struct attention_expansion *a, size_t operand, size_t past,
                             size_t present, int64_t width)
 {
@@ -213,7 +214,8 @@ static struct value *cached(struct attention_expansion *a, size_t operand, size_
     return bind(a->e, present, x);
 }
 
-/* Causality and windows of known rows: [rows, keys] of 0 and -inf; NULL where nothing is hidden. */
+/* The bias of causality and windows for rows at known positions: [rows, keys] of 0 and -inf; NULL
+ * if nothing is hidden. */
 static struct value *fixed_bias(struct attention_expansion *a)
 {
     const struct attention_call *c = &a->call;
@@ -245,7 +247,7 @@ static struct value *positions(struct attention_expansion *a, int64_t by_key, in
     return line;
 }
 
-/* A bound of a window, limited to the number of all rows and keys. */
+/* Limits a bound of a window to rows + keys, beyond which it hides nothing; avoids overflow. */
 static int64_t reach(const struct attention_call *c, int64_t bound)
 {
     const int64_t all = c->rows + c->keys;
@@ -276,7 +278,7 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
     return hide_unless(e, sees, a->dtype);
 }
 
-/* The mask as an addend, extended to all keys. */
+/* The mask as a bias, extended with -inf to all keys. */
 static struct value *mask_bias(struct attention_expansion *a, struct value *mask)
 {
     struct expansion *e = a->e;
@@ -292,7 +294,7 @@ static struct value *mask_bias(struct attention_expansion *a, struct value *mask
     return expansion_join(e, mask, cast(e, low, a->dtype), -1);
 }
 
-/* Splits the heads of a bias in two dimensions, as in the scores. */
+/* Splits the heads of a bias in two dimensions, as grouped() does for Q, K and V. */
 static struct value *grouped_bias(struct attention_expansion *a, struct value *bias)
 {
     const struct attention_call *c = &a->call;
@@ -306,7 +308,7 @@ static struct value *grouped_bias(struct attention_expansion *a, struct value *b
     return reshape(a->e, bias, dims, 5);
 }
 
-/* True if the line of a constant mask that starts at element `first` keeps the key. */
+/* True if a constant mask keeps the key. The mask's row starts at its element `first`. */
 static bool mask_keeps(const struct attention_call *c, const struct value *mask, size_t first,
                        int64_t key)
 {
@@ -318,7 +320,7 @@ static bool mask_keeps(const struct attention_call *c, const struct value *mask,
                                      : tensor_number(mask->known, at) > (double)-INFINITY;
 }
 
-/* Limit of keys to check before assuming that a row may have none: checking sequences of half a
+/* Limit of scores to check before assuming that a row may be hidden: checking sequences of half a
  * million would take minutes. */
 #define LOOKS_MAX ((size_t)1 << 24)
 
@@ -351,8 +353,8 @@ static bool may_hide_a_row(const struct attention_expansion *a, const struct val
     return false;
 }
 
-/* Makes the scores, or probabilities, at `stage` an output if it is the requested one. Returns the
- * value that now represents them. */
+/* Binds the scores or probabilities `s` to output ATTENTION_SCORES if the node wants those of
+ * `stage`. Returns the value that then has the contents of `s`. */
 static struct value *shown(struct attention_expansion *a, enum attention_stage stage,
                            struct value *s)
 {
@@ -364,7 +366,8 @@ static struct value *shown(struct attention_expansion *a, enum attention_stage s
     return s;
 }
 
-/* scores + bias; binds STAGE_BIASED and earlier stages. */
+/* Computes the scores with their bias, and sets a->bias. Binds ATTENTION_SCORES if the node wants a
+ * stage before the probabilities. */
 static struct value *scores(struct attention_expansion *a, struct value *q, struct value *k)
 {
     static const int64_t perm4[4] = {0, 1, 3, 2}, perm5[5] = {0, 1, 2, 4, 3};
@@ -379,7 +382,7 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
         q = two(e, OP_MUL, q, number(e, c->scale, a->dtype));
     struct value *s = shown(a, STAGE_PRODUCT, two(e, OP_MATMUL, q, k));
     if (c->softcap > 0) {
-        /* the reciprocal of less than 1e-38 is not a float32: the error is then below that */
+        /* 1 / softcap may exceed float32: all scores are then below 1e-38, and so is the error */
         const float inverse = fminf(1 / c->softcap, FLT_MAX);
         s = one(e, OP_TANH, two(e, OP_MUL, s, number(e, inverse, a->dtype)));
         s = two(e, OP_MUL, s, number(e, c->softcap, a->dtype));
@@ -415,7 +418,7 @@ static struct value *clear(struct attention_expansion *a, struct value *hidden, 
     return expansion_emit(a->e, &(struct function_step){.op = OP_WHERE, .in = {hidden, zero, x}});
 }
 
-/* p v in the layout of Y. hidden: as above, or NULL if there is no such row. */
+/* Computes p v in the layout of Y. `hidden`: from hidden_rows(); NULL if no row is hidden. */
 static struct value *results(struct attention_expansion *a, struct value *p, struct value *v,
                              struct value *hidden)
 {
@@ -428,7 +431,7 @@ static struct value *results(struct attention_expansion *a, struct value *p, str
     if (!c->merged)
         return hidden ? clear(a, hidden, y) : y;
     y = transpose(e, y, perm, 4);
-    if (hidden) { /* after all moves, because attention writes its rows in place */
+    if (hidden) { /* after the Transpose, so that pass_attention() can follow the moves */
         int64_t dims[4] = {1, 1, 1, 1};
         for (int d = 1; d <= hidden->shape.rank; d++)
             dims[4 - d] = hidden->shape.dims[hidden->shape.rank - d];
@@ -468,9 +471,9 @@ static enum status expand_attention(struct expansion *e)
 
 /* ---- RotaryEmbedding ---- */
 
-/* [images, tokens, rotated / 2] of one of the tables, broadcast to x with separate heads: [images,
- * 1, tokens, rotated], or [images, tokens, 1, rotated] if they are merged. `negated`: negates the
- * first of a pair. */
+/* Returns a table of cosines or sines, [images, tokens, rotated / 2] after the look-up of
+ * position_ids, in a form to multiply x: [images, 1, tokens, rotated], or [images, tokens, 1,
+ * rotated] if x has merged heads. `negated`: negates the first number of each pair. */
 static struct value *rotary_table(struct expansion *e, const struct rotary_call *c, size_t operand,
                                   bool negated)
 {
@@ -488,7 +491,7 @@ static struct value *rotary_table(struct expansion *e, const struct rotary_call 
     return c->interleaved ? reshape(e, table, whole, 4) : table;
 }
 
-/* The two numbers of each pair swapped. */
+/* Returns x with the two numbers of each pair swapped. */
 static struct value *swapped(struct expansion *e, const struct rotary_call *c, struct value *x)
 {
     if (!x)
@@ -527,8 +530,8 @@ static enum status expand_rotary(struct expansion *e)
 
 /* ---- both ---- */
 
-/* Limit for a constant with visible keys per row: 256 MiB of float32. A file of a few bytes could
- * request any size. */
+/* Limit for the elements of fixed_bias(): 256 MiB of float32. A file of a few bytes could request
+ * any size. */
 #define BIAS_MAX ((size_t)1 << 26)
 
 static bool is_bias_small(const struct node *node)

@@ -1,12 +1,13 @@
-/* Private to engine/passes/: rewrites operators as others after shapes are known and before
- * constants are folded: ONNX's Attention and RotaryEmbedding (functions.c), and a ScatterND that
- * fills masked elements (masked_fill.c). */
+/* Private to engine/passes/: rewrites of operators after shapes are known and before constants are
+ * folded. functions.c rewrites ONNX's Attention and RotaryEmbedding, masked_fill.c a ScatterND that
+ * fills masked elements. */
 #pragma once
 
 #include "engine/passes/edit.h"
 
-/* True for a node of these that can be rewritten: its operands have known, non-empty shapes, and
- * the rewrite makes no constants of hundreds of megabytes. */
+/* True for an Attention or RotaryEmbedding that composite_expand() can rewrite: all operands have
+ * known, non-empty shapes (past keys and values may be empty), and no constant would exceed 256
+ * MiB. */
 bool composite_is_expanded(const struct node *node);
 
 /* Inserts the primitive nodes before edit->graph->nodes[at] and kills that node. Infers their

@@ -22,7 +22,7 @@ enum kernel_ability {
     KERNEL_STORED_EPILOGUE = 1u << 6, /* a product of 8-bit integers: adds another value, and maps
                                          the result through a table (enum quantized_operand) */
     KERNEL_STORED_RESULT = 1u << 7,   /* quantizes its float32 result to 8 bits (epilogue.step) */
-    KERNEL_PITCH = 1u << 8, /* can write the rows of output 0 with gaps, into a Concat's */
+    KERNEL_PITCH = 1u << 8,           /* writes into a Concat's result, with gaps between rows */
 };
 
 struct kernel_caps {
@@ -33,12 +33,12 @@ struct kernel_caps {
 };
 
 /* True if a kernel of the backend runs this node; sets all of *ret. Passes ask about nodes with
- * known shapes. Before the layout pass, these are in ONNX's layout. A claim with
+ * known shapes. Before the layout pass, shapes are in ONNX's layout. A claim with
  * KERNEL_CHANNELS_LAST then describes the node after that pass. Any thread. */
 typedef bool (*kernel_claim_fn)(const struct node *node, struct kernel_caps *ret);
 
-/* True if the claim holds for the node's present layout. Otherwise the layout pass has not changed
- * the node, and another kernel runs it. */
+/* True if the claim holds for the node's present layout. It does not if the kernel needs
+ * channels-last images and the layout pass has left the node in ONNX's layout. */
 static inline bool kernel_fits_layout(const struct kernel_caps *caps, const struct node *node)
 {
     return !(caps->can & KERNEL_CHANNELS_LAST) || node->channels_last;

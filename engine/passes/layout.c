@@ -3,8 +3,7 @@
  * ONNX has [N, C, spatial…]. One pass over the nodes rewrites the graph to a row-major graph with
  * permuted shapes and axes:
  *
- *   - an image operator that the backend runs channels-last gets its operand in this layout, as is
- *     its result;
+ *   - an image operator that the backend runs channels-last reads and writes this layout;
  *   - elementwise operators, Concat, Split, Softmax, reductions, … follow their operands: their
  *     axes are renumbered, their constants permuted;
  *   - a Transpose of such a value is composed with the permutation, which removes ConvNeXt's and
@@ -29,7 +28,7 @@ struct layout_pass {
     struct graph *graph;
     struct forms *forms; /* by value->index, as of the start of the pass */
     size_t form_count;
-    struct node **nodes; /* the new order */
+    struct node **nodes; /* all nodes so far, in their new order */
     size_t node_count, node_capacity;
 };
 
@@ -121,7 +120,8 @@ static struct value *move_channels_last(struct layout_pass *layout, struct value
     return make_node(layout, value, &shape, same_bytes(&value->shape) ? NULL : perm);
 }
 
-/* Values that the pass has made have no entry, because the pass uses each of them at once. */
+/* Returns the forms of a value that existed before the pass. The pass uses values that it makes at
+ * once, so they have no forms. */
 static struct forms *forms_of(struct layout_pass *layout, const struct value *value)
 {
     return &layout->forms[value->index];
@@ -146,7 +146,7 @@ static bool is_to_plain(const struct node *node)
     return true;
 }
 
-/* The channels-last form of a value of rank 3 … 5; NULL when out of memory. */
+/* Returns the channels-last form of a value of rank 3 … 5; NULL when out of memory. */
 static struct value *get_last(struct layout_pass *layout, struct value *value)
 {
     struct forms *forms = forms_of(layout, value);
@@ -161,7 +161,7 @@ static struct value *get_last(struct layout_pass *layout, struct value *value)
     return forms->last;
 }
 
-/* The value in ONNX's layout; NULL when out of memory. */
+/* Returns the value in ONNX's layout; NULL when out of memory. */
 static struct value *get_plain(struct layout_pass *layout, struct value *value)
 {
     if (!is_last(layout, value))
@@ -180,7 +180,7 @@ static struct value *get_plain(struct layout_pass *layout, struct value *value)
     return forms->plain;
 }
 
-/* Records that the node's result is channels-last now. */
+/* Permutes the value's shape, and records that the value is channels-last now. */
 static void mark_last(struct layout_pass *layout, struct value *value)
 {
     value->shape = channels_last_shape(&value->shape);
@@ -221,7 +221,8 @@ static void image_op(struct layout_pass *layout, struct node *node)
 
 /* ---- operators that follow their operands ---- */
 
-/* An operand of an elementwise operator of rank `rank`, channels-last; scalars do not change. */
+/* Returns an operand of an elementwise operator with results of rank `rank` in channels-last form;
+ * scalars do not change. */
 static struct value *broadcast_operand(struct layout_pass *layout, struct value *value, int rank)
 {
     if (is_last(layout, value) || shape_count(&value->shape) == 1)
@@ -267,7 +268,7 @@ static void follow_elementwise(struct layout_pass *layout, struct node *node, un
         if (node->inputs[i])
             node->inputs[i] = broadcast_operand(layout, node->inputs[i], rank);
     for (size_t o = 0; o < node->output_count; o++)
-        if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* a scale is no image */
+        if (node->outputs[o] && node->outputs[o]->shape.rank == rank) /* not a scale */
             mark_last(layout, node->outputs[o]);
 }
 
@@ -284,8 +285,8 @@ static void follow_axis(struct layout_pass *layout, struct node *node, int64_t o
         edit_no_memory(layout->edit);
 }
 
-/* Operands from `first` on, each `step`-th: those of a quantized Concat are triples after the
- * result's scale and zero point. */
+/* The concatenated operands are inputs `first`, first + step …: QLinearConcat's inputs are the
+ * result's scale and zero point, then triples of operand, scale and zero point. */
 static void follow_concat(struct layout_pass *layout, struct node *node, size_t first, size_t step)
 {
     for (size_t i = first; i < node->input_count; i += step)
@@ -293,8 +294,9 @@ static void follow_concat(struct layout_pass *layout, struct node *node, size_t 
     follow_axis(layout, node, 1);
 }
 
-/* Mean over the spatial axes (MnasNet, ShuffleNet, squeeze-and-excite): with keepdims the result is
- * channels-last, too; without it is [N, C] in either layout. Other reductions return to plain. */
+/* True for a reduction that can read its operand channels-last, such as a mean over the spatial
+ * axes. With keepdims its result is channels-last, too. Without keepdims the remaining axes must
+ * have the same order in both layouts. Other reductions read ONNX's layout. */
 static bool follows_reduce(struct layout_pass *layout, const struct node *node)
 {
     if ((node->op != OP_REDUCE_MEAN && node->op != OP_REDUCE_SUM && node->op != OP_REDUCE_MAX) ||
@@ -333,7 +335,7 @@ static void follow_axes(struct layout_pass *layout, struct node *node, size_t i,
     node->inputs[i] = edit_constant(layout->edit, DTYPE_I64, &SHAPE((int64_t)count), axes);
 }
 
-/* Slice with constant axes: only renumbers the axes. */
+/* True for a Slice of a channels-last image with constant axes, which need only be renumbered. */
 static bool follows_slice(struct layout_pass *layout, const struct node *node)
 {
     int64_t axes[TENSOR_MAX_RANK];
@@ -342,8 +344,8 @@ static bool follows_slice(struct layout_pass *layout, const struct node *node)
            edit_axes(node, 3, axes, &count);
 }
 
-/* The file's own Transpose of a plain value from NHWC to NCHW: its input is already its result in
- * channels-last form (the end of ConvNeXt's and of Swin's block). */
+/* True for the file's own Transpose of a plain value from NHWC to NCHW: its input is already its
+ * result in channels-last form (the end of ConvNeXt's and of Swin's block). */
 static bool is_way_back(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -360,8 +362,8 @@ static void become_view(struct node *node)
     node->opset = 13;
 }
 
-/* Transpose of a channels-last value: composes the permutations, to a view if nothing moves. The
- * result is plain. */
+/* Composes the permutation of a Transpose that reads a channels-last value with the layout's; makes
+ * it a view if nothing moves. The result has the shape that the file gives it. */
 static void compose_transpose(struct layout_pass *layout, struct node *node)
 {
     int rank = node->inputs[0]->shape.rank;
@@ -379,8 +381,8 @@ static void compose_transpose(struct layout_pass *layout, struct node *node)
         edit_no_memory(layout->edit);
 }
 
-/* Channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape [N, C, H, W] is,
- * channels last, a transpose of [N H W, g, k]. `node` is the first; the others follow. */
+/* True if node n begins a channel shuffle: Reshape [N, g, k, H, W], Transpose (0 2 1 3 4), Reshape
+ * [N, C, H, W]. With channels last, this is a transpose of [N H W, g, k]. */
 static bool is_shuffle(struct layout_pass *layout, size_t n, struct node **ret_transpose,
                        struct node **ret_last)
 {
@@ -425,7 +427,8 @@ static void rewrite_shuffle(struct layout_pass *layout, struct node *node, struc
     mark_last(layout, last->outputs[0]);
 }
 
-/* Scalar scales and zero points make these elementwise, too. */
+/* Returns OP_BROADCAST or OP_UNARY for a quantized operator that is elementwise, because its scales
+ * and zero points are scalars; otherwise 0. */
 static unsigned quantized_flags(const struct node *node)
 {
     bool of_two = false;
@@ -447,7 +450,7 @@ static unsigned quantized_flags(const struct node *node)
     return of_two ? OP_BROADCAST : OP_UNARY;
 }
 
-/* A Resize that only changes the image's sides; recognised by ONNX's shapes. */
+/* True unless the node is a Resize that changes batch or channels. */
 static bool keeps_channels(struct layout_pass *layout, const struct node *node)
 {
     const struct value *x = node_input(node, 0), *y = node_output(node, 0);

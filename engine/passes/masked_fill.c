@@ -21,7 +21,7 @@ static bool masked_is_number(const struct node *node, size_t i, int64_t wanted, 
            (number == wanted || number == wanted - rank);
 }
 
-/* Returns the NonZero whose transpose is `places`, [count, rank of the mask]; or NULL. */
+/* Returns the NonZero whose transpose is `places`, [count, rank of the mask]; NULL: none. */
 static const struct node *masked_places(const struct value *places)
 {
     const struct node *node = places->producer;
@@ -32,7 +32,8 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* Returns the NonZero whose column `at` is [count] (`rank` 1) or [count, 1] (2); NULL: none. */
+/* Returns the NonZero of whose positions `column` has coordinate `at`, as [count] (`rank` is 1) or
+ * [count, 1] (2); NULL: none. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;
@@ -58,8 +59,9 @@ static bool masked_is_one(const struct value *value)
     return one && one->kind == ATTR_TENSOR && tensor_number(one->t, 0) == 1;
 }
 
-/* True for the Shape of the sum of all columns of `from`, to which a tracer expands each of them. A
- * Where may have set lengths to 1: Expand then keeps the column's own length. */
+/* True for the Shape of the sum of all coordinates' columns of `from`. torch.onnx expands each
+ * column to this shape. A Where may have set lengths to 1: Expand then keeps the column's own
+ * length. */
 static bool masked_is_extent(const struct value *shape, const struct node *from)
 {
     const struct node *node = shape->producer;
@@ -77,7 +79,8 @@ static bool masked_is_extent(const struct value *shape, const struct node *from)
     return masked_column(sum, 0, 1) == from;
 }
 
-/* Returns the NonZero of column `at`, [count, 1], which may be expanded to its own length. */
+/* Returns the NonZero of whose positions `part`, [count, 1], has coordinate `at`, also after an
+ * Expand to its own length; NULL: none. */
 static const struct node *masked_tuple_part(const struct value *part, int64_t at)
 {
     const struct node *last = part->producer;

@@ -12,10 +12,10 @@
 struct narrow {
     struct edit *edit;
     enum dtype dtype;                   /* the 16-bit type that activations get */
-    struct value **narrowed, **widened; /* by value->index: the value's Cast, when there is one */
+    struct value **narrowed, **widened; /* by value->index: result of the value's Cast, or NULL */
     size_t value_count;
     bool *keeps_f32; /* by value->index: an output of the graph, or no product comes after it */
-    bool *is_narrow; /* this pass made it so: a file's own 16-bit values do not change */
+    bool *is_narrow; /* this pass made it 16-bit; a file's own do not change */
 };
 
 static bool is_narrow(const struct narrow *narrow, const struct value *value)
@@ -28,7 +28,8 @@ static bool is_activation(const struct narrow *narrow, const struct value *value
     return value && !value->known && (value->dtype == DTYPE_F32 || is_narrow(narrow, value));
 }
 
-/* Casts the value to `to` by a node before node *at; NULL when out of memory. */
+/* Returns the value as `to`, by a Cast that is inserted once, before node *at. NULL when out of
+ * memory. */
 static struct value *cast_value(struct narrow *narrow, size_t *at, struct value *from,
                                 enum dtype to)
 {
@@ -50,7 +51,8 @@ static uint16_t narrow_bits(enum dtype dtype, float x)
     return float_to_half(isfinite(x) ? fminf(fmaxf(x, -greatest), greatest) : x);
 }
 
-/* Converts constants that an elementwise operator or Concat reads with 16-bit activations. */
+/* Returns a 16-bit copy of a float32 constant, for a NARROW_SAME node that reads it with 16-bit
+ * activations. */
 static struct value *narrow_constant(struct narrow *narrow, const struct tensor *from)
 {
     struct value *value = edit_constant(narrow->edit, narrow->dtype, &from->shape, NULL);
@@ -60,7 +62,8 @@ static struct value *narrow_constant(struct narrow *narrow, const struct tensor 
     return value;
 }
 
-/* True for operands of a NARROW_SAME node that stay float32: its parameters. */
+/* True for operands of a NARROW_SAME node that stay float32 if they are constants: its
+ * parameters. */
 static bool stays_f32(const struct node *node, size_t i)
 {
     if (node->op == OP_SCALE_SHIFT) /* operands from 3 on are parts of its image */
@@ -87,7 +90,7 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
     }
 }
 
-/* The backend's answer for a node before this pass: all activations float32. */
+/* Asks the backend about the node as it was before this pass, with all activations in float32. */
 static enum narrow_support ask_backend(const struct narrow *narrow, const struct node *node)
 {
     enum { MOST = 64 };
@@ -109,8 +112,7 @@ static enum narrow_support ask_backend(const struct narrow *narrow, const struct
     return support;
 }
 
-/* A node whose activations must all have one type stays float32 if it makes a float32 graph
- * output. */
+/* Returns NARROW_NO for a NARROW_SAME node if one of its results must stay float32. */
 static enum narrow_support support_of(const struct narrow *narrow, const struct node *node)
 {
     bool any = false;
@@ -126,7 +128,8 @@ static enum narrow_support support_of(const struct narrow *narrow, const struct 
     return support;
 }
 
-/* A Cast accepts any type. */
+/* True for a Cast to a float of 16 or 32 bits: it may read either type, so no other Cast is
+ * needed. */
 static bool is_cast_to_float(const struct node *node)
 {
     return node->op == OP_CAST && dtype_is_float(node->outputs[0]->dtype) &&

@@ -15,8 +15,8 @@
 #include "engine/passes/kernel_caps.h"
 
 struct optimize_options {
-    bool fuse; /* fold activations, residuals and BatchNormalization into their producers; replace
-                  chains of nodes by OP_ATTENTION and OP_STRIDED_COPY (engine/op/attention.h) */
+    bool fuse; /* fuse biases, residuals and activations into their producers; replace patterns and
+                  chains of nodes by one operator, such as OP_ATTENTION */
     /* The backend's kernels. NULL: passes that need them do nothing; images stay [N, C,
      * spatial…]. */
     kernel_claim_fn claim;
@@ -34,9 +34,9 @@ bool optimize_keeps_numbers(const struct node *node);
 
 /* Replaces DequantizeLinear → operator → QuantizeLinear by the corresponding operator on 8-bit
  * integers. Call it before optimize_weights(), which would widen the weights. Results can differ
- * from the file's float32 arithmetic by one step of the stored type. With multiplies_to_float, it
- * also replaces products of 8-bit integers with a float32 result. Errors: STATUS_NO_MEMORY,
- * STATUS_MODEL (a cycle). */
+ * from the file's float32 arithmetic by one step of the stored type. With multiplies_to_float,
+ * products without a QuantizeLinear after them become products of 8-bit integers with a float32
+ * result. Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle). */
 enum status optimize_quantized(struct graph *graph, bool multiplies_to_float,
                                struct error *err) MUST_USE;
 
@@ -48,19 +48,20 @@ enum status optimize_dynamic(struct graph *graph, struct error *err) MUST_USE;
 /* Rewrites that do not depend on shapes, once per session. Folds constants, removes Identity and
  * Dropout, and folds BatchNormalization and per-channel scales into Conv weights. Promotes float16
  * to float32, because every backend starts from float32; Casts give outputs their declared dtype.
- * Errors: STATUS_NO_MEMORY, STATUS_MODEL / STATUS_SHAPE from folding. */
+ * Errors: STATUS_NO_MEMORY, STATUS_MODEL (a cycle), and those of inference and kernels. */
 enum status optimize_weights(struct graph *graph, struct error *err) MUST_USE;
 
 /* Gives graph->inputs[i] the known shape shapes[i] and infers the shapes that follow. Folds new
- * constants (Shape → Gather → Concat → Reshape …), rewrites functions (Attention, RotaryEmbedding)
- * in primitives. Values whose shape depends on data stay SHAPE_NONE. */
+ * constants (Shape → Gather → Concat → Reshape …), and rewrites ONNX's functions Attention and
+ * RotaryEmbedding in primitives. Values whose shape depends on data stay SHAPE_NONE. */
 enum status optimize_specialise(struct graph *graph, const struct shape *shapes,
                                 struct error *err) MUST_USE;
 
 /* Moves every data-dependent node (an operand or result has no known shape) into a new graph,
  * *ret_tail, or NULL if there is none. The tail's inputs become additional outputs of `graph`, in
- * order, after the remaining outputs. *ret_output_of[i] is the new place of original output i: x >=
- * 0 means output x of `graph`, x < 0 the tail's output -1 - x. Both arrays are in graph's arena. */
+ * order, after the remaining outputs. (*ret_output_of)[i] is the new place of original output i: x
+ * >= 0 means output x of `graph`, x < 0 the tail's output -1 - x. The caller frees the tail, before
+ * `graph`, whose arena has texts of the tail and *ret_output_of. */
 enum status optimize_split(struct graph *graph, struct graph **ret_tail, int **ret_output_of,
                            struct error *err) MUST_USE;
 

@@ -1,19 +1,19 @@
 /* Private to engine/passes/: the passes of optimize_for_backend(), which calls them in order. All
- * need known shapes and infer none. edit_nodes() calls those with *n for each node. */
+ * need known shapes and infer none. edit_nodes() calls those with a parameter *n for each node. */
 #pragma once
 
 #include "engine/passes/edit.h"
 
-/* Replaces patterns of primitives from exporters by one operator: Sigmoid·Mul → Silu, hard swish,
- * GELU (erf), layer norms. Makes ScaleShift of BatchNormalization that no Conv absorbs. Folds a Pad
- * before a Conv into its pads. */
+/* Replaces patterns of primitives from exporters by one operator: Silu, hard swish, GELU (erf
+ * form), layer and group norms …. Makes ScaleShift of BatchNormalization that no Conv absorbs.
+ * Folds a Pad before a Conv into its pads. */
 bool pass_patterns(struct edit *edit, size_t *n);
 
-/* Fuses bias, residual Add and activation into Conv, ConvTranspose, Gemm and MatMul as their
- * epilogue. Fuses activations into Add and ScaleShift. */
+/* Fuses biases, residual Adds and activations into products (Conv, Gemm, MatMul …) as their
+ * epilogue. Fuses activations into Add and ScaleShift, too. */
 bool pass_epilogues(struct edit *edit, size_t *n);
 
-/* Fuses a residual Add that reads a product through views, after pass_strided_copies(). */
+/* Fuses a residual Add that reads a product through Reshapes, after pass_strided_copies(). */
 bool pass_viewed_residuals(struct edit *edit, size_t *n);
 
 /* Makes operands of image operators channels-last; see layout.c. */
@@ -24,8 +24,8 @@ void pass_layout(struct edit *edit);
  * gate of the Conv after the block. See gates.c. */
 bool pass_gates(struct edit *edit, size_t *n);
 
-/* Merges a Concat of channels into a ScaleShift that is its only reader, after pass_layout(). The
- * inputs become: first part, scale, shift, further parts. See joins.c. */
+/* Merges a Concat of channels into a ScaleShift that is its only reader, after pass_layout(); see
+ * joins.c. */
 bool pass_joins(struct edit *edit, size_t *n);
 
 /* Replaces DequantizeLinear → ScaleShift → QuantizeLinear by a ScaleShift of stored numbers, after
@@ -46,9 +46,10 @@ bool pass_storing(struct edit *edit, size_t *n);
  * strided_copies.c. */
 void pass_strided_copies(struct edit *edit);
 
-/* Changes activations to options->narrow, bfloat16 or float16, and inserts Casts before nodes and
- * graph outputs that need float32. Finite constants beyond float16's range become its largest
- * number instead of infinity, so that a mask of -1e9 can still be subtracted. */
+/* Changes activations to options->narrow, bfloat16 or float16, and inserts Casts before nodes that
+ * need the other type. Graph outputs stay float32. Finite constants beyond float16's range become
+ * its largest number instead of infinity: a row masked by -1e9 must stay finite, because inf - inf
+ * is NaN. */
 void pass_narrow(struct edit *edit);
 
 /* True for a BatchNormalization of `channels` channels with constant statistics and parameters.
@@ -56,7 +57,8 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
-/* interpret_node() that also runs Shape and Size of an input of which only the shape is known. */
+/* The same as interpret_node(), but also runs Shape and Size of an input of which only the shape is
+ * known. */
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;
 

@@ -6,7 +6,7 @@
 #include "engine/op/geometry.h"
 #include "engine/passes/passes.h"
 
-/* The node that makes operand i of `node`, if it has operator `op`. */
+/* Returns the node that makes operand i of `node`, if its operator is `op`; otherwise NULL. */
 static struct node *made_by(const struct node *node, size_t i, enum op op)
 {
     const struct value *value = node_input(node, i);
@@ -24,13 +24,13 @@ static bool scalar_is(const struct value *value, float expected)
     return edit_scalar(value, &v) && near(v, expected);
 }
 
-/* For a two-operand node: the operand that is not `i`. */
+/* Returns the operand of a two-operand node that is not `i`. */
 static struct value *other(const struct node *node, size_t i)
 {
     return node->inputs[1 - i];
 }
 
-/* Matches Clip(x + 3, 0, 6): returns x. */
+/* Returns x if `value` is Clip(x + 3, 0, 6), otherwise NULL. */
 static struct value *relu6_of_plus_3(const struct value *value)
 {
     const struct node *clip = value ? value->producer : NULL;
@@ -46,7 +46,7 @@ static struct value *relu6_of_plus_3(const struct value *value)
     return NULL;
 }
 
-/* If `node` is v / 6 or v * (1/6), returns v. */
+/* Returns v if `node` is v / 6 or v * (1/6), otherwise NULL. */
 static struct value *sixth_of(const struct node *node)
 {
     if (node->op == OP_DIV && scalar_is(node->inputs[1], 6))
@@ -94,7 +94,7 @@ static bool match_gate(struct edit *edit, struct node *node)
     return false;
 }
 
-/* Matches 1 + erf(x / sqrt 2): returns x. */
+/* Returns x if `value` is 1 + erf(x / sqrt 2), otherwise NULL. */
 static struct value *one_plus_erf(const struct value *value)
 {
     const struct node *add = value->producer;
@@ -183,15 +183,16 @@ static bool is_all(const struct value *value, float expected)
     return true;
 }
 
-/* The same numbers as a vector. */
+/* Returns the constant's numbers as a vector. */
 static struct value *as_vector(struct edit *edit, const struct value *from)
 {
     return edit_constant(edit, DTYPE_F32, &SHAPE((int64_t)shape_count(&from->known->shape)),
                          from->known->data);
 }
 
-/* Matches PyTorch's export of GroupNormalization at its Add: [N, C, …] as [N, groups, rest],
- * InstanceNormalization without a scale, back, and a scale and a bias per channel. */
+/* Matches PyTorch's export of GroupNormalization, at its last node: Reshape of [N, C, …] to [N,
+ * groups, rest], InstanceNormalization with scale 1 and bias 0, Reshape back, Mul and Add per
+ * channel. */
 static bool match_group_norm(struct edit *edit, struct node *add)
 {
     if (add->op != OP_ADD)
@@ -261,7 +262,7 @@ static bool match_layer_norm(struct edit *edit, struct node *node)
             edit_no_memory(edit));
 }
 
-/* LayerNormalization + a constant vector: its bias. */
+/* Matches LayerNormalization + a constant vector, which becomes the bias. */
 static bool match_layer_norm_bias(struct edit *edit, struct node *add)
 {
     if (add->op != OP_ADD)
@@ -281,8 +282,8 @@ static bool match_layer_norm_bias(struct edit *edit, struct node *add)
     return true;
 }
 
-/* BatchNormalization with constant statistics: y = x * scale + shift per channel. ScaleShift needs
- * channels-last images, now or after the layout pass. */
+/* Turns a BatchNormalization with constant statistics into a ScaleShift, y = x * scale + shift per
+ * channel. ScaleShift needs channels-last images, now or after the layout pass. */
 static bool match_batch_norm(struct edit *edit, struct node *node)
 {
     const struct value *x = node_input(node, 0);
@@ -336,7 +337,8 @@ static bool match_padded_conv(struct edit *edit, struct node *conv)
     return true;
 }
 
-/* Every window of the pool lies within its image: it is a mean of as many pixels everywhere. */
+/* True for an average pool whose windows all lie within the image, so that each is a mean of
+ * equally many pixels. */
 static bool is_inner_mean(const struct node *pool, struct window *ret)
 {
     const struct shape *x = &pool->inputs[0]->shape;
@@ -372,11 +374,12 @@ static bool is_pointwise(const struct node *conv)
     return pointwise;
 }
 
-/* The mean of a pointwise convolution's results is the convolution of the means, which are fewer
- * pixels (DenseNet's transitions): swaps the two nodes. */
+/* Swaps a pointwise convolution and the average pool after it, if the pool leaves at most half of
+ * the pixels (DenseNet's transitions): the mean of the convolution's results is the convolution of
+ * the means. */
 static bool match_pooled_conv(struct edit *edit, struct node *pool)
 {
-    enum { MOST_WIDER = 4 }; /* the pool then reads the channels before the Conv */
+    enum { MOST_WIDER = 4 }; /* at most so many input channels per output channel */
     struct value *between = node_input(pool, 0), *y = node_output(pool, 0);
     struct node *conv = between ? between->producer : NULL;
     struct window window;

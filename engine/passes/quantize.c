@@ -18,9 +18,10 @@
 
 /* ---- clamping by storing ---- */
 
-/* The producer of a QuantizeLinear's input, and the clamp by a Relu or Clip between them. */
+/* The node whose result a QuantizeLinear stores, and the clamp by a Relu or Clip between the
+ * two. */
 struct stored {
-    struct node *producer; /* NULL: unknown, or another node reads a value in between */
+    struct node *producer; /* NULL: none, or another node reads its result or the clamp's */
     bool clamp;            /* to [low, high], if storing does not clamp by itself */
     float low, high;
 };
@@ -60,7 +61,7 @@ static struct stored stored_maker(const struct edit *edit, const struct node *qu
     return stored;
 }
 
-/* The stored form of `real`. */
+/* Returns `real` as a stored number. */
 static int store(const struct ends *to, float real)
 {
     return (int)quantized_number(real, (float)tensor_number(to->scale->known, 0),
@@ -68,7 +69,8 @@ static int store(const struct ends *to, float real)
                                  to->zero->known->dtype == DTYPE_I8);
 }
 
-/* Adds a table after node n that clamps its stored numbers, which keep the real order. */
+/* Adds an OP_LOOKUP after node n that clamps its stored numbers. Their order is that of the real
+ * numbers. */
 static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
                       const struct stored *stored)
 {
@@ -95,7 +97,7 @@ static void add_clamp(struct edit *edit, size_t n, const struct ends *to,
 
 /* ---- operators on stored numbers ---- */
 
-/* An activation, or a stored constant with a number per position of the last dimension. */
+/* Reads an activation, or a stored constant in which all dimensions but the last are 1. */
 static bool read_operand(const struct value *value, struct ends *ret)
 {
     if (quantize_read_activation(value, ret))
@@ -122,7 +124,7 @@ static bool match_binary(struct edit *edit, struct node *quantize, const struct 
                            binary->op == OP_ADD ? OP_QLINEAR_ADD : OP_QLINEAR_MUL, 1, inputs, 8);
 }
 
-/* True if it reduces axes 2 and 3 of four and keeps them as ones. */
+/* True if a ReduceMean reduces axes 2 and 3 of four and keeps them as ones. */
 static bool is_image_mean(const struct node *mean)
 {
     int64_t axes[TENSOR_MAX_RANK];
@@ -197,7 +199,7 @@ static bool match(struct edit *edit, struct node *quantize, const struct node *p
 
 /* ---- before ---- */
 
-/* An omitted zero point is 0, of the stored type. */
+/* Adds the zero point that a QuantizeLinear or DequantizeLinear omits: 0, of the stored type. */
 static void add_zero(struct edit *edit, struct node *node)
 {
     enum dtype dtype = (enum dtype)node_int(node, "output_dtype", DTYPE_U8);
@@ -233,7 +235,8 @@ bool optimize_keeps_numbers(const struct node *node)
     return op_has(node->op, OP_KEEPS_NUMBERS);
 }
 
-/* Turns DequantizeLinear → move into move → DequantizeLinear, one after each result. */
+/* Turns DequantizeLinear → move into move → DequantizeLinear, with a DequantizeLinear for each
+ * result of the move. */
 static void sink_dequantize(struct edit *edit, size_t n)
 {
     struct graph *graph = edit->graph;

@@ -3,32 +3,33 @@
 
 #include "engine/passes/edit.h"
 
-/* A DequantizeLinear or QuantizeLinear with one scale, or a DequantizeLinear of a constant with a
- * scale per channel. */
+/* What a DequantizeLinear reads, or a QuantizeLinear writes: stored numbers, their scale or scales,
+ * and their zero point or points. */
 struct ends {
-    struct value *stored; /* the 8-bit value */
+    struct value *stored; /* the tensor of integers */
     struct value *scale, *zero;
 };
 
 bool quantize_is_one(const struct value *value); /* a constant scalar */
 
-/* Reads the DequantizeLinear that makes `value`. It has a constant float32 scale and a constant
- * zero point, not in blocks. */
+/* Reads the DequantizeLinear that makes `value`. Returns false unless its float32 scale and its
+ * zero point are constants, and not per block. */
 bool quantize_read_dequantize(const struct value *value, struct ends *ret);
 
-/* The same for an activation: 8 bits, one scale, one zero point of one type, stored at run time. */
+/* The same for an activation: 8-bit numbers that a run computes, with one scale and one zero
+ * point. */
 bool quantize_read_activation(const struct value *value, struct ends *ret);
 
 /* Reads a QuantizeLinear to 8 bits with one scale and zero point. */
 bool quantize_read_quantize(const struct node *node, struct ends *ret);
 
-/* Makes `quantize` the operator `op` that computes both `producer` and `quantize`; it takes over
- * the producer's name and attributes. */
+/* Turns the node `quantize` into operator `op`, which computes both `producer` and `quantize`; it
+ * takes over the producer's name and attributes. */
 bool quantize_become(struct edit *edit, struct node *quantize, const struct node *producer,
                      enum op op, int opset, struct value *const *inputs, size_t count);
 
 /* Turns the QuantizeLinear after a Conv, Gemm or MatMul into QLinearConv, QGemm or QLinearMatMul,
- * if source and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL,
+ * if activation and weights are stored in 8 bits and the weights are symmetric. If `to` is NULL,
  * `quantize` is the product itself and its result stays float32. */
 bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *conv,
                    const struct ends *to);
@@ -42,8 +43,9 @@ bool quantize_product(struct edit *edit, struct node *product);
 /* True for a product of 8-bit integers with a float32 result. */
 bool quantize_makes_float(const struct node *node);
 
-/* Converts `bias`, a float32 or stored constant, to int32 in units of source scale x weight scale,
- * for such a QLinearMatMul. Returns NULL if it does not fit. */
+/* Converts `bias`, a float32 or stored constant, to int32 in units of activation scale x weight
+ * scale, for a QLinearMatMul with a float32 result. Returns NULL if it does not fit, or rounding
+ * changes it too much. */
 struct value *quantize_bias(struct edit *edit, const struct node *matmul, const struct value *bias);
 
 /* If the 8-bit result of `node` depends, element by element, only on one other 8-bit tensor,

@@ -7,7 +7,8 @@
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* The product that makes `value` for one reader alone and has no table yet; or NULL. */
+/* Returns the product of 8-bit integers that makes `value`, if `value` has one reader and the
+ * product no table yet; otherwise NULL. */
 static const struct node *product_of(const struct edit *edit, const struct value *value)
 {
     const struct node *node = value->producer;
@@ -19,7 +20,7 @@ static const struct node *product_of(const struct edit *edit, const struct value
     return node;
 }
 
-/* True if both have the same number. */
+/* True if both are constants of one number, the same and of one type. */
 static bool is_same(const struct value *a, const struct value *b)
 {
     return a && b && a->known && b->known && a->known->dtype == b->known->dtype &&
@@ -27,7 +28,7 @@ static bool is_same(const struct value *a, const struct value *b)
            tensor_number(a->known, 0) == tensor_number(b->known, 0);
 }
 
-/* `node` now computes what `product` did, with `further` operands from QUANTIZED_RESIDUAL on. */
+/* Makes `node` compute what `product` does, with `further` operands from QUANTIZED_RESIDUAL on. */
 static bool take_product(struct edit *edit, struct node *node, const struct node *product,
                          struct value *const further[QUANTIZED_OPERANDS - QUANTIZED_RESIDUAL])
 {

@@ -6,7 +6,7 @@
 
 /* ---- Conv ---- */
 
-/* Converts unsigned bytes around 128 to signed ones around 0. */
+/* Converts unsigned weights with zero point 128 to signed ones with zero point 0. */
 static bool make_signed(struct edit *edit, struct ends *weights)
 {
     const struct tensor *from = weights->stored->known;
@@ -20,8 +20,8 @@ static bool make_signed(struct edit *edit, struct ends *weights)
     return true;
 }
 
-/* Reads stored symmetric weights as signed integers with one scale, or one per output channel in
- * dimension `channel_axis`. Returns false for others. */
+/* Reads stored symmetric weights as signed integers with one scale, or with one scale per output
+ * channel in dimension `channel_axis`. Returns false for other weights. */
 static bool read_weights(struct edit *edit, const struct node *product, int64_t channel_axis,
                          struct ends *ret)
 {
@@ -43,10 +43,10 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
     return !middle || make_signed(edit, ret);
 }
 
-/* A bias in the file: constant, float32 or stored. */
+/* A bias of the file, a constant: in float32, or in integers with scales. */
 struct bias {
     const struct tensor *number;
-    const struct tensor *scale; /* of stored numbers: one, or one per number; NULL: it is float32 */
+    const struct tensor *scale; /* of integers: one, or one each; NULL: float32 */
 };
 
 static bool is_zero(const struct tensor *tensor)
@@ -78,13 +78,14 @@ static bool read_bias(const struct value *value, int64_t channels, struct bias *
         ret->number = node->inputs[0]->known;
         ret->scale = node->inputs[1]->known;
     }
-    /* the scales of a vector or a row of columns are counted like its numbers */
+    /* one scale, or one for each number */
     return ret->number && is_by_column(&ret->number->shape, channels) &&
            (!ret->scale || shape_count(&ret->scale->shape) == 1 ||
             shape_count(&ret->scale->shape) == (size_t)channels);
 }
 
-/* The bias in QLinearConv's form, int32; NULL if it is not a constant, or does not fit. */
+/* Returns the bias in QLinearConv's form, int32; NULL if it is not a constant, does not fit, or
+ * memory is short. */
 static struct value *integer_bias(struct edit *edit, const struct value *from,
                                   const struct value *source, const struct value *weights,
                                   int64_t channels)
@@ -102,7 +103,7 @@ static struct value *integer_bias(struct edit *edit, const struct value *from,
         if (bias.scale)
             real *= tensor_number(bias.scale, shape_count(&bias.scale->shape) == 1 ? 0 : at);
         const double units = rint(real / unit);
-        if (!(fabs(units) <= INT32_MAX / 2)) /* does not fit beside the sums, or is NaN */
+        if (!(fabs(units) <= INT32_MAX / 2)) /* leaves no room for the sums, or is NaN */
             return NULL;
         ((int32_t *)value->known->data)[m] = (int32_t)units;
     }
@@ -162,7 +163,7 @@ bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *
 
 /* ---- results in float32 ---- */
 
-#define LOST_BIAS 1e-3 /* share of a bias that rounding 8-bit products usually loses */
+#define LOST_BIAS 1e-3 /* largest harmless relative error of a rounded bias */
 
 bool quantize_makes_float(const struct node *node)
 {
@@ -178,7 +179,7 @@ bool quantize_makes_float(const struct node *node)
 bool quantize_product(struct edit *edit, struct node *product)
 {
     struct ends from, weights;
-    /* grouped ones have faster kernels for real numbers */
+    /* grouped convolutions have faster kernels in float32 */
     if ((product->op != OP_CONV && product->op != OP_GEMM && product->op != OP_MATMUL) ||
         node_int(product, "group", 1) != 1 ||
         !quantize_read_activation(node_input(product, 0), &from) ||
@@ -188,7 +189,8 @@ bool quantize_product(struct edit *edit, struct node *product)
                                   : quantize_gemm(edit, product, product, NULL);
 }
 
-/* True if the bias of a column of zeros is rounded away, because tools give them a scale of 1. */
+/* True if rounding would change the bias of a column whose weights are all 0. Tools give such a
+ * column a scale of 1, so its bias is rounded coarsely. */
 static bool loses_bias(const struct node *matmul, const struct value *bias, int64_t columns)
 {
     const struct tensor *weights = matmul->inputs[3]->known, *scales = matmul->inputs[4]->known;

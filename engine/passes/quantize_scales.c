@@ -1,5 +1,5 @@
-/* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: their
- * scales and zero points are folded into its own terms. */
+/* Makes a ScaleShift between DequantizeLinear and QuantizeLinear work on stored numbers: folds
+ * their scales and zero points into its own scale and shift. */
 #include <math.h>
 
 #include "engine/passes/passes.h"
@@ -22,8 +22,9 @@ static bool copy_terms(struct edit *edit, struct node *node)
     return true;
 }
 
-/* Changes the terms of channels first … first + count - 1 to (x * scale + shift) * factor + offset,
- * where x was (stored - zero) * step. */
+/* Folds a scale (`step`) and zero point into scale and shift of channels first … first + count - 1:
+ * those of an operand, x = (stored - zero) * step, or with `inverse` those of the result, stored =
+ * y / step + zero. */
 static void change_terms(const struct node *node, int64_t first, int64_t count,
                          const struct tensor *step, const struct tensor *zero, bool inverse)
 {
@@ -58,7 +59,7 @@ static bool read_stored(struct edit *edit, struct node *node)
     return changed;
 }
 
-/* The clamp of the activation in stored numbers. */
+/* Returns the activation (none, Relu or Clip) as a clip of stored numbers. */
 static struct epilogue clamp_stored(const struct epilogue *e, const struct ends *to)
 {
     const float scale = (float)tensor_number(to->scale->known, 0);

@@ -76,7 +76,7 @@ static bool table_push(struct expression *e, struct node *node)
     return true;
 }
 
-/* True if elementwise; a Clip's limits must be constant, too. */
+/* True for an elementwise operator that the reference kernel can run on a table. */
 static bool is_elementwise(const struct node *node)
 {
     return op_has(node->op, OP_UNARY | OP_BROADCAST) && node->op != OP_LOOKUP &&
@@ -202,7 +202,8 @@ static void table_take_back(struct value *value, const struct before *before)
     value->shape = before->shape;
 }
 
-/* Runs the expression; ret gets the results of the last node. False if they are unusable. */
+/* Runs the expression on all numbers; ret gets the last node's results. Returns false if they are
+ * no table. */
 static bool evaluate(struct edit *edit, const struct expression *e, uint8_t ret[NUMBERS],
                      enum dtype *ret_dtype)
 {
@@ -236,7 +237,7 @@ struct value *quantize_add_table(struct edit *edit, enum dtype dtype, const uint
     return edit_constant(edit, dtype, &SHAPE(NUMBERS), table);
 }
 
-/* True if the table maps every number to itself. */
+/* True if the table maps every byte to itself, and its type is that of the root. */
 static bool is_nothing(const struct expression *e, const uint8_t table[NUMBERS], enum dtype dtype)
 {
     for (int i = 0; i < NUMBERS; i++)

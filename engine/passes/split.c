@@ -36,7 +36,8 @@ struct tail_split {
     size_t crossing_count;
 };
 
-/* The tail's value for one of the graph's; a value that crosses the cut becomes a tail input. */
+/* Returns the tail's counterpart of a value of the graph, and makes it if there is none. It becomes
+ * an input of the tail if the static part computes the value. */
 static struct value *carry(struct tail_split *split, struct value *value, bool made_in_tail)
 {
     struct value *copy = split->in_tail[value->index];

@@ -2,12 +2,12 @@
  *
  *     LayerNormalization → Transpose → QuantizeLinear   ─▶   LayerNormalization → Transpose
  *
- * Moves between them then copy bytes. */
+ * A move between the two then copies bytes. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-/* True if the node keeps all elements, in any order. */
+/* True if the node's result has all elements of its operand, in any order. */
 static bool only_moves_elements(const struct node *node)
 {
     return op_has(node->op, OP_MOVES) && (op_has(node->op, OP_VIEW) || node->op == OP_TRANSPOSE);

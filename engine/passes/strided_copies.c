@@ -1,6 +1,6 @@
 /* Replaces a chain of Transposes, Reshapes, Slices, Gathers of one index, Expands … before a node
- * that computes by one strided copy (OP_STRIDED_COPY), or by nothing if the order of elements does
- * not change: window partitions, channel shuffles, patch merging. */
+ * that computes by one strided copy (OP_STRIDED_COPY), or by one Reshape if the order of elements
+ * does not change: window partitions, channel shuffles, patch merging. */
 #include "engine/op/ops.h"
 #include "engine/passes/passes.h"
 #include "engine/passes/view.h"
@@ -18,7 +18,7 @@ static void shorten(struct edit *edit, struct value *value)
     const bool slow = last->op != OP_TRANSPOSE && last->op != OP_SPLIT;
     if (view.base == value || view.base->known || !view.moves)
         return;
-    const bool plain = view_is_plain(&view); /* also a Transpose of dimensions of one element */
+    const bool plain = view_is_plain(&view); /* also if only dimensions of size 1 move */
     if (view.moves == 1 && !slow && !plain)
         return;
     struct access_map map = {.offset = view.offset, .groups = 1};

@@ -13,8 +13,8 @@
 #define VALUE_ELEMENTS ((size_t)1 << 29)
 #define FOLD_ELEMENTS  ((size_t)1 << 26)
 
-/* Limit for the elements of operands and results of a node that is computed: shape arithmetic is
- * tiny. Lower if the work grows faster than the elements. */
+/* Limits for the elements of operands and results of a node that is computed: shape arithmetic is
+ * tiny. HEAVY_ELEMENTS applies if the work grows faster than the elements. */
 #define NODE_ELEMENTS  ((size_t)1 << 16)
 #define HEAVY_ELEMENTS ((size_t)1 << 10)
 #define MAX_OUTPUTS    64
@@ -58,7 +58,8 @@ static bool may_compute(struct validation *v, const struct node *node)
     return true;
 }
 
-/* The budget ends with the validation, but the value does not, so it gets a copy outside of it. */
+/* Gives the value a copy of the tensor, because the tensor is charged to a budget that ends with
+ * the validation. */
 static enum status keep(struct validation *v, struct value *value, const struct tensor *tensor)
 {
     struct tensor *copy;

@@ -51,7 +51,7 @@ bool view_is_plain(const struct view *view)
            access_map_extent(&all) == (int64_t)shape_count(&view->base->shape);
 }
 
-/* Takes `extent` steps off the front of a group, for an outer dimension. */
+/* Splits the outermost `extent` steps off a group, as an outer dimension of their own. */
 static bool take_front(struct access_map_group *rest, int64_t extent, struct access_map_group *ret)
 {
     *ret = (struct access_map_group){0};
@@ -227,7 +227,7 @@ static bool through_scale(struct view *view, const struct node *node, const stru
     return true;
 }
 
-/* The operand whose elements the node passes on. */
+/* Returns the operand whose elements the node passes on, or NULL. */
 static struct value *passes_on(const struct node *node, bool scaled)
 {
     if (op_has(node->op, OP_MOVES))
@@ -282,7 +282,8 @@ void view_of(struct value *value, bool scaled, struct view *ret)
         if (v && (v->dtype != value->dtype || v->shape.rank < 0 || !shape_count(&v->shape)))
             v = NULL;
     }
-    /* Now downwards: where a step is not an access map, the view restarts before or after it. */
+    /* Now downwards: where a node's result is not an access map, the view starts again, before or
+     * after that node. */
     struct view view;
     view_init(&view, chain[length - 1]);
     for (int i = length - 1; i-- > 0;) {

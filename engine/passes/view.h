@@ -19,8 +19,9 @@ struct view {
 void view_init(struct view *view, struct value *value);
 
 /* Follows `value` up as far as one access map allows: through Reshape, Flatten, Squeeze, Unsqueeze,
- * Identity, Transpose and Split, and Slice, Gather and Expand with constant operands. With `scaled`
- * also through multiplication and division by a constant scalar. All shapes must be known. */
+ * Identity, Transpose, Split, DepthToSpace and SpaceToDepth, and Slice, Gather and Expand with
+ * constant operands. With `scaled` also through multiplication and division by a constant scalar.
+ * All shapes must be known. */
 void view_of(struct value *value, bool scaled, struct view *ret);
 
 /* Applies one node to the view. Returns false if the result is not an access map. */
@@ -31,7 +32,7 @@ void view_transpose(struct view *view, const int64_t *perm);
 /* Broadcasts the view to `shape` by numpy's rules. */
 bool view_expand(struct view *view, const struct shape *shape);
 
-/* Dimensions first … last - 1 as one group. Returns false if that has too many parts. */
+/* Joins dimensions first … last - 1 to one group. Returns false if that has too many parts. */
 bool view_group(const struct view *view, int first, int last, struct access_map_group *ret);
 
 /* True if the view has the base's elements in their original order. */
