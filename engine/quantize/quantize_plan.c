@@ -1,5 +1,5 @@
-/* Decides which tensors are stored, in four passes over the nodes: kinds and answers; inputs of
- * layers; tensors between them; producers that then run on integers. */
+/* Decides which tensors are stored, by passes over the nodes, in the order of
+ * quantize_plan_make(). */
 #include "engine/quantize/quantize_plan.h"
 
 #include "engine/base/size.h"
@@ -39,7 +39,8 @@ static bool is_quantizable_layer(const struct node *node)
     }
 }
 
-/* True if all inputs but one are constants that broadcast to its shape. */
+/* True if the node reads one activation, perhaps several times, and otherwise only constants of one
+ * number. */
 static bool has_one_activation(const struct node *node)
 {
     const struct value *activation = NULL;
@@ -116,7 +117,8 @@ const struct value *quantize_before_clamp(const struct quantize_plan *plan,
     return value;
 }
 
-/* Returns the tensor at the beginning of a chain of elementwise operators. */
+/* Returns the tensor at the beginning of the chain of elementwise operators that computes `value`.
+ * A stored tensor begins a chain. */
 static const struct value *root_of(const struct quantize_plan *plan, const struct value *value)
 {
     enum { MOST = 64 };
@@ -133,13 +135,13 @@ static const struct value *root_of(const struct quantize_plan *plan, const struc
     return value;
 }
 
-/* True if a Sum or Mul depends on one tensor only, as x * sigmoid(x) does. */
+/* True if an Add or Mul depends on one tensor only, as x * sigmoid(x) does. */
 static bool is_of_one(const struct quantize_plan *plan, const struct node *join)
 {
     return root_of(plan, join->inputs[0]) == root_of(plan, join->inputs[1]);
 }
 
-/* Calls `test` for each activation that the node reads. Returns true if all calls do. */
+/* True if `test` accepts each tensor that the node reads, and none of them is a constant. */
 static bool all_inputs(const struct quantize_plan *plan, const struct node *node,
                        bool (*test)(const struct quantize_plan *, const struct value *))
 {
@@ -188,7 +190,8 @@ static void find_answers(struct quantize_plan *plan)
     }
 }
 
-/* Returns the Relu or Clip after a Conv. */
+/* Follows `value` through Relus and Clips that alone read their inputs. Returns the last one's
+ * result. */
 static const struct value *behind_clamp(const struct quantize_plan *plan, const struct value *value)
 {
     while (plan->readers[value->index] == 1 && plan->reader[value->index]) {
@@ -266,7 +269,8 @@ static void want_gemm(struct quantize_plan *plan, const struct node *node, enum 
         plan->is_stored[root->index] = true;
 }
 
-/* If a node's result is stored in 8 bits, its inputs are stored, too, provided that all can be. */
+/* If the result of an Add or Mul, Concat, move or pool is stored in 8 bits, stores its inputs, too,
+ * provided that all can be. */
 static void want_between(struct quantize_plan *plan)
 {
     const struct graph *graph = plan->graph;

@@ -26,27 +26,27 @@ struct quantize_plan {
     const struct graph *graph;
     enum quantize_kind *kinds;
     bool *is_layer;   /* the result of a quantized layer */
-    bool *is_answer;  /* on the way to an output */
+    bool *is_answer;  /* no layer, norm or pool lies between it and an output */
     bool *can_store;  /* its producer can write it as a quantized tensor */
     bool *is_stored;  /* gets a QuantizeLinear */
     bool *is_integer; /* its producer runs on integers, so readers read the quantized tensor */
     uint32_t *readers;
-    const struct node **reader; /* one of the readers */
+    const struct node **reader; /* a node that reads it, or NULL */
 };
 
-/* The kind of the node's operator. Reads only types and shapes of constants, not their numbers. In
- * a plan, a layer that stays in float32 has the kind QUANTIZE_OTHER. */
+/* Returns the kind of the node's operator. Does not read the numbers of weights. In a plan, a layer
+ * that stays in float32 has the kind QUANTIZE_OTHER. */
 enum quantize_kind quantize_kind_of(const struct node *node);
 
-/* `is_kept` is indexed by the node's position. `is_float`, indexed by value->index, says whether
- * the value is a float32 tensor with a known range. Free the plan with quantize_plan_done(), also
- * after a failure. STATUS_NO_MEMORY. */
+/* `is_kept`, indexed by the node's position, says which layers stay in float32. `is_float`, indexed
+ * by value->index, says which values are float32 tensors that can be stored. Free the plan with
+ * quantize_plan_done(), also after a failure. STATUS_NO_MEMORY. */
 enum status quantize_plan_make(const struct graph *graph, const bool *is_kept, const bool *is_float,
                                struct quantize_plan *ret, struct error *err) MUST_USE;
 void quantize_plan_done(struct quantize_plan *plan);
 
-/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input;
- * its producer then stores `value`. Otherwise returns `value`. */
+/* If `value` comes from a Relu or Clip that is the only reader of its input, returns that input
+ * (the first of a chain), whose producer then stores `value`. Otherwise returns `value`. */
 const struct value *quantize_before_clamp(const struct quantize_plan *plan,
                                           const struct value *value);
 

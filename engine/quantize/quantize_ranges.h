@@ -11,7 +11,8 @@ struct number_range {
     float *lows, *highs; /* per channel; free() */
     double *sums;        /* per channel; free() */
     double summed;       /* count of the numbers in each sum */
-    uint64_t *bins;      /* RANGE_BINS over the whole range; NULL if all numbers are equal */
+    uint64_t *bins;      /* RANGE_BINS over the whole range; NULL before the second pass, or if all
+                            numbers are equal */
     size_t channels, inner;
 };
 
@@ -22,10 +23,11 @@ void range_done(struct number_range *range);
 
 /* First pass: call it with the numbers of each image. */
 void range_extend(struct number_range *range, const float *values, size_t count);
-/* Second pass: the same with range->bins allocated. */
+/* Second pass: the same. The caller has allocated range->bins. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
-/* Sets *low <= *high, the numbers' limits. False without numbers, or if some are not finite. */
+/* Sets *low <= *high to the numbers' limits. Returns false if there are no numbers, or some are not
+ * finite. */
 bool range_limits(const struct number_range *range, float *low, float *high);
 
 /* Scale and zero point of uint8 numbers; real = (stored - zero) * scale. */

@@ -17,14 +17,14 @@ struct rewrite {
     const struct quantize_plan *plan;
     const struct number_scale *numbers;
     const struct quantize_weights *options;
-    struct value **stored;  /* by index: output of the DequantizeLinear of a stored tensor */
-    struct value **weights; /* by index: the same for weights that several layers share */
+    struct value **stored;  /* by value index: result of a stored tensor's DequantizeLinear */
+    struct value **weights; /* by value index: the same for weights, which layers may share */
 };
 
 /* A layer's weights, rounded. */
 struct stored_layer {
     struct tensor *weights, *scales; /* int8; float32, one per channel */
-    float *corrections; /* by channel, for the bias: minus the mean error from rounding */
+    float *corrections; /* by channel, to add to the bias: minus the mean error from rounding */
 };
 
 static struct value *named_constant(struct rewrite *r, const struct value *of, const char *suffix,
@@ -79,7 +79,7 @@ static bool store_activation(struct rewrite *r, struct value *value)
 
 /* ---- weights ---- */
 
-/* The dimension of a layer's weights that has its channels. */
+/* Returns the dimension of a layer's weights that counts output channels. */
 static int channel_axis(const struct node *layer)
 {
     return layer->op == OP_CONV || (layer->op == OP_GEMM && node_int(layer, "transB", 0)) ? 0 : 1;
@@ -105,12 +105,13 @@ static struct channels channels_of(const struct node *layer, const struct tensor
     return c;
 }
 
-/* Limit for a bias in units of both scales: ONNX Runtime 1.32 converts float32 biases to int32, and
- * larger ones overflow. The margin up to BIAS_MOST is for methods that give the input a smaller
- * scale than its whole range needs. */
+/* Limit for a bias in units of input scale x weight scale: ONNX Runtime 1.32 converts float32
+ * biases to int32, and larger ones overflow. The margin up to BIAS_MOST is for methods that give
+ * the input a smaller scale than its whole range needs. */
 #define BIAS_UNITS 0x1p24f
 
-/* The largest weight of a channel is stored as `most`, or smaller if the bias is far larger. */
+/* Chooses each channel's scale: its largest weight becomes `most`, or less if the bias is far
+ * larger. */
 static void choose_scales(const float *weights, struct channels c, const float *bias,
                           float input_scale, float most, float *scales)
 {
@@ -119,14 +120,14 @@ static void choose_scales(const float *weights, struct channels c, const float *
             for (size_t i = 0; i < c.inner; i++, weights++)
                 scales[m] = fmaxf(scales[m], fabsf(*weights) / most);
     for (size_t m = 0; m < c.count; m++) {
-        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* only the bias counts */
+        scales[m] = scales[m] > 1e-30f ? scales[m] : 1e-4f; /* all its weights are 0 */
         const float least = bias ? fabsf(bias[m]) / BIAS_UNITS / input_scale : 0;
         scales[m] = isfinite(least) ? fmaxf(scales[m], least) : scales[m];
     }
 }
 
-/* Rounds the `count` weights of channel m. Returns the sum of each weight's change times the mean
- * of its inputs: input i / positions of `means`; 0 without `means`. */
+/* Rounds the `count` weights of one channel. Returns the sum of each weight's change times its
+ * input's number in `means`; 0 without `means`. Weight i reads input i / positions. */
 static double round_weights(const float *from, int8_t *to, size_t count, float scale, float most,
                             const double *means, size_t positions)
 {
@@ -149,7 +150,7 @@ static void store_numbers(const struct node *layer, const struct number_range *i
     const size_t each = is_conv ? (size_t)layer->inputs[1]->known->shape.dims[1] : 1;
     const size_t groups = is_conv && each ? input->channels / each : 1;
     const size_t positions = is_conv && each ? c.inner / each : 1;
-    /* The padding of an image is not counted. */
+    /* The sums do not count the zeros that pad an image. */
     const bool has_means = input->summed > 0 && groups && each;
     for (size_t o = 0; o < c.outer; o++)
         for (size_t m = 0; m < c.count; m++, from += c.inner, to += c.inner) {
@@ -229,7 +230,8 @@ static struct value *add_weights(struct rewrite *r, const struct node *layer,
         channel_axis(layer));
 }
 
-/* The bias in units of both scales; float32 if it does not fit. NULL when out of memory. */
+/* Returns the bias as int32 in units of input scale x weight scale; in float32 if it does not fit;
+ * NULL when out of memory. `unit`: the input's scale. */
 static struct value *add_bias(struct rewrite *r, struct value *bias,
                               const struct stored_layer *stored, double unit)
 {

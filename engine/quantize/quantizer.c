@@ -13,8 +13,8 @@
 struct quantizer {
     struct graph *graph;         /* float32; nodes and values do not change */
     struct shape *shapes;        /* by value index, for one image; of unknown rank if not known */
-    bool *is_float;              /* by value index: a float32 tensor */
-    struct number_range *ranges; /* by index */
+    bool *is_float;              /* by value index: an activation in float32 of known shape */
+    struct number_range *ranges; /* by value index: of tensors that a plan stores */
     struct quantizer_layer *layers;
     size_t *positions; /* positions of the layers' nodes */
     size_t layer_count;
@@ -176,7 +176,8 @@ static enum status infer_shapes(struct quantizer *q, const struct session_option
     return status;
 }
 
-/* Each weight of a channel is multiplied once for each number of the output's channel. */
+/* Sets the layers' work: each weight of a channel is multiplied once for each number of the
+ * output's channel. */
 static void count_work(struct quantizer *q)
 {
     for (size_t i = 0; i < q->layer_count; i++) {
@@ -192,14 +193,14 @@ static void count_work(struct quantizer *q)
 
 /* ---- observing ---- */
 
-/* Some of the tensors to observe; a session has them as outputs. */
+/* The tensors that one session has as outputs to observe. */
 struct observed_part {
     const struct quantizer *q;
     size_t *indices;
     size_t count;
     struct session *session;
     const struct tensor **outputs;
-    double begin, share; /* position and range of the progress */
+    double begin, share; /* of the progress of quantizer_observe() */
 };
 
 static enum status run_images(const struct observed_part *part,
@@ -343,7 +344,7 @@ static enum status make_plan(const struct quantizer *q, const bool *is_float, bo
 }
 
 /* Sets the declared opset to that of the newest node, but at least to 13, for a scale per channel.
- * Nodes mean the same in all of them (models/onnx/onnx_forms.h). */
+ * The importer leaves only nodes that mean the same in newer opsets (models/onnx/onnx_forms.h). */
 static void raise_opset(struct graph *graph)
 {
     graph->opset = graph->opset < 13 ? 13 : graph->opset;
@@ -393,8 +394,8 @@ enum status quantizer_smooth(const struct quantizer *from, struct quantizer **re
 
 /* ---- making ---- */
 
-/* Gives a move's result the scale of its input. Gives an input that only a Concat reads the scale
- * of the Concat's result. The numbers are then copied. */
+/* Gives a move's result the scale of its input. Gives a layer's result that only a Concat reads the
+ * scale of the Concat's result. Move and Concat then copy numbers. */
 static void share_numbers(const struct quantize_plan *plan, struct number_scale *numbers)
 {
     const struct graph *graph = plan->graph;

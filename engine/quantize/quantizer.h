@@ -1,10 +1,10 @@
 /* Static quantization of a float32 graph: adds QuantizeLinear and DequantizeLinear (QDQ), based on
  * typical images.
  *
- * - quantizer_create: folds constants, raises the opset to 13
- * - quantizer_observe: runs the images
- * - quantizer_make: int8 weights per channel, uint8 activations in the range with the least square
- *   error; once per choice of layers
+ * - quantizer_create: folds constants
+ * - quantizer_observe: runs the images, raises the opset to 13
+ * - quantizer_make, once per choice of layers: makes a graph with int8 weights, scaled per channel,
+ *   and uint8 activations in the range with the least square error
  *
  * An activation is stored in 8 bits if the products that make and read it can then compute with
  * integers (quantize_plan.h). Numbers that go directly to an output stay float32. */
@@ -15,7 +15,7 @@
 /* A Conv, Gemm or MatMul with constant weights. */
 struct quantizer_layer {
     const char *name, *op;
-    const struct value *input; /* the layer's input; layers may share it */
+    const struct value *input; /* its activation; layers may share it */
     double work;               /* multiply-adds per image; 0 before quantizer_observe() */
     bool is_kept; /* stays float32; the caller may change it between calls of quantizer_make() */
 };
@@ -40,9 +40,8 @@ bool quantizer_is_quantized(const struct graph *graph);
 enum { QUANTIZER_WEIGHT_MAX = 127, QUANTIZER_WEIGHT_MAX_AVX2 = 64 };
 
 /* Reads `graph` and shares its constants. `weight_max` is one of the constants above. Errors:
- * STATUS_UNSUPPORTED (already quantized; an operator with another meaning in opset 13; no layers),
- * STATUS_NO_MEMORY, and those of the passes. The caller frees with quantizer_free() (NULL:
- * fine). */
+ * STATUS_UNSUPPORTED (already quantized; no layers), STATUS_NO_MEMORY, and those of the passes. The
+ * caller frees with quantizer_free() (NULL: fine). */
 enum status quantizer_create(const struct graph *graph, int weight_max, struct quantizer **ret,
                              struct error *err) MUST_USE;
 void quantizer_free(struct quantizer *quantizer);
@@ -52,9 +51,9 @@ size_t quantizer_layer_count(const struct quantizer *quantizer);
 struct quantizer_layer *quantizer_layer(struct quantizer *quantizer, size_t i);
 
 /* Runs the images in float32 and records the ranges of activations. `options` are for a session on
- * the CPU whose image input is IMAGE_NHWC_F32; its `cancel` ends the call with STATUS_CANCELLED. At
- * most `memory` bytes of tensors are observed at a time. Errors: those of session_create(),
- * session_run() and images->read(). */
+ * the CPU whose image input is IMAGE_NHWC_F32; its `cancel` ends the call with STATUS_CANCELLED.
+ * One pass observes tensors of at most `memory` bytes, or a single larger one. Errors: those of
+ * session_create(), session_run() and images->read(). */
 enum status quantizer_observe(struct quantizer *quantizer, const struct session_options *options,
                               const struct quantizer_images *images, size_t memory,
                               struct error *err) MUST_USE;
