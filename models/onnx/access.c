@@ -10,7 +10,8 @@
 
 #include "engine/base/size.h"
 
-/* With ProtectHome= systemd replaces each of these by an empty folder without permissions. */
+/* True if ProtectHome= hides the path: systemd replaces these folders by empty ones without
+ * permissions. */
 static bool is_in_hidden_home(const char *path)
 {
     static const char *const homes[] = {"/home", "/root", "/run/user"};

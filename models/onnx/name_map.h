@@ -24,5 +24,6 @@ void name_map_done(struct name_map *map);
 /* The slot of `name`, or NULL. Valid until the next put. */
 struct name_slot *name_map_find(const struct name_map *map, const char *name);
 
-/* Adds or overwrites an entry; keeps the pointer `name`. Returns false when out of memory. */
+/* Adds an entry, which keeps the pointer `name`, or overwrites the value of an existing one.
+ * Returns false when out of memory. */
 bool name_map_put(struct name_map *map, const char *name, void *value);

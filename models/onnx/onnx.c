@@ -8,7 +8,7 @@
 #include "engine/passes/validate.h"
 #include "models/onnx/onnx_import.h"
 
-/* The newest IR version that has been reviewed (ONNX 1.23). */
+/* The newest IR version that lensd reads (ONNX 1.23). */
 #define IR_VERSION_MAX 14
 
 static enum status check_header(const Onnx__ModelProto *model, struct error *err)

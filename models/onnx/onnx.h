@@ -1,8 +1,8 @@
 /* Reads ONNX files as graphs.
  *
- * Files are untrusted. First the wire format is checked without recursion (well-formed, depth,
- * message count). Then protobuf-c unpacks it with an allocator that is charged to the load's memory
- * budget. Then every name, attribute, dimension and byte count is checked while the graph is built.
+ * Files are untrusted. First the wire format is checked without recursion: it must be well-formed
+ * and not nested too deep. Then protobuf-c unpacks it into an arena that the load's memory limit
+ * bounds. Then every name, attribute, dimension and byte count is checked while the graph is built.
  * All tensors pass through one function (onnx_tensor.c), which compares declared sizes with the
  * actual bytes before it allocates. Source: onnx.proto (proto/), ONNX IR.md and Versioning.md. */
 #pragma once
@@ -25,9 +25,10 @@ struct onnx_options {
 };
 
 /* Loads `path`. External data must lie in its folder; links out of the folder are refused. Errors:
- * STATUS_IO (cannot read), STATUS_MODEL (not ONNX, malformed; names node / tensor / attribute),
- * STATUS_UNSUPPORTED (names an unsupported operator or attribute, node, opset and what to do),
- * STATUS_NO_MEMORY. On success the caller frees with onnx_model_done(). Thread-safe. */
+ * STATUS_IO (cannot read), STATUS_MODEL and STATUS_SHAPE (not ONNX, malformed; names node / tensor
+ * / attribute), STATUS_UNSUPPORTED (names an unsupported operator or attribute, node, opset and
+ * what to do), STATUS_NO_MEMORY. On success the caller frees with onnx_model_done().
+ * Thread-safe. */
 enum status onnx_load_file(const char *path, const struct onnx_options *options,
                            struct onnx_model *ret, struct error *err) MUST_USE;
 

@@ -86,7 +86,7 @@ static enum status open_external(struct onnx_file *file, const char *location, s
     return STATUS_OK;
 }
 
-/* Reads plain decimal digits that fit 63 bits. */
+/* Reads a number of plain decimal digits below 2^63. */
 static enum status parse_decimal(const char *key, const char *text, uint64_t *ret,
                                  struct error *err)
 {
@@ -139,8 +139,8 @@ static enum status find(struct onnx_file *file, const Onnx__TensorProto *proto, 
                              (unsigned long long)file->external_size);
         length = given;
     }
-    /* Without a length the tensor may use the rest of the file, so for the first tensor of a shared
-     * file more bytes than needed are not an error. */
+    /* Without a length the data may extend to the end of the file, which other tensors may share,
+     * so more bytes than the tensor needs are not an error. */
     if (found[2] ? length != bytes : length < bytes)
         return error_set(
             err, STATUS_MODEL,

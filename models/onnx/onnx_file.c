@@ -33,8 +33,8 @@ static size_t default_limit(void)
     return available && available < DEFAULT_LIMIT ? (size_t)available : DEFAULT_LIMIT;
 }
 
-/* Maps the file, unless its weights would exceed the available memory. If that fails, file->mapping
- * stays NULL. */
+/* Maps the file if it is not larger than default_limit(). If it is not mapped, file->mapping stays
+ * NULL. */
 static enum status onnx_map_file(const char *path, struct onnx_file *file, struct error *err)
 {
     TRY(file_open(path, &file->fd, &file->size, err));
@@ -65,7 +65,7 @@ static enum status onnx_read_file(const char *path, struct onnx_file *file, stru
                          access_advice(path, errno));
     if (status == STATUS_NO_MEMORY)
         return error_set(err, status, "%s", cause.message);
-    /* If it is too large, it exceeds the limit, whose error says so. */
+    /* STATUS_TOO_LARGE leaves a size above the limit, so onnx_charge() reports it. */
     TRY(onnx_charge(file, size, err));
     file->data = file->owned = data;
     file->size = size;
@@ -143,7 +143,7 @@ static void *arena_take(void *context, size_t size)
 static void arena_keep(void *context, void *pointer)
 {
     (void)context;
-    (void)pointer; /* goes with the arena */
+    (void)pointer; /* freed with the arena */
 }
 
 enum status onnx_unpack(struct onnx_file *file, const ProtobufCMessageDescriptor *descriptor,

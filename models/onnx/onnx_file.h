@@ -15,8 +15,8 @@
 struct onnx_file {
     const uint8_t *data; /* the whole file */
     size_t size;
-    struct mapping *mapping; /* of data; NULL: data is not mapped */
-    uint8_t *owned;          /* data, if it was read; otherwise NULL */
+    struct mapping *mapping; /* the mapping that `data` points to, or NULL */
+    uint8_t *owned;          /* the memory that `data` points to if it was read, or NULL */
     int fd;                  /* of the mapped file; -1: it is not mapped */
     int folder;         /* directory of the file, where external data lies; -1: there is none */
     size_t limit, used; /* bytes that the load may use, and has used */
@@ -81,8 +81,9 @@ enum status onnx_external_read(const struct onnx_external *external, void *data,
                                struct error *err) MUST_USE;
 
 /* An ONNX data type that lensd's tensors do not have. Constants are read as the wider `dtype`,
- * which has all of its numbers: 2 and 4 bits become 8, floats of 4 and 8 bits become float32. Only
- * DequantizeLinear and Cast may read such a constant; other operators would use the wider range. */
+ * which represents all of its numbers: 2 and 4 bits become 8, floats of 4 and 8 bits become
+ * float32. Only DequantizeLinear and Cast may read such a constant; other operators would use the
+ * wider range. */
 struct onnx_packed {
     const char *name;
     uint8_t bits;

@@ -85,8 +85,7 @@ static struct value *form_number_like(struct onnx_rewrite *r, float number, stru
     return x->dtype == DTYPE_F32 ? value : apply(r, OP_CAST_LIKE, value, x);
 }
 
-/* Adds a node after the one that makes the result. It makes the result instead, from that and b
- * (may be NULL). */
+/* Appends a node that makes the result from b (may be NULL) and what made the result before. */
 static struct node *follow(struct onnx_rewrite *r, enum op op, struct value *b)
 {
     if (!r->result || r->edit.status != STATUS_OK)
@@ -124,7 +123,6 @@ static void set_int(struct onnx_rewrite *r, struct node *node, const char *name,
         (void)edit_no_memory(&r->edit);
 }
 
-/* Permutes dimensions. */
 static struct value *form_transpose(struct onnx_rewrite *r, struct value *x, const int64_t *perm,
                                     int rank)
 {
@@ -149,7 +147,7 @@ static void set_string(struct onnx_rewrite *r, struct node *node, const char *na
 
 /* ---- attributes that became operands ---- */
 
-/* Makes a list or number operand `at`, if the node has it. */
+/* Moves the attribute, a list or a number, to operand `at`. Returns false if the node lacks it. */
 static bool to_operand(struct onnx_rewrite *r, const char *name, size_t at)
 {
     const struct attr *attr = node_attr(r->node, name);
@@ -229,7 +227,7 @@ static struct value *shape_of(struct onnx_rewrite *r, struct value *x)
     return apply(r, OP_SHAPE, x, NULL);
 }
 
-/* [rank]; a constant if the file declares the shape. */
+/* Returns the rank of x as a tensor of one number; a constant if the file declares the shape. */
 static struct value *rank_of(struct onnx_rewrite *r, struct value *x)
 {
     return x->shape.rank >= 0 ? form_int(r, x->shape.rank) : shape_of(r, shape_of(r, x));
@@ -243,13 +241,14 @@ static struct value *join(struct onnx_rewrite *r, struct value *a, struct value 
     return joined;
 }
 
-/* Repeats `number` as often as `count`, a tensor of one number, says. */
+/* Returns a list that repeats `number`; `count`, a tensor of one number, is its length. */
 static struct value *int64_fill(struct onnx_rewrite *r, struct value *count, int64_t number)
 {
     return apply(r, OP_EXPAND, form_int(r, number), count);
 }
 
-/* Appends ones to b, so that it starts at `axis` of a. */
+/* Appends dimensions of 1 to b's shape, so that numpy's broadcasting aligns its first dimension
+ * with dimension `axis` of a. */
 static struct value *placed(struct onnx_rewrite *r, struct value *a, struct value *b, int64_t axis)
 {
     struct value *from = form_int(r, axis);
@@ -269,7 +268,7 @@ static void broadcast_as_numpy(struct onnx_rewrite *r)
     drop(r, "broadcast");
 }
 
-/* A list has one slope per channel. */
+/* A slope that is a vector has one number per channel. */
 static void slope_of_channels(struct onnx_rewrite *r)
 {
     struct value *x = r->node->inputs[0], *slope = r->node->inputs[1];
@@ -279,7 +278,7 @@ static void slope_of_channels(struct onnx_rewrite *r)
 
 /* ---- other old forms ---- */
 
-/* Merges all dimensions from the axis on. */
+/* Makes the operator work on all dimensions from the axis on, flattened to one. */
 static void flatten_from(struct onnx_rewrite *r, int64_t axis)
 {
     struct node *node = r->node;
@@ -349,7 +348,7 @@ static void batch_norm_of_positions(struct onnx_rewrite *r)
     follow(r, OP_ADD, bias);
 }
 
-/* The names of TensorProto.DataType, at their numbers. */
+/* Before opset 6 the attribute is a name of TensorProto.DataType; a dtype has its number. */
 static void cast_by_number(struct onnx_rewrite *r)
 {
     static const char *const names[] = {
@@ -522,7 +521,8 @@ static void crop(struct onnx_rewrite *r)
 
 /* ---- today's operators that others replace exactly ---- */
 
-/* ONNX's own definition: the axes' mean is subtracted, and their deviation + 1e-9 divides. */
+/* ONNX's own definition: subtracts the mean over the axes, and divides by their deviation +
+ * 1e-9. */
 static void mean_variance(struct onnx_rewrite *r)
 {
     static const int64_t otherwise[] = {0, 2, 3};
@@ -549,7 +549,7 @@ static void compress(struct onnx_rewrite *r)
 
 /* ---- com.microsoft ---- */
 
-/* They have a scale per channel, as ONNX's since opset 13. */
+/* com.microsoft's operators may have a scale per channel, as ONNX's since opset 13. */
 static void quantize_as_13(struct onnx_rewrite *r)
 {
     r->node->opset = 13;
@@ -594,7 +594,7 @@ static void quantized_unary(struct onnx_rewrite *r)
     quantized(r, 3, 0, 1, (struct value *[]){dequantized(r, 0)});
 }
 
-/* `opset` selects the meaning of the Softmax. */
+/* The attribute `opset` is that of the ONNX Softmax whose meaning applies. */
 static void quantized_softmax(struct onnx_rewrite *r)
 {
     const bool is_flat = node_int(r->node, "opset", 13) < 13;
@@ -709,7 +709,7 @@ static struct value *transposed(struct onnx_rewrite *r, struct value *x)
     return form_transpose(r, x, perm, rank);
 }
 
-/* alpha * a b, both of which may be transposed. */
+/* alpha * a b; a and b may be transposed. */
 static void fused_matmul(struct onnx_rewrite *r)
 {
     struct node *node = r->node;

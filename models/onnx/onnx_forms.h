@@ -5,12 +5,14 @@
 #include "engine/graph/graph.h"
 #include "engine/op/ops.h"
 
-/* Rewrites a node whose operator is form->spec.op and that has the form's operands and attributes.
- * It may add nodes in any order. STATUS_MODEL, STATUS_NO_MEMORY. */
+/* An older or fused form of an operator. `rewrite` changes a node whose operator is spec.op and
+ * that has the form's operands and attributes. It may append nodes, which graph_sort() orders
+ * later. Errors: STATUS_MODEL, STATUS_UNSUPPORTED, STATUS_NO_MEMORY. */
 struct onnx_rewrite;
 struct onnx_form {
     const char *domain, *name;
-    struct op_info spec; /* the new operator (OP_NONE: a constant); the form's opsets, operands … */
+    struct op_info spec; /* operator that it becomes (OP_NONE: a constant); the form's opsets,
+                            operands and attributes */
     void (*rewrite)(struct onnx_rewrite *r); /* NULL: only the name changes */
 };
 
@@ -21,6 +23,7 @@ const struct onnx_form *onnx_form_find(const char *domain, const char *name, int
  * NULL: lensd does not support it at that opset. */
 const struct op_info *onnx_spec(const char *domain, const char *name, int opset);
 
-/* Rewrites `node`, the graph's last node, whose attributes and operands are set. */
+/* Checks the operands of `node`, which the caller has just added with its attributes, and rewrites
+ * it. Errors: those of `rewrite`. */
 enum status onnx_form_rewrite(const struct onnx_form *form, struct graph *graph, struct node *node,
                               struct error *err) MUST_USE;

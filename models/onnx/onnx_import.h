@@ -20,8 +20,8 @@
 #include "models/onnx/name_map.h"
 #include "models/onnx/onnx_file.h"
 
-/* Limits of one import. Nested bodies: wire_slim() bounds those of a file, but functions could
- * multiply them. Nested calls: ONNX's own limit. Work: nodes, operands, attribute elements,
+/* Limits of one import. Bodies: wire_slim() bounds their nesting in a file, but functions could
+ * multiply it. Calls: their nesting, ONNX's own limit. Work: nodes, operands, attribute elements,
  * expanded functions. */
 #define IMPORT_MAX_BODIES    32
 #define IMPORT_MAX_CALLS     100
@@ -56,10 +56,11 @@ struct scope {
     struct scope *outer;  /* the enclosing graph's: source of captured names */
     struct scope *caller; /* scope of the call, for a function */
     const Onnx__FunctionProto *function;
-    const Onnx__AttributeProto *const *bindings; /* passed by the call to the function */
+    const Onnx__AttributeProto *const
+        *bindings; /* the call's attributes, and defaults of the function */
     size_t binding_count;
     struct opsets opsets;
-    const char *prefix;      /* prefix of new names: "" or "call/" */
+    const char *prefix;      /* before the names of new values and nodes: "" or "call/" */
     int bodies, calls;       /* current nesting depths */
     struct name_map names;   /* to struct value, or NULL for an input that the caller omitted */
     struct name_map results; /* for functions: formal outputs to values of the caller */

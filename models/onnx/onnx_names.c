@@ -25,7 +25,7 @@ static bool span_number(struct wire_span *span, uint64_t *ret)
     return false;
 }
 
-/* Finds the next field of type BYTES. False: there is none, or the rest is damaged. */
+/* Finds the next field of type BYTES. Returns false if there is none, or the rest is damaged. */
 static bool span_next(struct wire_span *span, uint64_t *ret_field, struct wire_span *ret)
 {
     enum { VARINT = 0, FIXED_64 = 1, BYTES = 2, FIXED_32 = 5 };

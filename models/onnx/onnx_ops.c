@@ -39,8 +39,8 @@ const int32_t onnx_type_of_kind[] = {
     [ATTR_FLOATS] = TYPE_FLOATS, [ATTR_STRINGS] = TYPE_STRINGS,
 };
 
-/* The declared type, which must be the only one with a value. For files without declared types, the
- * one that has a value. */
+/* Returns the declared type; the attribute must have no value of another type. If the file declares
+ * no type, returns that of the value. */
 static enum status attribute_type(struct import *import, const Onnx__AttributeProto *proto,
                                   int *ret)
 {
@@ -372,8 +372,8 @@ static enum status import_constant(struct scope *scope, const Onnx__NodeProto *p
 
 /* ---- nodes ---- */
 
-/* Operands named "" at the end count as absent, except for a Split, whose number of results is the
- * number of parts. */
+/* Returns the number of operands without those named "" at the end, which count as absent. Not for
+ * results of a Split, whose number of results is the number of parts. */
 static size_t trimmed(char *const *names, size_t count)
 {
     while (count && !*names[count - 1])
@@ -418,7 +418,7 @@ static enum status build_node(struct scope *scope, const Onnx__NodeProto *proto,
     return import_attributes(scope, spec, proto, node);
 }
 
-/* The opset for added operators that replace those of older opsets. */
+/* From this opset on ai.onnx has operators that older opsets write as several simpler ones. */
 #define FUSED_OPSET 23
 
 /* Refuses an operator that lensd supports only at other opsets. */

@@ -131,7 +131,7 @@ static enum storage storage_of_dtype(enum dtype dtype)
     }
 }
 
-/* The range of raw_data in the file; {0, 0}: none. */
+/* Returns the range of raw_data in the file; {0, 0}: the tensor has none. */
 static struct wire_reference raw_place(const Onnx__TensorProto *proto)
 {
     struct wire_reference reference = {0, 0};
@@ -180,7 +180,7 @@ static enum status find_storage(const Onnx__TensorProto *proto, enum dtype dtype
     return STATUS_OK;
 }
 
-/* Any byte except 0 is true; kernels rely on 0 and 1. */
+/* Makes every byte 0 or 1, as kernels expect; in files any byte except 0 is true. */
 static void tidy_bools(struct tensor *tensor)
 {
     uint8_t *values = tensor->data;
@@ -188,7 +188,8 @@ static void tidy_bools(struct tensor *tensor)
         values[i] = values[i] != 0;
 }
 
-/* The checked range of raw_data. `file` owns the descriptor; -1: the file is not mapped. */
+/* Checks that raw_data lies within the file. `file` owns ret->fd, which is -1 if it is not
+ * mapped. */
 static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProto *proto,
                             struct onnx_external *ret, struct error *err)
 {
@@ -199,7 +200,7 @@ static enum status find_raw(const struct onnx_file *file, const Onnx__TensorProt
     return STATUS_OK;
 }
 
-/* `place` is the range of the bytes for IN_RAW and IN_FILE. */
+/* Copies the values into the tensor. `place`: the bytes, for IN_RAW and IN_FILE. */
 static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *proto,
                         enum storage storage, const struct onnx_external *place,
                         struct tensor *tensor, struct error *err)
@@ -234,15 +235,15 @@ static enum status fill(const struct onnx_file *file, const Onnx__TensorProto *p
     return STATUS_OK;
 }
 
-/* True for large weights at a suitably aligned offset (writers usually store them one after the
- * other). Bools are not mapped, because they are normalised in place. */
+/* True for large tensors at an offset that is aligned for their elements (writers usually store
+ * tensors without gaps). Bools are not mapped, because they are normalised in place. */
 static bool is_worth_mapping(const struct onnx_external *place, enum dtype dtype, size_t bytes)
 {
     return place->fd >= 0 && bytes >= MAPPED_BYTES && place->offset % dtype_size(dtype) == 0 &&
            dtype != DTYPE_BOOL;
 }
 
-/* Reads elements in the shape `declared`: the tensor's, or that of the bytes of packed elements. */
+/* Reads elements. `declared` is the tensor's shape, or for packed elements [bytes]. */
 static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto *proto,
                                  enum dtype dtype, const struct shape *declared,
                                  struct tensor **ret, struct error *err)
@@ -275,7 +276,8 @@ static enum status read_elements(struct onnx_file *file, const Onnx__TensorProto
             tensor_unref(tensor);
         return status;
     }
-    TRY(onnx_charge(file, cost, err)); /* it is copied: the file system may not map files */
+    TRY(onnx_charge(file, cost,
+                    err)); /* copied: not worth mapping, or the file system cannot map it */
     TRY(tensor_create(NULL, dtype, &shape, &tensor, err));
     enum status status = fill(file, proto, storage, &place, tensor, err);
     if (status != STATUS_OK) {
@@ -330,7 +332,8 @@ enum status onnx_tensor_read(struct onnx_file *file, const Onnx__TensorProto *pr
 
 /* ---- sparse tensors ---- */
 
-/* Linear position of entry i; indices is [n] (linear) or [n, rank]. */
+/* Sets *ret to the position of entry i in the dense tensor. `indices` is [n], of such positions, or
+ * [n, rank]. Returns false if an index is out of range. */
 static bool sparse_position(const struct tensor *indices, size_t i, const struct shape *shape,
                             size_t count, size_t *ret)
 {

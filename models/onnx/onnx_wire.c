@@ -29,7 +29,7 @@ struct wire_frame {
     const ProtobufCMessageDescriptor *descriptor; /* NULL: inside a dropped group */
     size_t end;     /* end of the message; for a group that of the enclosing message */
     size_t body;    /* where its body starts in the copy */
-    uint32_t group; /* number of the group */
+    uint32_t group; /* field number of the group */
     uint64_t seen;  /* bits of singular fields that occurred, by index */
 };
 
@@ -48,7 +48,7 @@ static enum status bad(const struct wire_parser *w, const char *what)
     return error_set(w->err, STATUS_MODEL, "malformed file: %s at byte %zu", what, w->at);
 }
 
-/* Reports data that continues after `end`. At the end of the file, the rest is missing. */
+/* Reports `what` as data that continues after `end`, the end of its message or of the file. */
 static enum status cut_off(const struct wire_parser *w, const char *what, size_t end)
 {
     if (end != w->size)
@@ -380,7 +380,7 @@ const char *wire_recognise(const uint8_t *data, size_t size)
     return NULL;
 }
 
-/* True if the first bytes are UTF-8 without control characters, with which models rarely begin. */
+/* True if the first bytes are UTF-8 text. Models rarely begin without a control character. */
 static bool looks_like_text(const uint8_t *data, size_t size)
 {
     size_t length = size < TEXT_WINDOW ? size : TEXT_WINDOW;
@@ -413,7 +413,7 @@ const char *wire_guess(const uint8_t *data, size_t size)
     for (size_t i = 0; i < COUNT_OF(starts); i++)
         if (starts_with_bytes(data, size, starts[i].bytes, starts[i].size))
             return starts[i].text;
-    /* A length of 8 bytes, then JSON. */
+    /* safetensors: 8 bytes of length, then JSON */
     if (size > 10 && !memcmp(data + 8, "{\"", 2))
         return NOT_ONNX "safetensors weights" EXPORT;
     return looks_like_text(data, size) ? NOT_ONNX "plain text" EXPORT : NULL;

@@ -19,8 +19,8 @@ struct wire_reference {
  * protobuf-c. The copy omits groups and fields that the descriptor does not name, and has a struct
  * wire_reference in place of TensorProto.raw_data.
  *
- * STATUS_MODEL, with the position of the byte, for: lengths past the end, field number 0, wire
- * types 6 and 7, varints over 10 bytes, groups that do not close, nesting deeper than
+ * STATUS_MODEL, with the position of the byte, for: lengths past the end, field numbers out of
+ * range, wire types 6 and 7, varints over 10 bytes, groups that do not close, nesting deeper than
  * WIRE_MAX_DEPTH, a known field with the wrong wire type, packed lists that end inside an element,
  * strings with a NUL byte (they would alias shorter names) or invalid UTF-8, a singular message
  * twice. STATUS_NO_MEMORY when the copy exceeds `limit` bytes. *ret is malloc'ed. Thread-safe. */
@@ -32,6 +32,6 @@ enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_
  * if they are not recognised. */
 const char *wire_recognise(const uint8_t *data, size_t size);
 
-/* The same for bytes that wire_slim() refused. Also recognises formats with which a model could
- * begin by chance (images, plain text). */
+/* The same for bytes that wire_slim() refused. Also recognises images, plain text and other
+ * formats, whose first bytes an ONNX file could have by chance. */
 const char *wire_guess(const uint8_t *data, size_t size);

@@ -29,7 +29,7 @@ struct onnx_writer {
 
 /* ---- names ---- */
 
-/* A captured value has the name of the value that it refers to. */
+/* Returns the value that a captured value refers to, and whose name it has. */
 static const struct value *origin_of(const struct value *value)
 {
     while (value->outer)
@@ -37,7 +37,8 @@ static const struct value *origin_of(const struct value *value)
     return value;
 }
 
-/* *ret is the name of `object`, which is called `name`, with a suffix if that is taken. */
+/* Sets *ret to the name under which `object` is written: `name`, with a suffix if another object
+ * has it. */
 static enum status unique_name(struct onnx_writer *w, struct name_map *names, const char *name,
                                const void *object, char **ret)
 {
@@ -295,7 +296,7 @@ static enum status write_graph(struct onnx_writer *w, const struct graph *graph,
     proto->name = *graph->name ? (char *)(uintptr_t)graph->name : unnamed;
     proto->n_input = graph->input_count;
     proto->n_output = graph->output_count;
-    /* First, so that they keep their names. */
+    /* Inputs and outputs come first, so that they keep their names. */
     TRY(write_infos(w, graph->inputs, graph->input_count, &proto->input));
     TRY(write_infos(w, graph->outputs, graph->output_count, &proto->output));
     proto->n_node = graph->node_count;
@@ -396,7 +397,7 @@ static bool any_changed(const struct graph *graph)
     return false;
 }
 
-/* To the disk, and closed. */
+/* Writes the file to the disk and closes it. Returns false with errno. */
 static bool finish_file(FILE *file)
 {
     const bool is_written = fflush(file) == 0 && fsync(fileno(file)) == 0;
