@@ -4,12 +4,12 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A channel with a scale below this share of the tensor's scale is measured by that share. If one
+/* The root mean square of a channel counts as at least this share of the whole tensor's. If one
  * tensor has boxes in pixels and scores, the scores of absent classes and their changes are almost
  * 0. */
 #define QUIET 0.001
 
-/* Adds number `n` to a mean, and to the sum of squared deviations from it (Welford). */
+/* Adds the n-th number to a mean, and to the sum of squared deviations from it (Welford). */
 static void add_to_mean(double *mean, double *squares, int n, double number)
 {
     const double before = number - *mean;
@@ -39,7 +39,8 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
-/* Computes softmax in float64 as scores_top_k does, but stores nothing: exp(x - greatest) / sum. */
+/* A vector of class scores, and what its softmax needs: exp(x - greatest) / sum, in float64 as in
+ * scores_top_k(). */
 struct scores {
     const float *values;
     double greatest, sum;
@@ -69,7 +70,8 @@ static double probability(const struct scores *s, size_t i)
     return exp(x - s->greatest) / s->sum;
 }
 
-/* The lead of the best class over the second; a single score means yes or no. */
+/* Returns the lead of the best class's probability over the second's; a single score means yes or
+ * no. */
 static double lead_of(const struct scores *s)
 {
     if (s->count == 1)
@@ -198,7 +200,7 @@ void agreement_add_tensors(struct agreement *a, const struct agreement_tensor *t
     size_t total = 0;
     for (size_t k = 0; k < tensor_count; k++)
         total += tensors[k].count;
-    if (total == 0) { /* neither found anything */
+    if (total == 0) { /* both outputs are empty: nothing was found */
         add_difference(a, 0);
         return;
     }

@@ -11,8 +11,8 @@
  *                 use every image: their upper 95 % confidence limit (Student's t) must keep the
  *                 bound. With fewer images this limit is wider.
  *   clear         fp32's best probability exceeds the second by AGREEMENT_LEAD or more. With a
- *                 smaller lead another JPEG encoder or resize filter changes the answer, too. They
- *                 change the probabilities of a trained SqueezeNet by a few hundredths.
+ *                 smaller lead another JPEG encoder or resize filter changes the answer, too:
+ *                 these change the probabilities of a trained SqueezeNet by a few hundredths.
  *   probability   The mean change of the probability of fp32's best class is at most
  *                 AGREEMENT_PROBABILITY: clients compare it with thresholds of two digits.
  *   vector        The mean of 1 - Pearson's correlation of the class scores is at most
@@ -20,13 +20,14 @@
  *                 than AGREEMENT_FEW images are clear: their classes then prove little.
  *   tensor        For outputs not known to be class scores: boxes, masks, embeddings, single
  *                 numbers. Per channel, the root mean square of the error divided by that of the
- *                 numbers; its mean over channels and images is at most AGREEMENT_RELATIVE.
- *                 (Correlation would miss a wrong scale or offset.) torch.testing.assert_close
- *                 allows 0.016 for one operator in bfloat16.
+ *                 numbers. An image's error is the mean over channels, of its worst tensor; the
+ *                 mean over images is at most AGREEMENT_RELATIVE. (Correlation would miss a wrong
+ *                 scale or offset.) torch.testing.assert_close allows 0.016 for one operator in
+ *                 bfloat16.
  *   map           In addition, for a tensor with class scores at every position: the best class is
  *                 equal at AGREEMENT_SHARE of the clear positions, where its lead is at least
- *                 AGREEMENT_LEAD of the range of scores. Integers are equal at
- *                 that share of positions. */
+ *                 AGREEMENT_LEAD of the range of scores. Integers are equal at AGREEMENT_SHARE of
+ *                 all positions. */
 #pragma once
 
 #include <stdbool.h>
@@ -54,8 +55,8 @@ struct agreement {
     int same; /* for vectors: images with the same best class, clear or not */
     size_t clear,
         agreeing; /* images (for a map: positions) with a clear class, and how many of them agree */
-    double mean, greatest; /* change over the images: of a probability, else relative. INFINITY: a
-                              number was not finite, or tensors could not be compared */
+    double mean, greatest; /* of the images' changes: of a probability, else relative errors.
+                              INFINITY: a number was not finite, or tensors could not be compared */
     double correlation;    /* for vectors: the mean over the images */
     double squares, correlation_squares; /* sums of squared deviations from these two means */
 };

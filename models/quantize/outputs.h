@@ -30,14 +30,16 @@ void outputs_done(struct outputs *outputs);
 enum status outputs_run(struct outputs *outputs, struct session *session, const void *values,
                         int images, struct run_time *ret, struct error *err) MUST_USE;
 
-/* Copies the last run's numbers to compare to `dst`, image after image; the run had `images`
- * images. Returns how many numbers each image has. */
+/* outputs_each() returns how many numbers to compare each image of the last run has, and sets
+ * `layouts`. outputs_read() copies them to `dst`, image after image. The run had `images`
+ * images. */
 size_t outputs_each(struct outputs *outputs, int images);
 void outputs_read(struct outputs *outputs, int images, float *dst);
 
-/* The layout of one image's numbers in an output of `images` images. The channel axis is the last
- * one if it is the shortest, otherwise the second: [N, H, W, C] or [N, C, H, W]; [N, boxes,
- * numbers] or [N, numbers, boxes], because there are many boxes. */
+/* Returns the layout of one image's numbers in an output of `images` images. With 3 or 4 dimensions
+ * the channel axis is the last one if it is the shortest, otherwise the second: [N, H, W, C] or [N,
+ * C, H, W]; [N, boxes, numbers] or [N, numbers, boxes], because there are many boxes. Otherwise
+ * there is one channel. */
 struct agreement_tensor outputs_layout(const struct tensor *tensor, int images);
 
 /* Adds an image's numbers to a comparison, in the layout of the last run. */

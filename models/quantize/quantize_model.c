@@ -41,10 +41,10 @@ struct quantize_state {
     const struct quantize_options *options;
     struct quantize_report *report;
     int *files;   /* readable photos: first those for calibration, then the held-out ones */
-    float *photo; /* prepared */
+    float *photo; /* a photo after preprocessing */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* answers of fp32 for `tried`, then `held_out` photos; of a candidate */
+    float *answers[2]; /* fp32's for `tried`, then `held_out` photos; one of a candidate */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
     struct task_answer *decoded; /* fp32's for the held-out photos; NULL: no boxes, no text */
@@ -94,7 +94,7 @@ static enum status read_photo(struct quantize_state *q, int i)
                : error_prefix(q->err, "%.200s", photos->name(photos->context, file));
 }
 
-/* Divides the readable photos. */
+/* Divides the readable photos: every fifth is held out, the others calibrate. */
 static enum status find_photos(struct quantize_state *q)
 {
     struct quantize_report *report = q->report;
@@ -144,7 +144,7 @@ static enum status find_photos(struct quantize_state *q)
 static enum status read_image(void *context, size_t i, const void **ret, struct error *err)
 {
     struct quantize_state *q = context;
-    (void)err; /* q->err has the same text */
+    (void)err; /* it is q->err */
     if (is_over(q))
         return error_set(q->err, STATUS_TIMEOUT,
                          "calibrating takes too long for a server; lensd quantize has no limit");
@@ -230,7 +230,8 @@ static enum status decode_answer(struct quantize_state *q, struct task_answer *r
     return status;
 }
 
-/* Pairs each box with the one that overlaps it most among the remaining ones; best boxes first. */
+/* Pairs each box of `a`, best first, with the remaining box of its class in `b` that overlaps it
+ * most. */
 static void pair_boxes(const struct detections *a, struct detections *b,
                        struct quantize_report *ret)
 {
@@ -350,7 +351,7 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
 {
     const int all = first < q->tried ? q->tried : q->tried + q->held_out;
     *ret = (struct agreement){.is_vector = q->outputs.is_vector};
-    /* If the layers for 8 bits cannot be quantized, the graph has none. */
+    /* The graph is not quantized if all its layers stay in float32. */
     TRY(open_session(q, graph, quantizer_is_quantized(graph) ? PRECISION_INT8 : PRECISION_FP32));
     for (int i = first; i < first + count && i < all; i++) {
         struct task_answer answer = {0};
@@ -370,7 +371,8 @@ static enum status compare_graph(struct quantize_state *q, const struct graph *g
     return STATUS_OK;
 }
 
-/* Compares the graph with the currently kept layers. */
+/* Compares the graph in which the layers with `is_kept` stay in float32, on up to `photos`
+ * photos. */
 static enum status try_layers(struct quantize_state *q, int photos, bool *ret_is_quantized,
                               struct agreement *ret)
 {
@@ -491,7 +493,8 @@ static enum status try_groups(struct quantize_state *q, const struct layer_group
     return STATUS_OK;
 }
 
-/* Keeps the first groups whose multiply-adds together are at most KEPT_WORK of all. */
+/* Keeps, in order, each group that still fits into KEPT_WORK of all multiply-adds. Returns how many
+ * it keeps. */
 static size_t leave_affordable(struct layer_group *groups, size_t count)
 {
     double all = 0, kept = 0;
@@ -552,7 +555,8 @@ static enum status keep_sensitive(struct quantize_state *q)
 
 /* ---- the report ---- */
 
-/* Makes the graph with the chosen layers in float32, or none. The caller owns *ret. */
+/* Makes the graph with the chosen layers in float32, or without `keeps` with none. The caller owns
+ * *ret. */
 static enum status make_chosen(struct quantize_state *q, bool keeps, struct graph **ret)
 {
     for (size_t i = 0; i < q->report->layer_count; i++)
@@ -594,7 +598,7 @@ static enum status report_kept(struct quantize_state *q)
     return STATUS_OK;
 }
 
-/* Runs the last photo. Updates *quickest, which is 0 or the fastest run so far. */
+/* Times the photo that was read last. Updates *quickest, which is 0 or the fastest run so far. */
 static enum status time_graph(struct quantize_state *q, const struct graph *graph,
                               enum precision precision, double *quickest)
 {
@@ -728,7 +732,7 @@ static enum status quantize_steps(struct quantize_state *q, struct graph **ret)
     TRY(quantize_all(q));
     TRY(smooth(q));
     TRY(keep_sensitive(q));
-    /* Serving compares and times the model itself, with its batch size. */
+    /* The server compares and times the model itself, with its batch size. */
     if (q->options->has_report)
         TRY(report_on(q));
     return make_chosen(q, true, ret);

@@ -16,7 +16,7 @@ struct quantize_layer {
     char *name;
     const char *op;
     bool is_kept;       /* stays float32 */
-    double error_alone; /* error if only this layer, and those that read the same tensor, use 8
+    double error_alone; /* error if only this layer, and others that read the same tensor, use 8
                            bits; 0: not measured */
 };
 
@@ -28,7 +28,7 @@ struct quantize_report {
     char bound[AGREEMENT_TEXT]; /* the failed bound; "" if all hold */
     bool wants_images;          /* more photos could show that the bounds hold */
     struct agreement agreement;
-    double error; /* 1 - correlation of class scores, otherwise the mean */
+    double error; /* 1 - correlation of class scores, otherwise agreement.mean */
     bool has_boxes, has_text;
     size_t fp32_boxes, int8_boxes, box_pairs; /* pairs of one class that overlap by half or more */
     double overlap;                           /* mean overlap of the pairs */
@@ -48,7 +48,8 @@ struct quantize_report {
     double all_error, all_ms;
 };
 
-/* Photos for calibration and comparison. Only the calling thread calls `read`. */
+/* Photos for calibration and comparison. `read` is called by the thread that calls
+ * quantize_model(). */
 struct quantize_photos {
     const char *folder; /* for errors */
     size_t count;
@@ -71,11 +72,12 @@ struct quantize_options {
     void *context;
 };
 
-/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, whose folder and
- * bytes are not set; free it with quantize_report_done() (zeroes are fine). Further layers stay in
- * float32, up to a share of the work, until the bounds of agreement.h hold on calibration photos.
- * Errors: STATUS_INVALID (too few photos; a model without one image input), STATUS_UNSUPPORTED
- * (quantizer_create()), STATUS_CANCELLED, STATUS_NO_MEMORY, errors of sessions. */
+/* `model` has its graph. The caller owns *ret, the quantized graph, and *report, and sets the
+ * report's folder, target and int8_bytes; free it with quantize_report_done() (zeroes are fine).
+ * Further layers stay in float32, up to a share of the work, until the bounds of agreement.h hold
+ * on calibration photos. Errors: STATUS_INVALID (too few photos; a model without one image input),
+ * STATUS_UNSUPPORTED (quantizer_create()), STATUS_CANCELLED, STATUS_TIMEOUT (cpu_deadline_ms),
+ * STATUS_NO_MEMORY, errors of sessions. */
 enum status quantize_model(const struct model *model, const struct quantize_options *options,
                            struct graph **ret, struct quantize_report *report,
                            struct error *err) MUST_USE;
