@@ -1,4 +1,5 @@
-/* Locks: `lock` guards only the queue of jobs. Only the loader's thread uses tracked models. */
+/* Locks: `lock` guards only the queue of jobs. The tracked versions belong to the thread that
+ * loads. */
 #include "server/loader/loader.h"
 
 #include <errno.h>
@@ -25,16 +26,17 @@
 #define MILLION  INT64_C(1000000)
 #define JOBS_MAX 64
 #define QUIET_MS 500
-#define LOOK_MS  5000 /* used where inotify reports nothing */
+#define LOOK_MS  5000 /* between scans, for file systems where inotify reports nothing */
 
-/* A version that was tried, and the signature of its files at that time. */
+/* A version that the loader has tried to load, and the signature of its files at that time. version
+ * "": the whole model has a problem. */
 struct tracked_version {
     char *name, *path;
     char version[sizeof((struct repository_version *)0)->version];
     uint64_t signature;
     bool is_served;
     bool is_tried;
-    bool is_seen;      /* in the last look */
+    bool is_seen;      /* the last scan has found it */
     bool is_unloaded;  /* unloaded by the API; loaded again only by the API */
     char *last_logged; /* the last log text about a pipeline's stages; NULL: none */
 };
@@ -56,16 +58,17 @@ struct loader {
     pthread_t thread;
     bool started;
     _Atomic int cancel;
-    _Atomic int interrupt; /* stops trials for a job, a size or the end; they run later */
-    _Atomic int has_job;   /* stops compiling a size for a job or the end; it runs later */
+    _Atomic int interrupt; /* 1 stops trials, because other work waits; they run later */
+    _Atomic int has_job;   /* 1 stops the compilation of a size, because a job waits or the loader
+                              ends; it runs later */
     struct watch *watch;
 
     /* used only by the thread */
     struct tracked_version *tracked;
     size_t tracked_count;
-    bool is_lost;                                              /* the last look failed */
-    char default_name[sizeof((struct model_status *)0)->name]; /* the last report; "": none */
-    char served_text[400]; /* the served models, if some failed; "": all are served */
+    bool is_lost;                                              /* the last scan failed */
+    char default_name[sizeof((struct model_status *)0)->name]; /* last default model; "": none */
+    char served_text[400]; /* loader_served(), if some models failed; else "" */
     struct error outcome;  /* set before loaded_fd is written */
 
     pthread_mutex_t lock;
@@ -116,7 +119,7 @@ static enum status check_default(const struct loader *loader, struct error *err)
     return no_such_model(loader, "--default-model", wanted, err);
 }
 
-/* Every name of --preload must exist. */
+/* Checks that every name in --preload exists. */
 static enum status check_preload(const struct loader *loader, struct error *err)
 {
     char name[sizeof((struct model_status *)0)->name];
@@ -238,7 +241,7 @@ static void forget_version(struct loader *loader, size_t i)
     loader->tracked[i] = loader->tracked[--loader->tracked_count];
 }
 
-/* True if everything present at start was tried; later changes are logged as changes. */
+/* True once every model that existed at start has been tried. */
 static bool is_running(const struct loader *loader)
 {
     return loader->started && loader->loaded_fd < 0;
@@ -287,7 +290,7 @@ static void log_photos_refused(struct model_host *model_host, const char *name, 
     model_host_release(model_host, deployment);
 }
 
-/* True if --preload ("a,b") names it. */
+/* True if --preload ("a,b") names the model. */
 static bool is_preloaded(const struct loader *loader, const char *name)
 {
     const size_t length = strlen(name);
@@ -300,7 +303,7 @@ static bool is_preloaded(const struct loader *loader, const char *name)
     return false;
 }
 
-/* True if a model that was read is listed but not loaded. */
+/* True if a model is only listed, until a request needs it. */
 static bool waits_for_request(const struct loader *loader, const struct model *model)
 {
     return loader->started &&
@@ -348,8 +351,9 @@ static enum status load_version(struct loader *loader, const struct repository_m
     return STATUS_OK;
 }
 
-/* Forgets the solved problem of a whole model. Its versions' files may be unchanged, so nothing
- * else would clear the logged state. Unserved versions are tried again. */
+/* Called when a model's folder has no problem (any more): clears the failure that was recorded for
+ * the whole model, because its versions' files may be unchanged. Versions that are not served are
+ * tried again. */
 static void clear_model_problem(struct loader *loader, const char *name)
 {
     if (!find_tracked(loader, name, ""))
@@ -371,13 +375,13 @@ static bool serves(const struct loader *loader, const char *name, const char *ex
     return false;
 }
 
-/* Loads a version for the first time, or again after its files have changed. */
+/* Loads a version, and records that it was tried. */
 static enum status follow_version(struct loader *loader, const struct repository_model *model,
                                   const struct repository_version *version,
                                   struct tracked_version *tracked, enum load_reason reason,
                                   struct error *err)
 {
-    tracked->is_tried = true; /* a separate flag, because a signature may be 0 */
+    tracked->is_tried = true; /* not known from the signature, which may be 0 */
     tracked->signature = version->signature;
     enum status status = load_version(loader, model, version->version, reason, err);
     if (status == STATUS_OK)
@@ -387,8 +391,8 @@ static enum status follow_version(struct loader *loader, const struct repository
     return status;
 }
 
-/* Versions outside the policy still serve if the wanted ones failed. They follow changes of their
- * files, too. */
+/* Loads served versions outside the policy again if their files have changed: they stay while no
+ * wanted version is served. */
 static void follow_spares(struct loader *loader, const struct repository_model *model,
                           struct error *first)
 {
@@ -442,8 +446,8 @@ static enum status load_model(struct loader *loader, const struct repository_mod
     return first.status;
 }
 
-/* Drops versions that are not wanted any more: those of a removed model, and those that another
- * version replaces. A version stays if its replacement has failed. */
+/* Drops versions that the last scan has not found among the wanted ones: those of a removed model,
+ * and those that another version replaces. A version stays while no other one is served. */
 static void drop_unseen(struct loader *loader, const struct repository *repository)
 {
     struct error ignored;
@@ -466,7 +470,7 @@ static void drop_unseen(struct loader *loader, const struct repository *reposito
     }
 }
 
-/* Logs that another model, or none, now answers requests without a model. */
+/* Logs when another model, or none, begins to answer requests that name no model. */
 static void report_default(struct loader *loader)
 {
     char name[sizeof loader->default_name];
@@ -520,7 +524,7 @@ static enum status check_stages(struct loader *loader, struct error *err)
     return first.status;
 }
 
-/* Logs how a change of the models affects requests without a model, and pipelines. */
+/* Call it after a change of the models: logs another default model, and pipelines' problems. */
 static void report_changes(struct loader *loader)
 {
     report_default(loader);
@@ -777,7 +781,7 @@ static bool try_precision(struct loader *loader)
 
 /* ---- the thread ---- */
 
-/* The banner's text for a folder in which some models have failed. */
+/* Writes the text of loader_served() for a folder in which some models have failed. */
 static void sum_up(struct loader *loader)
 {
     const size_t all = loader->first.count;
@@ -811,8 +815,7 @@ static void load_first(struct loader *loader)
     if (loader->options.models && failed > 0)
         sum_up(loader);
     repository_done(&loader->first);
-    /* Without --models there is one model, or one pipeline and its stage models; a failure is
-     * fatal. */
+    /* Without --models there is one model, or one pipeline and the models of its stages. */
     bool lost =
         loader->options.models ? failed == all && all > 0 && !loader->options.watch : failed > 0;
     loader->outcome = lost ? err : (struct error){STATUS_OK};
@@ -859,7 +862,7 @@ static bool work_on(struct loader *loader)
     return load_wanted(loader) || make_size(loader) || try_precision(loader);
 }
 
-/* The timeout for poll(): -1 without an end; rounded up, so that the time has passed afterwards. */
+/* The timeout for poll(): milliseconds until `end` (clock_now()), rounded up; -1 for INT64_MAX. */
 static int ms_until(int64_t end)
 {
     const int64_t now = clock_now();
@@ -895,7 +898,7 @@ static void *loader_main(void *argument)
         has_work = work_on(loader);
         if (!watches || loader->cancel)
             continue;
-        if (watch_take(loader->watch)) /* repeatedly, while files are written */
+        if (watch_take(loader->watch)) /* each event defers the scan, until no more files change */
             next_look = clock_now() + QUIET_MS * MILLION;
         if (clock_now() < next_look)
             continue;
@@ -904,7 +907,7 @@ static void *loader_main(void *argument)
         has_work = true;
         next_look = clock_now() + LOOK_MS * MILLION;
     }
-    run_jobs(loader); /* answers the remaining jobs: the loader has ended */
+    run_jobs(loader); /* fails the remaining jobs with STATUS_DRAINING */
     return NULL;
 }
 

@@ -10,8 +10,8 @@
  * and compares precisions for models that still serve in fp32 (precision.h). Signatures
  * (models/folder/repository.h) show which files have changed. A changed version is loaded while the
  * old one serves, and replaces it once warm (model_host_add_model()). If it fails to load, the old
- * one stays, and the log, /health and /v2/repository/index give the reason. Older versions are
- * removed when a newer one serves.
+ * one stays, and the log, /health and /v2/repository/index give the reason. Versions outside the
+ * model's policy are removed when a wanted one serves.
  *
  * Watching uses inotify and periodic scans, because not every file system reports changes. The
  * loader reacts when the files have not changed for half a second. */
@@ -23,43 +23,47 @@ struct loader_options {
     const char *models; /* the repository's folder; NULL: one model */
     const char *model;  /* without `models`: the model's path; NULL or "digits": the embedded one */
     const char *model_name;    /* without `models`: the served name; NULL: the model's own */
-    const char *default_model; /* must exist, unless `models` is watched; NULL: any */
+    const char *default_model; /* a model that must exist, unless `models` is watched; or NULL */
     bool is_immich;            /* `models` is Immich's cache: repository_scan_immich() */
-    bool watch;
-    bool is_lazy;                  /* load models at requests, unless their files say otherwise */
-    const char *preload;           /* "a,b": models to load at start although lazy; NULL: none */
+    bool watch;                /* follow changes of the files */
+    bool is_lazy;        /* load models when requests need them, unless their files say else */
+    const char *preload; /* "a,b": lazy models to load at start; NULL: none */
     struct model_host *model_host; /* borrowed; outlives the loader */
 };
 
 struct loader;
 
-/* Lists the models and announces them to the model host; loads nothing yet. Texts are borrowed.
- * STATUS_NOT_FOUND, STATUS_IO, STATUS_CONFIG when there is no model to start with. */
+/* Lists the models and announces them to the model host; loads nothing yet. Borrows the options'
+ * texts. STATUS_NOT_FOUND: there is no model; STATUS_CONFIG: default_model or preload names none;
+ * STATUS_IO, STATUS_NO_MEMORY. */
 enum status loader_create(const struct loader_options *options, struct loader **ret,
                           struct error *err) MUST_USE;
 
-/* Names the served models for people: "resnet50" or "3 models". Lives as long as the loader. */
+/* Names the models for people: "resnet50" or "3 models". The text lives as long as the loader. */
 const char *loader_name(const struct loader *loader);
 
-/* The same with failed models, after loaded_fd was written: "4 of 7 models (failed: a, b, c)". */
+/* After loaded_fd was written: loader_name(), or "4 of 7 models (failed: a, b, c)". */
 const char *loader_served(const struct loader *loader);
 
 /* Starts the thread. `loaded_fd` is an eventfd that it writes to after trying to load every model
  * that existed at start. STATUS_NO_MEMORY. */
 enum status loader_start(struct loader *loader, int loaded_fd, struct error *err) MUST_USE;
 
-/* The result, after loaded_fd was written: an error if no model is served or will be served. */
+/* After loaded_fd was written: an error if the program must end because models have failed: without
+ * `models` one, with `models` all, unless they are watched. */
 enum status loader_outcome(struct loader *loader, struct error *err);
 
-/* Instead of starting: loads every model on the caller's thread and returns the first failure, even
- * if other models could be served. STATUS_CONFIG: a pipeline's models do not fit together. */
+/* Loads every model on the caller's thread, instead of loader_start(), and returns the first
+ * failure, even if other models are served. STATUS_CONFIG: a pipeline's models do not fit
+ * together. */
 enum status loader_try(struct loader *loader, struct error *err) MUST_USE;
 
 enum loader_job { LOADER_LOAD, LOADER_UNLOAD };
 
-/* Reloads a model from its path (all versions that its policy names), or unloads it; from any
- * thread. After success `on_done` is called once, from the loader's thread (with STATUS_DRAINING
- * from loader_stop()). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too many wait). */
+/* Queues a job: reloads a model from its path (all versions that its policy names), or unloads it.
+ * Any thread. After success `on_done` is called once, from the loader's thread, or with
+ * STATUS_DRAINING from loader_stop(). STATUS_DRAINING, STATUS_NO_MEMORY, STATUS_OVERLOADED (too
+ * many jobs wait). */
 enum status loader_submit(struct loader *loader, enum loader_job job, const char *name,
                           void (*on_done)(void *context, enum status status,
                                           const struct error *err),

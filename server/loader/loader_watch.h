@@ -7,11 +7,11 @@
 
 struct watch;
 
-/* Watches a folder, or the folder of a file. NULL: there will be no events. */
+/* Watches the folder `path`, or the folder of the file `path`. NULL: it cannot be watched. */
 struct watch *watch_create(const char *path);
 int watch_fd(const struct watch *watch); /* readable when something changed; -1 for NULL */
 /* Reads pending events; returns true if there were any. */
 bool watch_take(struct watch *watch);
-/* Watches new folders, too. */
+/* Also watches sub-folders that are new since the last call. */
 void watch_renew(struct watch *watch);
 void watch_free(struct watch *watch);

@@ -10,7 +10,8 @@
 
 #include "server/schedule/runtime/model_host.h"
 
-/* A request of crops. It lives until parts_done(), because answers refer to its model. */
+/* A part: a request whose images are crops. It lives until parts_done(), because answers refer to
+ * its model. */
 struct request_part {
     struct predict_request request;
     struct image *crops; /* request.images[i].pixels is crops[i] */
@@ -35,11 +36,12 @@ void parts_begin(struct request_parts *parts, struct predict_request *whole);
  * callback of `whole`. NULL when out of memory. */
 struct request_part *parts_add(struct request_parts *parts, const char *model, size_t count);
 
-/* A `width` x `height` rectangle of an image, with its top left corner at (x, y), as an image. */
+/* An image that borrows a `width` x `height` rectangle of `picture`, whose top left corner is (x,
+ * y). */
 struct image parts_view(const struct image *picture, uint32_t x, uint32_t y, uint32_t width,
                         uint32_t height);
 
-/* Returns the pixels of a decoded photo of `whole`. */
+/* An image that borrows the pixels of a decoded photo of `whole`. */
 struct image parts_photo(const struct predict_image *photo);
 
 /* Records that the model which answered `part` answers the whole request. */

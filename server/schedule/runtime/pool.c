@@ -1,7 +1,7 @@
 /* Runs threads that work for several sources in turn.
  *
- * Locks: `lock` guards everything below it; it is never held while run, start or stop is called,
- * nor together with any other lock. */
+ * Locks: `lock` guards everything below it; it is never held while a function of pool_options
+ * (except `now`) is called, nor together with any other lock. */
 #include "server/schedule/runtime/pool.h"
 
 #include <stdio.h>
@@ -65,7 +65,7 @@ static struct pool_source *find_source_locked(const struct pool *pool)
     return found;
 }
 
-/* Takes a ticket of the source and charges the source the recent cost of its work. Otherwise many
+/* Takes a ticket of the source and charges the source the expected time of the task. Otherwise many
  * threads would take its tickets before the first task ends. Returns the charge. */
 static int64_t take_ticket_locked(struct pool *pool, struct pool_source *source)
 {

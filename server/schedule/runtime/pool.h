@@ -21,10 +21,10 @@
 struct pool_source {
     TAILQ_ENTRY(pool_source) entry; /* in the list of sources, while it has tickets */
     size_t tickets;
-    size_t blocked;   /* tickets that found only long tasks when no further long task could begin */
-    int64_t used;     /* nanoseconds, relative to other sources; with the expected time of running
-                         tasks */
-    int64_t expected; /* recent duration of a task */
+    size_t blocked;   /* tickets whose run() returned false, until a long task may begin again */
+    int64_t used;     /* nanoseconds of finished tasks and expected ones of running tasks, relative
+                         to other sources */
+    int64_t expected; /* nanoseconds of a task, from recent ones */
 };
 
 struct pool_options {
@@ -46,7 +46,7 @@ struct pool_options {
 
 struct pool;
 
-/* STATUS_NO_MEMORY, also when no thread can be started. */
+/* STATUS_NO_MEMORY, also when a thread cannot be started. */
 enum status pool_create(const struct pool_options *options, struct pool **ret,
                         struct error *err) MUST_USE;
 

@@ -5,8 +5,9 @@
  * during a decode, a forward pass, a copy or a callback. Buffers' memory has no lock: a slot
  * belongs to the worker between reserve and commit; the slots of a batch (and those for its
  * padding) belong to the lane between next_batch and release or give_back. The lock in these calls
- * orders the accesses. An image in the queue belongs to the scheduler, and then to the caller that
- * takes it out under the lock: a worker (claim), a client that leaves (cancel), the end (cut). */
+ * orders the accesses. An image in the queue belongs to the scheduler, and then to the thread that
+ * takes it out under the lock: a worker (claim), or one that cancels the request, cuts the queue or
+ * quarantines the last lane. */
 #include "server/schedule/runtime/scheduler.h"
 
 #include <inttypes.h>
@@ -18,7 +19,7 @@
 #include "engine/base/thread.h"
 #include "server/schedule/runtime/scheduler_state.h"
 
-/* Number of buffers of max_batch images. It exceeds the batcher's lanes * depth + 2, so that every
+/* The number of buffers: at least lanes * depth + 2, as the batcher needs, and so many that every
  * worker can hold a ticket while all lanes run and one buffer waits, for any batch size. */
 static int count_buffers(const struct scheduler_options *options)
 {
@@ -45,7 +46,7 @@ static enum status allocate_buffers(struct scheduler *scheduler,
     if (!scheduler->buffers || (options->takes_pixels && !scheduler->marks))
         return error_set(err, STATUS_NO_MEMORY, "no memory for a scheduler");
     scheduler->device = options->device;
-    /* Zeroed, so that the unused tail of every batch is finite. */
+    /* They are zeroed, so padding is finite before the first image is written there. */
     for (int i = 0; i < scheduler->buffer_count; i++)
         if (session_buffer_create(options->device, layout->bytes, &scheduler->buffers[i], err) !=
             STATUS_OK)
@@ -187,7 +188,7 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     metric_set(scheduler->deployment->meters.in_flight_images,
                (double)(counts.admitted - counts.queued));
     pthread_mutex_unlock(&scheduler->lock);
-    /* Broadcast: a single wake-up could reach a lane still waiting for its device. */
+    /* Broadcast, because a signal could wake a lane that cannot take the batch. */
     if (wake_lane)
         pthread_cond_broadcast(&scheduler->lane_ready);
     if (wake_quarantined)
@@ -197,14 +198,14 @@ void scheduler_dispatch_and_unlock(struct scheduler *scheduler)
     pool_offer(scheduler->pool, &scheduler->source, tickets);
 }
 
-/* Drops one hold on the request. The last one counts the request and calls on_done. */
+/* Subtracts one from request->pending. The last call counts the request and calls on_done. */
 static void drop_hold(struct predict_request *request)
 {
     /* acq_rel: on_done sees the writes of other threads to their images. */
     if (atomic_fetch_sub_explicit(&request->pending, 1, memory_order_acq_rel) != 1)
         return;
-    /* A request without a deployment has only waited for a load. The request that predicts from a
-     * photo's pixels counts it, not the request that only decoded it. */
+    /* A request without a deployment has only waited for a load. A request that only decodes a
+     * photo is not counted: that which predicts from its pixels is. */
     if (request->deployment && (!request->decode_only || !request->images[0].photo))
         deployment_note_request(request->deployment, request);
     request->on_done(request);
@@ -274,7 +275,7 @@ enum status scheduler_would_admit(struct scheduler *scheduler,
     return check_locked(scheduler, request, images, bytes, NULL, ret_retry_after_s, err);
 }
 
-/* Admits either all images that are not already known to be bad, or none of them. */
+/* Admits all images of a request that have no error yet (predict_image.preset), or none of them. */
 static enum status admit(struct scheduler *scheduler, struct predict_request *request,
                          size_t images, size_t bytes, int *ret_retry_after_s, struct error *err)
 {
@@ -285,9 +286,9 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     if (status == STATUS_OK) {
         request->used_model = scheduler->deployment->model;
         request->write_seconds = scheduler->deployment->meters.phases[PHASE_WRITE];
-        /* One hold belongs to this function: it keeps the request alive until images that were bad
-         * from the start are counted. `pending` is set only after admission, because a value above
-         * 0 lets others pin the request. */
+        /* The 1 is for scheduler_submit(): it keeps the request alive until the images with an
+         * error are counted. `pending` is set only after admission, because a value above 0 lets
+         * other threads pin the request. */
         atomic_store(&request->pending, images + 1);
     }
     for (size_t i = 0; status == STATUS_OK && i < request->image_count; i++)
@@ -297,7 +298,7 @@ static enum status admit(struct scheduler *scheduler, struct predict_request *re
     return status;
 }
 
-/* The bytes of a row of a raw-tensor request while it waits. */
+/* The bytes of a row of a raw-tensor request; 0 for photos. */
 static size_t row_bytes(const struct scheduler *scheduler, const struct predict_request *request)
 {
     const struct deployment *deployment = scheduler->deployment;
@@ -475,7 +476,8 @@ bool scheduler_claim(struct scheduler *scheduler, struct predict_image **ret)
     const bool may_be_large = atomic_load_explicit(&scheduler->has_large, memory_order_relaxed) &&
                               pool_begin_long(scheduler->pool);
     pthread_mutex_lock(&scheduler->lock);
-    /* If the batcher has no ticket, this ticket is for an answer that cannot start yet. */
+    /* If the batcher has granted no ticket, this ticket is for a deferred image, which cannot begin
+     * yet. */
     const bool has_ticket = batcher_counts(scheduler->batcher).granted > 0;
     if (has_ticket)
         image = batcher_claim(scheduler->batcher, may_be_large, clock_now());

@@ -18,7 +18,7 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
     pthread_mutex_lock(&scheduler->lock);
     if (!scheduler->stopping && !batcher_has_ready(scheduler->batcher)) {
         pthread_mutex_unlock(&scheduler->lock);
-        device_turn_end(turn, 0, false); /* it may have been queued for more */
+        device_turn_end(turn, 0, false); /* the lane may have queued for its next turn */
         pthread_mutex_lock(&scheduler->lock);
     }
     scheduler->lanes_asleep++;
@@ -35,8 +35,9 @@ static enum lane_wake wait_ready(struct scheduler *scheduler, struct device_turn
     return wake;
 }
 
-/* Called during the lane's turn: takes a batch. Returns false if none is left, or another lane
- * waits for the device. */
+/* Called during the lane's turn on the device: takes a batch, and waits for one whose images are
+ * still being written. Returns false if none is left, another lane waits for the device, or the
+ * scheduler stops. */
 static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn *turn,
                        struct batch *ret)
 {
@@ -48,7 +49,7 @@ static bool take_batch(struct scheduler *scheduler, int lane, struct device_turn
     while (!(taken = batcher_take(batcher, lane, clock_now(), ret)) && !scheduler->stopping &&
            batcher_has_ready(batcher) && !device_turn_is_contended(turn))
         condition_wait(&scheduler->lane_ready, &scheduler->lock, INT64_MAX);
-    if (!taken) { /* false ends `idle`; true counts the lane as working again */
+    if (!taken) { /* the first call ends "idle", the second counts the lane as working again */
         batcher_lane_works(batcher, lane, false, clock_now());
         batcher_lane_works(batcher, lane, true, clock_now());
     }
@@ -142,7 +143,7 @@ enum quarantine_event scheduler_wait_quarantined(struct scheduler *scheduler, in
                 break;
             }
         }
-        /* A ready image cannot be taken while a neighbour in its batch is being written. */
+        /* No image of a batch can be taken while a slot of the batch is being written. */
         bool soon = scheduler->is_lost && batcher_has_ready(batcher);
         condition_wait(&scheduler->quarantine_event, &scheduler->lock,
                        soon ? clock_now() + 1000000 : probe_at);

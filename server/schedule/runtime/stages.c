@@ -14,15 +14,16 @@
 /* The input of a stage's model: a photo, or a crop of a box. */
 struct stage_crop {
     struct image picture;
-    uint8_t *pixels; /* of a rectified crop, owned; NULL: `picture` views another image's pixels */
+    uint8_t *pixels; /* pixels of a rectified or turned crop, owned; NULL: `picture` borrows its
+                        pixels from the image that it was cut from */
     struct error failure;          /* status != OK: the crop could not be cut out */
     struct predict_image *parent;  /* the photo, or the image whose box is cropped */
-    size_t box;                    /* index of that box in the parent */
+    size_t box;                    /* index of the cropped box in the parent's answer */
     const struct stage_size *size; /* NULL: the request's size, or the model's own */
     struct predict_image *result;  /* the crop's answer; NULL: not submitted yet */
-    bool is_body;                  /* `map` converts the answer's pixels to those of `whole` */
-    double map[6];
-    struct image whole; /* the image that contains the box */
+    bool is_body;                  /* its model has RESIZE_BODY; map_bodies() needs `map` */
+    double map[6];                 /* from pixels of the crop to pixels of `whole` */
+    struct image whole;            /* the image that contains the box */
 };
 
 /* ---- before the first part ---- */
@@ -63,7 +64,8 @@ static enum status check_sizes(const struct pipeline_stage *stage, const struct 
     return STATUS_OK;
 }
 
-/* True if the label means that a crop is upside down: PaddleOCR's are 180 and 180_degree. */
+/* True if a label means that a crop is upside down. PaddleOCR's labels for that are 180 and
+ * 180_degree. */
 static bool label_is_turned(const struct labels *labels, size_t index)
 {
     const char *name = labels_name(labels, index);
@@ -188,8 +190,7 @@ static enum status take_photos(struct staged_request *staged, struct error *err)
     return STATUS_OK;
 }
 
-/* The answers of the first stage become the photos' answers. Some may come from a model that was
- * replaced meanwhile. */
+/* Moves the answers of the first stage into the photos of the whole request. */
 static void answer_photos(struct staged_request *staged)
 {
     for (size_t i = 0; i < staged->counts[0]; i++) {
@@ -213,7 +214,7 @@ static void answer_photos(struct staged_request *staged)
         parts_answered_by(&staged->parts, staged->parts.last);
 }
 
-/* Allocates `width` x `height` pixels, *ret_bytes, for a crop. */
+/* Allocates `width` x `height` pixels (*ret_bytes bytes) for a crop. */
 static enum status allocate_pixels(const struct staged_request *staged, uint32_t width,
                                    uint32_t height, struct stage_crop *ret, size_t *ret_bytes,
                                    struct error *err)
@@ -283,7 +284,7 @@ static enum status rectify(const struct staged_request *staged, const struct ima
     return STATUS_OK;
 }
 
-/* Crops 1.25 times the box, because the model was trained with crops of this kind. */
+/* Crops BODY_PADDING times the box with its margin, because the model was trained so. */
 static enum status crop_body(const struct detection *box, double margin, const struct preprocess *p,
                              struct crop *ret, struct error *err)
 {
@@ -356,7 +357,7 @@ static size_t choose_boxes(const struct staged_request *staged, const struct pre
     return count;
 }
 
-/* A client that has gone ends the whole request. */
+/* STATUS_CANCELLED if the client has gone: this ends the whole request. */
 static enum status check_client(const struct staged_request *staged, struct error *err)
 {
     const struct request_part *last = staged->parts.last;
@@ -366,7 +367,8 @@ static enum status check_client(const struct staged_request *staged, struct erro
                : STATUS_OK;
 }
 
-/* The time limit ends the whole request, too. */
+/* Checks the client, and whether an image of the last part timed out: both end the whole request.
+ */
 static enum status check_last(const struct staged_request *staged, struct error *err)
 {
     const struct request_part *last = staged->parts.last;
@@ -379,7 +381,7 @@ static enum status check_last(const struct staged_request *staged, struct error 
     return STATUS_OK;
 }
 
-/* Cropping large boxes is slow. */
+/* Checks the client and the deadline before each crop, because cropping large boxes is slow. */
 static enum status check_time(const struct staged_request *staged, struct error *err)
 {
     const int64_t deadline = staged->parts.whole->deadline;
@@ -449,7 +451,7 @@ static void turn_crop(const struct staged_request *staged, const struct stage_cr
                                 picture->width, picture->height);
 }
 
-/* Passes the crops of this stage on to the next one, turned where needed. */
+/* Passes the crops of this stage on to the next one, and turns those that are upside down. */
 static enum status turn_crops(struct staged_request *staged, struct error *err)
 {
     const size_t at = staged->stage, count = staged->counts[at];
@@ -484,7 +486,7 @@ static enum status cut_boxes(struct staged_request *staged, struct error *err)
 
 /* ---- parts ---- */
 
-/* Submits some of the remaining crops of one size; *ret is NULL if there are none. */
+/* Makes a part of remaining crops of one size; *ret does not change if no crop remains. */
 static enum status ask_stage(struct staged_request *staged, struct request_part **ret,
                              struct error *err)
 {
@@ -553,8 +555,9 @@ static enum status stages_next(struct request_parts *parts, struct request_part 
                : stage_failed(staged, staged->stage, ret_retry_after_s, err);
 }
 
-/* Checks that each size of a later stage's model has room in its queue for a crop. Otherwise crops
- * would be refused after the detector has run. The crop's size is not known yet. */
+/* Checks that the queue of a later stage's model has room for a crop, for every size that the stage
+ * names, because it is not known yet which one a crop needs. Otherwise crops would be refused after
+ * the detector has run. */
 static enum status ask_room(const struct staged_request *staged, size_t at, int *ret_retry_after_s,
                             struct error *err)
 {

@@ -12,34 +12,37 @@ struct staged_request {
     struct model_host *host;
     char name[128];
     struct pipeline_config *config; /* owned */
-    size_t max_images;              /* per part, which may have fewer */
+    size_t max_images;              /* the most crops of a part */
     /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
 
     /* private */
     size_t stage;                /* the stage whose crops wait or are being predicted */
-    struct task_options options; /* for the later stages */
+    struct task_options options; /* for the stages after the first */
     struct stage_crop *crops[PIPELINE_STAGES_MAX]; /* inputs of each stage's model */
     size_t counts[PIPELINE_STAGES_MAX];            /* lengths of `crops` */
-    bool keep_aspect[PIPELINE_STAGES_MAX]; /* does the model's resize keep the aspect ratio? */
-    struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* width 0 unless RESIZE_BODY */
-    size_t rooms[PIPELINE_STAGES_MAX]; /* most images of a part, to leave room in the queue */
+    bool keep_aspect[PIPELINE_STAGES_MAX];         /* the model's resize keeps the aspect ratio */
+    struct preprocess body_preprocess[PIPELINE_STAGES_MAX]; /* the model's if it has RESIZE_BODY;
+                                                               else width is 0 */
+    size_t
+        rooms[PIPELINE_STAGES_MAX]; /* most crops of a part, to leave room in the model's queue */
 };
 
-/* *ret is the staged request if the model of `whole` is a pipeline, else NULL. The caller then sets
- * `max_images` and `take`, submits `whole` and after it the parts, and frees *ret with
- * stages_free() after the answers. All options of the request apply to the first stage; top_k and
- * the options of masks and vectors also apply to the others. STATUS_NOT_READY with
- * *ret_retry_after_s names a stage that cannot answer now, STATUS_OVERLOADED one with a full queue
- * (parts are admitted with the whole), STATUS_CONFIG one without boxes for the next. */
+/* Sets *ret to a staged request if the model of `whole` is a pipeline, else to NULL. The caller
+ * sets `max_images` and `take`, submits `whole` and after it the parts. It frees *ret with
+ * stages_free() after the answers, or after an error, with which *ret may be set, too. All options
+ * of the request apply to the first stage; top_k and the options of masks and vectors also apply to
+ * the others. The sentence of an error names the stage. STATUS_NOT_READY with *ret_retry_after_s:
+ * its model cannot answer now; STATUS_OVERLOADED: its queue is full; STATUS_CONFIG: its model does
+ * not fit. */
 enum status stages_begin(struct model_host *host, struct predict_request *whole,
                          struct staged_request **ret, int *ret_retry_after_s,
                          struct error *err) MUST_USE;
 
-/* Checks whether a pipeline can answer with the currently served models. STATUS_CONFIG with the
- * sentence for its requests. Skips stages whose model is not ready, and models that are not
- * pipelines. STATUS_NO_MEMORY. */
+/* Checks whether a pipeline can answer with the models that are served now. STATUS_CONFIG: it
+ * cannot; requests get the same sentence. Skips stages whose model is not ready, and models that
+ * are not pipelines. STATUS_NO_MEMORY. */
 enum status stages_check(struct model_host *host, const char *name, const char *version,
                          struct error *err) MUST_USE;
 

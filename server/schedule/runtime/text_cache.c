@@ -21,7 +21,7 @@ struct text_cache {
     pthread_mutex_t lock;
     struct kept_text places[TEXT_CACHE_PLACES];
     struct memory_budget *budget; /* charged for the vectors */
-    size_t bytes, most;           /* of the vectors, and their limit */
+    size_t bytes, most;           /* bytes of the vectors; their limit */
     uint64_t uses;
 };
 
@@ -89,7 +89,8 @@ float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_s
     return copy;
 }
 
-/* Frees entries until `bytes` fit. Returns false if they never can. */
+/* Empties places, the least recently used first, until a vector of `bytes` fits, and charges it.
+ * Returns false if it does not fit even then. */
 static bool make_room(struct text_cache *cache, size_t bytes)
 {
     while (bytes > cache->most - cache->bytes ||

@@ -1,6 +1,7 @@
-/* Caches the vectors of recent texts by a hash of the text. A text replaces another with the same
- * place. Beyond the limit, the least recently used are removed. It belongs to the deployment that
- * computes them. For an encoder of photos it caches outputs by the photo's hash. Any thread. */
+/* Caches the vectors of recent texts. A hash of the text chooses its place; a new text replaces the
+ * one in its place. Above the limit of bytes, the least recently used vectors are removed. A cache
+ * belongs to the deployment that computes the vectors. For an encoder of photos the text is a hash
+ * of the photo, and the vector its outputs. Any thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,16 +15,16 @@
 struct memory_budget;
 struct text_cache;
 
-/* `most` is the limit for vectors in bytes. Returns NULL when out of memory. */
+/* `most` is the limit of bytes for vectors. Returns NULL when out of memory. */
 struct text_cache *text_cache_create(size_t most);
 void text_cache_free(struct text_cache *cache); /* NULL is fine */
 
-/* Copies the `size` numbers cached for a text into `ret`. Returns false if there are none. A NULL
- * cache is empty. */
+/* Copies the vector of a text to `ret` if it has `size` numbers. Returns false if there is none. A
+ * NULL cache is empty. */
 bool text_cache_find(struct text_cache *cache, const char *text, float *ret, size_t size);
-/* The same for a vector of any size: a malloc'ed copy, or NULL. */
+/* Returns a malloc'ed copy of a text's vector, with *ret_size numbers; NULL if there is none. */
 float *text_cache_copy(struct text_cache *cache, const char *text, size_t *ret_size);
-/* Stores a vector's copy, if it fits. `budget` is charged for all vectors of this cache; may be
- * NULL. */
+/* Stores a copy of a vector of `size` numbers, if it fits. `budget` is charged for it, and must be
+ * the same in all calls for a cache; may be NULL. */
 void text_cache_keep(struct text_cache *cache, const char *text, const float *vector, size_t size,
                      struct memory_budget *budget);

@@ -1,7 +1,5 @@
-/* Prepares one image: claims it, decodes it, writes it into its slot and commits it.
- *
- * Locks: none is held here; the scheduler's calls take its lock. A worker owns its decoder and its
- * transform, and an image from claim to commit or finish. */
+/* Prepares one image: claims it, decodes it, writes it into its slot and commits it. A worker owns
+ * the image from claim to commit or finish. */
 #include "server/schedule/runtime/worker.h"
 
 #include <malloc.h>
@@ -24,7 +22,7 @@ struct worker {
     struct image_decoder *decoder;
     struct transform *transform;
     struct image_memory memory;
-    /* of the image that is being decoded */
+    /* the image that is being decoded, and its scheduler */
     struct scheduler *scheduler;
     const struct predict_image *image;
 };
@@ -67,8 +65,8 @@ void *worker_start(void *context)
     return worker;
 }
 
-/* After a burst: frees this worker's buffers and, once no worker has work, returns memory that
- * malloc() keeps from bodies, tensors and answers to the system. */
+/* Frees this worker's buffers. Once no worker has work, returns memory that malloc() keeps to the
+ * system. */
 void worker_rest(void *state, bool is_last)
 {
     struct worker *worker = state;
@@ -87,7 +85,7 @@ void worker_stop(void *state)
     free(worker);
 }
 
-/* Ends a phase of the image: returns its milliseconds and starts the next phase. */
+/* Ends a phase of the image: returns the phase's milliseconds and begins the next phase. */
 static double end_phase(struct scheduler *scheduler, struct predict_image *image, enum phase phase)
 {
     int64_t now = clock_now();
@@ -99,7 +97,7 @@ static double end_phase(struct scheduler *scheduler, struct predict_image *image
     return clock_ms(spent);
 }
 
-/* Ends an image's wait. Alone, it prepares a row of a raw-tensor request up to its slot. */
+/* Ends an image's wait in the queue. */
 static enum status worker_begin(struct scheduler *scheduler, struct predict_image *image)
 {
     image->queue_ms = end_phase(scheduler, image, PHASE_QUEUE);
@@ -107,7 +105,7 @@ static enum status worker_begin(struct scheduler *scheduler, struct predict_imag
     return scheduler_check_wanted(scheduler, image, &image->error);
 }
 
-/* Prepares an image up to its slot. */
+/* Decodes a photo to *ret, whose pixels belong to the decoder or the request. */
 static enum status worker_decode(struct worker *worker, struct scheduler *scheduler,
                                  struct predict_image *image, struct image *ret)
 {
@@ -132,7 +130,7 @@ static enum status worker_decode(struct worker *worker, struct scheduler *schedu
     return scheduler_check_wanted(scheduler, image, err);
 }
 
-/* Copies the pixels, because they must outlive the decoder's buffer. */
+/* Copies the pixels of a photo with decode_only, because they must outlive the decoder's buffer. */
 static enum status worker_keep_photo(struct predict_image *image, const struct image *pixels)
 {
     const size_t row = (size_t)pixels->width * 3;
@@ -158,7 +156,7 @@ static void worker_write_row(struct scheduler *scheduler, const struct predict_i
     }
 }
 
-/* Fills the slot. */
+/* Writes the image's row of every input into its slot. */
 static enum status worker_write_slot(struct worker *worker, struct scheduler *scheduler,
                                      struct predict_image *image, const struct image *pixels,
                                      struct batch_slot slot)
@@ -210,7 +208,7 @@ static void worker_prepare(struct worker *worker, struct scheduler *scheduler,
     }
 }
 
-/* Makes an answer that would occupy the lane too long (defer_answer() in lane_passes.c). */
+/* Makes the answer of a deferred image (scheduler_defer()). */
 static void worker_answer(struct scheduler *scheduler, struct predict_image *image)
 {
     struct task_buffer buffers[TASK_MAX_OUTPUTS] = {{0}};

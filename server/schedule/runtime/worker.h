@@ -1,5 +1,5 @@
-/* Decode workers: each task takes one image from bytes to a slot of its model's forming batch. The
- * functions are those that a pool (pool.h) needs. */
+/* The decode workers' functions for pool_options: a task prepares one image, up to its slot in the
+ * forming batch of its model, or makes a deferred answer. */
 #pragma once
 
 #include "server/schedule/runtime/pool.h"
