@@ -14,18 +14,18 @@
 
 /* A tile of results: offsets in the image and in the result, in elements. */
 struct depthwise_tile {
-    const void *x; /* the image; `at` is the first tap of its first result, inside or not */
+    const void *x; /* the image; x_at is the first tap of the first result, inside or not */
     void *y;
     ptrdiff_t x_at;
     size_t y_at;
     size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
-    size_t top, bottom, left, right; /* existing source rows and columns, relative to x */
+    size_t top, bottom, left, right; /* existing source rows and columns, relative to x_at */
     size_t first, last;              /* blocks */
     float *sums;                     /* sums of each block's results; may be NULL */
 };
 
-/* Adds one source row to the sums of the `wanted` result rows (one or both). weights[r] are the
- * taps that multiply the source row for result row r. */
+/* Adds one source row to the sums of result rows `from` … `to` - 1 (one or both). weights[r] are
+ * the taps that multiply the source row for result row r. */
 ALWAYS_INLINE void add_row(vec sum[ROWS][PIXELS], const void *x, ptrdiff_t at, size_t step,
                            size_t left, size_t right, const float *const weights[ROWS],
                            const int from, const int to, const int taps, const int stride,
@@ -166,8 +166,8 @@ ALWAYS_INLINE void depthwise_run_tile(const struct depthwise *d, const struct de
     }
 }
 
-/* SiLU has its own function, because its many constants then stay in registers. Copies of the
- * structs, because the compiler must assume that a store to the result changes the originals. */
+/* SiLU has its own function, because its many constants then stay in registers. The structs are
+ * copied, because the compiler must assume that a store to the result changes the originals. */
 #define TILE(taps, stride, kind, bf16, silu)                                                       \
     static void tile_##taps##_##stride##_##kind(const struct depthwise *d,                         \
                                                 const struct depthwise_tile *t)                    \

@@ -130,7 +130,7 @@ ALWAYS_INLINE void store_sums(const struct depthwise_8bit *d, const ints *sum, s
         }
 }
 
-/* `count` <= pixels result columns in `rows` rows. `columns` starts at their first column. */
+/* run() computes `count` <= pixels result columns in `rows` rows, whose taps begin at `columns`. */
 struct tile_kind {
     void (*run)(const struct depthwise_8bit *d, const uint8_t *columns, size_t block, uint8_t *y,
                 size_t rows, size_t count);

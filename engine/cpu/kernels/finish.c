@@ -106,7 +106,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
 
 #endif
 
-/* The same for bfloat16. */
+/* Stores the first n numbers of a row of `count` registers as bfloat16. */
 ALWAYS_INLINE void store_bf16(const vec *v, uint16_t *y, size_t n, const size_t count)
 {
 #if defined __AVX512BF16__

@@ -49,7 +49,7 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
         for (int i = 0; i < registers; i++)
             sum[r][i] = vec_zero();
     for (; b < end; a += g->run_step) {
-        /* saves general registers: other rows are 1, 2 or 4 times the index from these */
+        /* saves general registers: other rows are up to four times lda from one of these */
         const float *base[3] = {a, a + 5 * lda, a + 10 * lda};
         for (size_t left = run, some; left > 0; left -= some) {
             some = fetch.lines ? smaller(left, STEPS) : left;
@@ -164,11 +164,11 @@ static bool is_near(const struct gemm *g)
     return g->k * g->n * sizeof(float) <= 128 * 1024;
 }
 
-/* A few weights leave the time to the rows, which the hardware does not prefetch well either: they
- * begin far apart. While a panel is multiplied, this fetches its share of the next block's rows, of
- * the source or of the result, whichever are longer; not windows, most of which are near already.
- * 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. Rows below LEAST numbers are near enough for
- * the hardware. */
+/* With few weights, fetching rows takes the time: the hardware does not prefetch them well either,
+ * because they begin far apart. While a panel is multiplied, this fetches its share of the next
+ * block's rows, of the source or of the result, whichever are longer; not windows, most of which
+ * are in the cache. 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. Rows below LEAST numbers
+ * are near enough for the hardware. */
 static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t length,
                                size_t depth, size_t column)
 {
@@ -180,8 +180,8 @@ static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t r
 }
 
 /* How a product is divided: `parts` of k one after another, at_once blocks share a panel of
- * weights. Many blocks use a fetched panel often, but the rows of `most` blocks must fit in the
- * second-level cache, which is 1 MB or more on servers. */
+ * weights. The more blocks share a panel, the less often it is fetched, but only the rows of `most`
+ * blocks fit in the second-level cache, which is 1 MB or more on servers. */
 struct gemm_division {
     size_t parts, blocks, most, at_once;
 };

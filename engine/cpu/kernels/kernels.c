@@ -1,6 +1,6 @@
 /* Compiled once for each variant (meson.build): SIMD_VARIANT names the variant, the compiler's -m
  * flags decide the width. The loops are written so that gcc and clang vectorise them: no branches,
- * no libm, selects instead. Reductions keep LANES partial sums: the compiler may not reorder. */
+ * no libm, selects instead. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 

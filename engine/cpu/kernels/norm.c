@@ -1,4 +1,4 @@
-/* Softmax and layer normalization of one row, compiled once per instruction set. */
+/* Softmax and normalizations of rows, compiled once per instruction set. */
 #include <math.h>
 
 #include "engine/cpu/kernels/variant.h"
@@ -141,7 +141,7 @@ void SIMD_NAMED(lrn)(const float *x, size_t n, size_t size, float factor, float 
     for (size_t k = 1; k < size; k++)
         for (size_t i = 0; i < n; i++)
             y[i] += squares[i + k];
-    if (beta == 0.75f) { /* everybody's */
+    if (beta == 0.75f) { /* the usual value */
         for (size_t i = 0; i < n; i++) {
             const float root = sqrtf(bias + factor * y[i]);
             y[i] = x[i] / (root * sqrtf(root));

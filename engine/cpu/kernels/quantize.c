@@ -1,12 +1,12 @@
-/* Rows of 8-bit integers, compiled once per instruction set. Numbers are rounded half to even by
- * adding 1.5 * 2^23, which float32 arithmetic then rounds at the unit. */
+/* Rows of 8-bit integers, compiled once per instruction set. Adding 1.5 * 2^23 rounds a float32
+ * half to even, because numbers of that size have no fraction. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec_8bit.h"
 
 #include "engine/base/cpu.h"
 
-/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n stores n <= VEC floats
- * that are integers in the type's range. */
+/* Loads VEC integers as floats. load_8bit_n: n <= VEC of them. store_8bit_n rounds and stores n <=
+ * VEC floats, which must be in the type's range. */
 ALWAYS_INLINE vec load_8bit(const void *p, bool is_signed)
 {
 #if defined __AVX512F__

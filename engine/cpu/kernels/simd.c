@@ -41,7 +41,6 @@ void simd_use(const struct simd_kernels *kernels)
     chosen = kernels;
 }
 
-/* Sorted from the simplest to the widest. */
 const struct simd_kernels *simd_at(size_t i)
 {
     const struct cpu_features *cpu = cpu_features();

@@ -58,7 +58,7 @@ struct depthwise {
     bool bf16, narrow_result; /* the image is bfloat16; narrow_result: the result, too */
 };
 
-/* n scales and shifts for rows `step` elements apart; results are clamped to [low, high]. */
+/* n scales and shifts. Rows are x_step and y_step elements apart. Results are clamped. */
 struct scale_rows {
     const float *scale, *shift;
     float low, high;
@@ -195,7 +195,7 @@ struct simd_kernels {
                       size_t first_block, size_t last_block, float *sums);
     size_t depthwise_channels, depthwise_rows;
 
-    /* Result rows first … first + rows - 1; first is a multiple of d->rows. */
+    /* Computes result rows first … first + rows - 1; first is a multiple of d->rows. */
     void (*depthwise_8bit)(const struct depthwise_8bit *d, const uint8_t *x, uint8_t *y,
                            size_t first, size_t rows);
     /* Packs weights [channel][taps][taps] if `packed` is not NULL. Returns their size in bytes. */
@@ -279,8 +279,8 @@ struct simd_kernels {
 
     float (*sum_row)(const float *x, size_t n);
 
-    /* (x - mean) / sqrt(variance + epsilon) * scale + bias; either may be NULL. is_rms: the mean
-     * counts as 0. y may be x. */
+    /* (x - mean) / sqrt(variance + epsilon) * scale + bias; scale and bias may be NULL. is_rms: the
+     * mean counts as 0. y may be x. */
     void (*norm_row)(const float *x, const float *scale, const float *bias, float epsilon,
                      bool is_rms, float *y, size_t n);
 
@@ -299,11 +299,11 @@ struct simd_kernels {
 /* The largest tile_rows and tile_columns of all variants. */
 enum { TILE_MOST_ROWS = 32, TILE_MOST_COLUMNS = 64 };
 
-/* Variants of x86-64, and of arm64 (also base): NEON, dot product, matrix products, bfloat16. */
+/* Variants of x86-64; those of arm64 are base (NEON), dot, and i8mm with bfloat16. */
 extern const struct simd_kernels simd_base, simd_avx2, simd_avx512, simd_avx512_bf16;
 extern const struct simd_kernels simd_dot, simd_i8mm;
 
-enum { SIMD_VARIANTS = 5 }; /* the most; the widest is avx512_bf16 with AMX tiles */
+enum { SIMD_VARIANTS = 5 }; /* at most, on one CPU; the fifth is avx512_bf16 with AMX tiles */
 
 /* The variants this CPU supports, the simplest first; NULL after the last. Thread-safe. */
 const struct simd_kernels *simd_at(size_t i);

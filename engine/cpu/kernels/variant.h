@@ -54,8 +54,8 @@
 #define TILE_REGISTERS 2
 #endif
 
-/* Every kernel that is not static in kernels.c: X(its name in struct simd_kernels). Kernels of the
- * first list are compiled for avx512_bf16, too. */
+/* Every kernel that is not static in kernels.c, except tile_dot and tile_bf16: X(its name in struct
+ * simd_kernels). Kernels of the first list are compiled for avx512_bf16, too. */
 /* clang-format off */
 #define SIMD_NAMED_KERNELS(X)                                                                      \
     X(winograd_source) X(winograd_sink) X(depthwise) X(pool_max) X(pool_sum) X(pool_max_bf16)      \

@@ -4,8 +4,7 @@
 
 #include "engine/cpu/kernels/vec.h"
 
-/* 2^t for t in [-126, 128]: the integer part becomes the exponent. A Taylor polynomial computes 2^r
- * for the rest r in [-1/2, 1/2]; its error is 1e-7 at the ends. */
+/* 2^r for r in [-1/2, 1/2], by a Taylor polynomial; its error is 1e-7 at the ends. */
 ALWAYS_INLINE vec vec_exp2_fraction(vec r)
 {
     vec p = vec_set(1.54035304e-4f);
@@ -46,7 +45,7 @@ ALWAYS_INLINE vec vec_scale2(vec p, vec n)
 ALWAYS_INLINE vec vec_exp_inside(vec c)
 {
     const vec n = vec_round(vec_mul(c, vec_set(1.44269504088896341f)));
-    /* c - n ln 2 in two parts, in units of ln 2 */
+    /* c - n ln 2, with ln 2 in two parts */
     vec r = vec_fma(n, vec_set(-0.693359375f), c);
     r = vec_fma(n, vec_set(2.12194440e-4f), r);
     return vec_scale2(vec_exp2_fraction(vec_mul(r, vec_set(1.44269504088896341f))), n);
@@ -143,7 +142,7 @@ ALWAYS_INLINE vec vec_erf(vec x)
     p = vec_fma(p, z, vec_set(-7.34990630326855e-04f));
     p = vec_fma(p, z, vec_set(-2.95459980854025e-03f));
     p = vec_fma(p, z, vec_set(-1.60960333262415e-02f));
-    /* negates the denominator, because vec_inverse() needs a positive number: 1 / q */
+    /* q is the negated denominator, because vec_inverse() needs a positive number */
     vec q = vec_set(1.45660718464996e-05f);
     q = vec_fma(q, z, vec_set(2.13374055278905e-04f));
     q = vec_fma(q, z, vec_set(1.68282697438203e-03f));

@@ -12,7 +12,7 @@
 #define P 0.70710678118654752f /* the smaller point, half the larger */
 #define Q 1.41421356237309505f
 
-/* B' of one column or row of six. */
+/* t = B' d, for one column or row of six numbers. */
 ALWAYS_INLINE void source_six(const vec d[6], vec t[6])
 {
     const vec p = vec_set(P), q = vec_set(Q), k = vec_set(-2.5f);
@@ -75,7 +75,7 @@ void SIMD_NAMED(winograd_source)(const struct winograd_tile *tile, const void *x
         source_tile(tile, x, channels, v, v_step, false);
 }
 
-/* G of three, as six. */
+/* t = G g: six numbers from three. */
 ALWAYS_INLINE void filter_six(const vec g[3], vec t[6])
 {
     const vec even_p = vec_fma(g[2], vec_set(-1 / 3.0f), vec_mul(g[0], vec_set(-2 / 3.0f)));
@@ -111,7 +111,7 @@ void SIMD_NAMED(winograd_filters)(const float *taps, size_t n, size_t first, siz
     }
 }
 
-/* A' of six. */
+/* t = A' m: four numbers from six. */
 ALWAYS_INLINE void sink_six(const vec m[6], vec t[4])
 {
     const vec sum_p = vec_add(m[1], m[2]), sum_q = vec_add(m[3], m[4]);

@@ -23,7 +23,7 @@
 struct attention_layout {
     struct access_map walk;
     size_t *rows;    /* indexed by row: distance from the first row, in elements */
-    size_t *columns; /* the same by column; NULL: contiguous */
+    size_t *columns; /* the same by column; NULL: columns are contiguous */
     enum dtype dtype;
     uint32_t value;
     const unsigned char *data; /* of this run */
@@ -308,8 +308,8 @@ static bool layout_init(struct attention_layout *l, const struct access_map *wal
     return l->rows && (even || l->columns);
 }
 
-/* Chooses blocks about twice as large as the product's, so that scores stay in the cache. If there
- * are few keys, takes all of them at once. */
+/* Chooses blocks of about 2 * gemm_rows rows, so that their scores stay in the cache. Few keys are
+ * one portion. */
 static void attention_divide(struct attention_step *s)
 {
     enum { ALL_AT_ONCE = 1024, PORTION = 512 };

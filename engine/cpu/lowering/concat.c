@@ -1,7 +1,7 @@
 /* Concatenates and splits rows of tensors: Concat, Split, QLinearConcat and ScaleShift.
  * QLinearConcat has a table for each part whose scale differs. A ScaleShift may read the parts of
- * an image (pass_joins()); then the whole image is never written. Parts and result are bfloat16, or
- * any of float32 and 8-bit integers. */
+ * an image (pass_joins()); then the whole image is never written. Its parts and result are
+ * bfloat16, or any of float32 and 8-bit integers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ struct concat_part {
     uint32_t value;
     enum dtype dtype;
     size_t run, first;    /* elements of a part's row, and their position in the whole's row */
-    const uint8_t *table; /* 256 numbers; NULL: elements do not change */
+    const uint8_t *table; /* the result for each of 256 bytes; NULL: elements do not change */
     unsigned char *data;  /* of this run */
 };
 
@@ -33,7 +33,7 @@ struct concat_step {
     struct concat_part *parts;
     uint8_t (*tables)[256]; /* QLinearConcat: one per part */
     bool splits, scales;
-    struct epilogue activation; /* ScaleShift: activation in addition to low and high */
+    struct epilogue activation; /* ScaleShift: an activation that is not the clamp to [low, high] */
     float low, high;
     /* of this run */
     unsigned char *data;

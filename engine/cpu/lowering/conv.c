@@ -121,7 +121,7 @@ static struct strided_layout transposed_weights(const struct tensor *weights, in
     return layout;
 }
 
-/* Of paddings only explicit pads, and an output_padding of at most one stride. */
+/* Claims only explicit pads, and an output_padding of at most one stride. */
 KERNEL_CLAIM(deconv_claim)
 {
     const struct value *bias = node_bias(node);
@@ -140,7 +140,6 @@ KERNEL_CLAIM(deconv_claim)
     return true;
 }
 
-/* ConvTranspose, float32. */
 STEP_CREATE(lower_deconv)
 {
     const struct node *node = lowering->node;

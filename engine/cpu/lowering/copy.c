@@ -1,5 +1,5 @@
-/* Steps that only copy bytes: Transpose and strided copies, Identity, and Casts between float32 and
- * 16 bits. Views (Reshape …) need no step. */
+/* Steps that only move numbers: Transpose and strided copies, Identity, Casts between float32 and
+ * 16 bits, and views (Reshape …) that do not share their input's bytes. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"

@@ -14,7 +14,7 @@ struct depthwise_step {
     bool makes_mean;
     struct depthwise kernel;
     size_t images, out_height, blocks;
-    /* The threads share images x groups (of blocks that stay in the cache) x bands (of rows). */
+    /* Threads share images x groups (of blocks whose weights fit the cache) x bands (of rows). */
     size_t groups, bands;
     enum dtype x_dtype, y_dtype, mean_dtype;
     double *sums;   /* [image][thread][block][channel]; NULL without a mean */
@@ -22,7 +22,7 @@ struct depthwise_step {
     size_t threads;
 };
 
-#define LONGEST_SUM 2048 /* pixels; the kernel adds up a dozen at a time */
+#define LONGEST_SUM 2048 /* pixels in a float32 sum; the kernel adds up a dozen at a time */
 
 /* Number of sums per image and thread. */
 static size_t sums_of(const struct depthwise_step *s)
@@ -111,7 +111,7 @@ STEP_RUN(depthwise_run)
     return STATUS_OK;
 }
 
-/* [block][tap][channel] */
+/* Packs the weights as [block][tap][channel]. */
 static void depthwise_pack(const void *context, const struct tensor *constant, float *packed)
 {
     const struct depthwise_step *s = context;

@@ -18,7 +18,7 @@ struct elementwise_step {
     enum elementwise_kind kind;
     enum binary_kind binary;
     struct epilogue activation; /* the unary operator itself, or the activation after others */
-    uint32_t b;                 /* value */
+    uint32_t b;                 /* index of the second operand */
     enum dtype dtype;
     int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
@@ -191,7 +191,7 @@ static void collapse(struct elementwise_step *s, const struct shape *y, const st
         s->rows *= s->dims[d];
 }
 
-/* True for a contiguous operand, each of whose rows is combined with the same vector. */
+/* True if operand `whole` is contiguous, and several of its rows are combined with one vector. */
 static bool is_by_rows(const struct elementwise_step *s, const size_t *whole, const size_t *vector)
 {
     const int last = s->rank - 1;
@@ -223,7 +223,7 @@ static void elementwise_choose_rows(struct elementwise_step *s)
     }
 }
 
-/* Returns the kind plus 1; 0 for other operators. */
+/* The kind plus 1; 0 for other operators. */
 static const int binary_kinds[OP_COUNT] = {
     [OP_ADD] = 1 + BINARY_ADD, [OP_SUM] = 1 + BINARY_ADD,    [OP_SUB] = 1 + BINARY_SUB,
     [OP_MUL] = 1 + BINARY_MUL, [OP_DIV] = 1 + BINARY_DIV,    [OP_MAX] = 1 + BINARY_MAX,
@@ -270,7 +270,7 @@ KERNEL_CLAIM(elementwise_claim)
     struct elementwise_step s;
     if (!elementwise_classify(node, &s))
         return false;
-    if (node->op != OP_POW) /* the 2 is float32 */
+    if (node->op != OP_POW) /* the constant 2 is float32 */
         ret->narrow = NARROW_SAME;
     ret->in_place = claim_in_place(node, 0, s.kind == KIND_BINARY && !is_square(node) ? 1 : 0);
     return true;

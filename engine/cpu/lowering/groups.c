@@ -3,7 +3,7 @@
  * Each image is read three times, with the pixels divided among the threads: for the sums of each
  * channel (they give the groups' means), for the squared differences (they give the variances), and
  * for the results, (x - mean) * factor + shift per channel. The mean is rounded. Its error matters
- * if it is much larger than the deviation, so the mean difference is subtracted, too. */
+ * if the mean is much larger than the deviation, so the mean difference is subtracted, too. */
 #include "engine/cpu/kernels/simd.h"
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/parallel.h"
@@ -127,7 +127,7 @@ STEP_RUN(lrn_run)
 /* ---- compile ---- */
 
 /* Called before and after the layout pass, so the shape of x does not show which dimension has the
- * channels. The parameters do. */
+ * channels: only the parameters are checked. */
 KERNEL_CLAIM(groups_claim)
 {
     enum { WIDEST = 1024 };
@@ -180,7 +180,7 @@ STEP_CREATE(lower_groups)
     TRY(program_keep_constant(lowering->program, node->inputs[2], err));
     s->scale = node->inputs[1]->known->data;
     s->bias = node->inputs[2]->known->data;
-    /* short enough for float32 sums, which are then added in double; several per thread */
+    /* short enough for float32 sums, which are then added in double; at least one per thread */
     s->pieces = (s->pixels + LONGEST_SUM - 1) / LONGEST_SUM;
     if (s->pieces < (size_t)lowering->backend->options.threads)
         s->pieces = (size_t)lowering->backend->options.threads;

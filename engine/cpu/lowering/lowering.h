@@ -16,7 +16,7 @@ struct cpu_kernel {
     enum status (*create)(const struct lowering *lowering, struct step **ret, struct error *err);
 };
 
-/* Define create() of a row, and the function that runs its step; many of these cannot fail. */
+/* STEP_CREATE defines a row's create(); STEP_RUN defines the function that runs its step. */
 #define STEP_CREATE(name)                                                                          \
     static enum status name(const struct lowering *lowering, struct step **ret, struct error *err)
 #define STEP_RUN(name)                                                                             \
@@ -25,7 +25,7 @@ struct cpu_kernel {
 
 extern const struct cpu_kernel cpu_product; /* product_kernels.c */
 extern const struct cpu_kernel cpu_winograd, cpu_depthwise, cpu_conv,
-    cpu_matmul; /* rows of product_kernels.c's table */
+    cpu_matmul; /* in the table of product_kernels.c */
 extern const struct cpu_kernel cpu_quantized_conv, cpu_quantized_matmul, cpu_quantized_rows,
     cpu_quantized_concat, cpu_dynamic_round, cpu_recurrent;
 extern const struct cpu_kernel cpu_transpose, cpu_concat, cpu_view, cpu_cast;
@@ -33,10 +33,12 @@ extern const struct cpu_kernel cpu_deconv, cpu_scaled_parts, cpu_pool, cpu_group
 extern const struct cpu_kernel cpu_attention, cpu_elementwise, cpu_norm, cpu_cast, cpu_copy,
     cpu_reference;
 
-/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if it is not depthwise. */
+/* For a QLinearConv that cpu_quantized_conv has claimed: *ret stays NULL if this kernel does not
+ * fit. */
 enum status lower_qdepthwise(const struct lowering *lowering, struct step **ret, struct error *err);
 
-/* Finds the taps of a pool's result pixel (oy, ox) that are inside the channels-last image.
- * *ret_counted is the number of the window's positions inside the image and its padding. */
+/* Writes to `taps` the addresses of the taps of result pixel (oy, ox) that are inside the
+ * channels-last image, and returns their number. *ret_counted is the number of the window's
+ * positions inside the image and its padding. */
 size_t pool_taps(const struct window *window, const unsigned char *image, size_t pixel_bytes,
                  int64_t oy, int64_t ox, const void **taps, int64_t *ret_counted);

@@ -56,7 +56,7 @@ KERNEL_CLAIM(matmul_claim)
            (b->rank == 2 || b->rank == a->rank);
 }
 
-/* Completes a desc. The caller has set constants, operands, and 8-bit scales and zero points. */
+/* Creates the step. The caller has set constants, operands, and 8-bit scales and zero points. */
 static enum status matmul_product(const struct lowering *lowering, struct product_desc *desc,
                                   struct step **ret, struct error *err)
 {

@@ -21,8 +21,8 @@ struct pool_step {
     float *partial;
 };
 
-/* Returns the number of taps of the window at `start` inside the image. *ret_first is the first
- * one; *ret_counted is the divisor's number of taps. */
+/* Returns how many taps along an axis of the window at `start` are inside the image. *ret_first is
+ * the first of them; *ret_counted is the number of taps inside the image and its padding. */
 static size_t pool_clip(const struct window *w, int axis, int64_t start, int64_t *ret_first,
                         int64_t *ret_counted)
 {
@@ -139,7 +139,7 @@ static void global_mean_bf16(const struct pool_step *s, const uint16_t *pixel, s
         result[c] = (float)(sum[c] / (double)pixels);
 }
 
-/* Computes maxima, and means of bfloat16. */
+/* Computes global maxima, and global means of bfloat16. */
 static void pool_global(void *context, size_t begin, size_t end)
 {
     const struct pool_step *s = context;

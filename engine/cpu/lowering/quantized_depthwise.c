@@ -48,7 +48,7 @@ static void qdepthwise_free(struct step *base)
     FREE_ALL(s->bias, s->scales);
 }
 
-/* Chooses the number of quads per band, and of the result rows that they cover. */
+/* Chooses how many quads (of four source rows) a band has, and how many result rows they cover. */
 static void qdepthwise_choose_rows(struct depthwise_8bit *d)
 {
     d->quads = (d->taps + 3) / 4;

@@ -274,7 +274,7 @@ static bool small_window(const struct node *node)
     return count == 2 && kernel[0] <= 16 && kernel[1] <= 16;
 }
 
-/* These functions set the kind and parameters. They return false if the kernels do not fit. */
+/* The read functions set the kind and parameters. They return false if the kernels do not fit. */
 
 static bool read_quantize(const struct node *node, struct row_step *ret)
 {

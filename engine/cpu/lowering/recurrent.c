@@ -42,7 +42,7 @@ struct recurrent_step {
     /* of this run */
     const float *x;
     const int32_t *lengths;
-    float *y;                             /* or NULL */
+    float *y;                             /* NULL: output 0 is omitted */
     float *gates_data, *h[2], *c, *spare; /* [direction][image][width, hidden …] */
     size_t from, to;                      /* steps */
 };
@@ -107,7 +107,8 @@ static void lstm_cells(const struct recurrent_step *s, const struct recurrent_un
     simd->binary(BINARY_MUL, out, 1, spare, 1, h, n);
 }
 
-/* Finishes GRU's states from z and r. `candidate` has x's part; v's third gate a reset product. */
+/* Computes GRU's states h from the gates in v: z, r and the candidate. With resets_product the
+ * third is only the product with R, which is multiplied by r before the rest is added. */
 static void gru_cells(const struct recurrent_step *s, const struct recurrent_unit *u, float *v,
                       const float *x, const float *before, float *spare, float *h)
 {
@@ -365,7 +366,7 @@ static bool add_biases(struct recurrent_step *s, const struct value *bias)
 }
 
 /* Chooses the units. In short steps, threads would wait longer for each other than they compute.
- * GRU multiplies the whole row by its reset gate before the last product. */
+ * The last product of a GRU without resets_product needs whole rows. */
 static void divide_units(struct recurrent_step *s, size_t threads)
 {
     enum { FEWEST_ROWS = 4, LEAST_WORK = 128 * 1024 };

@@ -36,11 +36,11 @@ struct winograd_step {
     bool bf16;                             /* the images */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
-    size_t shared_bytes; /* shared scratch, which precedes each thread's: … */
-    size_t thread_bytes; /* … transformed filters (by points), `v` and `m` of a block (by tiles) */
+    size_t shared_bytes; /* shared scratch: `v` and `m` (by points) or filters (by tiles) … */
+    size_t thread_bytes; /* … and each thread's scratch behind it: filters, or `v` and `m` */
     /* of this run */
     float *filters;      /* by tiles: POINTS x panels x panel */
-    float *v, *m;        /* by points: POINTS x block x channels */
+    float *v, *m;        /* by points: POINTS x block x channels and out_channels */
     size_t first, count; /* by points: first tile and number of tiles of this round */
 };
 
@@ -230,7 +230,7 @@ STEP_RUN(winograd_run)
 
 /* ---- compile ---- */
 
-/* True if this is faster than a direct convolution. That one's rate doubles in bfloat16. Costs are
+/* True if this is faster than a direct convolution, which is twice as fast in bfloat16. Costs are
  * counted in multiply-adds: TRANSFORM per channel of a tile, FILTER per filter. Measured on Zen 4
  * and on a Xeon with AVX-512. */
 static bool winograd_pays(const struct winograd_step *s)
