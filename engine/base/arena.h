@@ -7,7 +7,7 @@
 
 struct arena;
 
-/* Returns NULL when out of memory. `limit` is the most bytes the arena may hold, 0 for no limit. */
+/* Returns NULL when out of memory. `limit` bounds the bytes of all allocations; 0: no limit. */
 struct arena *arena_create(size_t limit);
 void arena_free(struct arena *arena); /* NULL is fine */
 
@@ -15,8 +15,8 @@ void arena_free(struct arena *arena); /* NULL is fine */
  * limit is exceeded, or memory runs out. */
 void *arena_alloc(struct arena *arena, size_t count, size_t size);
 
-/* Returns a copy of `count` elements of `size` bytes; NULL as above. */
+/* Returns a copy of `count` elements of `size` bytes. Returns NULL when arena_alloc() does. */
 void *arena_copy(struct arena *arena, const void *elements, size_t count, size_t size);
 
-/* Returns a terminated copy of `size` bytes; NULL as above. */
+/* Returns a copy of `size` bytes, followed by a 0 byte. Returns NULL when arena_alloc() does. */
 char *arena_copy_text(struct arena *arena, const char *text, size_t size);

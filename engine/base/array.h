@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Private to array_reserve(), for an array that is too small. */
+/* Only array_reserve() calls this, for an array that is too small. */
 bool array_grow(void *array, size_t *capacity, size_t count, size_t size);
 
 /* Makes room for `count` elements of `size` bytes in a malloc'ed array. `array` points to the

@@ -14,7 +14,7 @@
 
 #define CGROUP_ROOT "/sys/fs/cgroup"
 
-/* Reads a whole small file. Returns false if it does not exist. */
+/* Reads at most size - 1 bytes of a file, and terminates them. Returns false if there are none. */
 static bool read_text(const char *path, char *text, size_t size)
 {
     FILE *file = fopen(path, "re");
@@ -28,15 +28,15 @@ static bool read_text(const char *path, char *text, size_t size)
 
 /* ---- cgroups ---- */
 
-/* A value to read in each folder of a process's cgroup. */
+/* Functions that read a limit in one folder of a cgroup into *ret, for both versions of cgroups. */
 struct cgroup_reader {
-    const char *v1; /* the controller's name */
+    const char *v1; /* name of the v1 controller that has the limit: "cpu" or "memory" */
     void (*read_v2)(const char *folder, void *ret);
     void (*read_v1)(const char *folder, void *ret);
     void *ret;
 };
 
-/* Reads the folders from `group` up to the root, because a parent's limit applies, too. */
+/* Calls read() for the folder of `group` and its parents up to `root`, whose limits apply, too. */
 static void read_along(const char *root, const char *group,
                        void (*read)(const char *folder, void *ret), void *ret)
 {
@@ -268,7 +268,7 @@ void cpu_model_name(char *text, size_t size)
     fclose(file);
 }
 
-/* ulimit -v limits the address space. The first number in /proc/self/statm is its used part. */
+/* ulimit -v limits the address space. The first number in /proc/self/statm is its used pages. */
 static void limit_by_address_space(uint64_t *total, uint64_t *free)
 {
     struct rlimit limit;
@@ -297,7 +297,7 @@ void cpu_memory(uint64_t *ret_total, uint64_t *ret_free)
     }
     if (file)
         fclose(file);
-    struct sysinfo info; /* fallback without /proc; it does not count caches as free */
+    struct sysinfo info; /* without /proc; it does not count cached file pages as free */
     if (total == 0 && sysinfo(&info) == 0) {
         total = (uint64_t)info.totalram * info.mem_unit;
         available = ((uint64_t)info.freeram + info.bufferram) * info.mem_unit;

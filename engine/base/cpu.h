@@ -10,7 +10,7 @@
 int cpu_available_cores(void);
 
 /* The cgroup CPU quota in cores, such as 1.5; 0 without a quota. `root` is /sys/fs/cgroup and
- * `proc_cgroup` the text of /proc/self/cgroup; tests pass others. */
+ * `proc_cgroup` the text of /proc/self/cgroup; tests pass other values. */
 double cpu_cgroup_quota(const char *root, const char *proc_cgroup);
 
 struct cpu_features {
@@ -31,7 +31,7 @@ struct cpu_features {
 
 const struct cpu_features *cpu_features(void);
 
-/* Detects the features of this CPU; called once by cpu_features(). */
+/* Sets the features that this CPU has. Only cpu.c calls it, once. */
 void cpu_read_features(struct cpu_features *ret);
 
 /* Makes this thread's arithmetic treat subnormal float32 numbers (below 1.2e-38) as 0. On Intel
@@ -43,16 +43,16 @@ void cpu_set_float_mode(uint64_t mode);
 /* Writes a text such as "avx512 vnni" or "neon dot", at most `size` bytes with the terminator. */
 void cpu_instructions(const struct cpu_features *cpu, char *text, size_t size);
 
-extern const char cpu_architecture[]; /* "x86-64" */
+extern const char cpu_architecture[]; /* "x86-64" or "arm64" */
 
-/* Writes the model's name from /proc/cpuinfo, such as "AMD EPYC 9004", in at most `size` bytes with
- * the terminator. */
+/* Writes the CPU's name from /proc/cpuinfo, such as "AMD EPYC 9004", or "x86-64 CPU" if it has
+ * none; at most `size` bytes with the terminator. */
 void cpu_model_name(char *text, size_t size);
 
 /* Bytes of memory that this process may use, and how many are free. The total is the smallest of
  * the host's memory, the limits of the process's cgroup and its parents, and ulimit -v. */
 void cpu_memory(uint64_t *ret_total, uint64_t *ret_free);
 
-/* Lowers *total and *free to the limits of the cgroups. Parameters as in cpu_cgroup_quota(). Cached
- * file pages count as free, because the kernel can reclaim them. */
+/* Lowers *total and *free to the limits of the cgroups. `root` and `proc_cgroup` are as in
+ * cpu_cgroup_quota(). Cached file pages count as free, because the kernel can reclaim them. */
 void cpu_cgroup_memory(const char *root, const char *proc_cgroup, uint64_t *total, uint64_t *free);

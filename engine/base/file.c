@@ -37,7 +37,7 @@ bool path_is_folder(const char *path)
 
 bool folder_has_file(const char *folder, const char *name)
 {
-    char path[PATH_MAX]; /* a longer one does not exist */
+    char path[PATH_MAX]; /* no file has a longer path */
     return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH_MAX && path_is_file(path);
 }
 
@@ -59,7 +59,8 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
-/* STATUS_OK if an opened file is a regular one; otherwise closes it. errno as in file.h. */
+/* Fails with errno's reason if `fd` is negative. Fails and closes it if it is not a regular file of
+ * at most `limit` bytes. After a failure, errno is as in file.h. */
 static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
 {
     struct stat info;

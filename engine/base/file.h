@@ -7,10 +7,10 @@
 
 #include "engine/base/status.h"
 
-/* FOLDER/NAME, which the caller frees; NULL: out of memory. */
+/* Returns "FOLDER/NAME", which the caller frees, or NULL when out of memory. */
 char *path_join(const char *folder, const char *name);
 
-/* True for a regular file, a folder, or a link to one. */
+/* True if the path leads to a regular file, or to a folder; both functions follow links. */
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
 bool folder_has_file(const char *folder, const char *name);
@@ -23,10 +23,11 @@ bool folder_has_file(const char *folder, const char *name);
 enum status file_read(const char *path, size_t limit, uint8_t **ret, size_t *ret_size,
                       struct error *err) MUST_USE;
 
-/* Like file_read(), but only opens it. *ret_size is its current size. The caller closes *ret_fd. */
+/* Opens a regular file of any size. *ret_size is its current size. The caller closes *ret_fd.
+ * Errors are those of file_read(). */
 enum status file_open(const char *path, int *ret_fd, size_t *ret_size, struct error *err) MUST_USE;
 
-/* Calls file_read() for the file `name` in a folder. Also returns STATUS_INVALID if a link leads
+/* Like file_read(), for the file `name` in a folder. Also returns STATUS_INVALID if a link leads
  * out of the folder; see file_open_beneath(). */
 enum status file_read_beneath(const char *folder, const char *name, size_t limit, uint8_t **ret,
                               size_t *ret_size, struct error *err) MUST_USE;

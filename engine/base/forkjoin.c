@@ -25,19 +25,19 @@
 #include "engine/base/clock.h"
 #include "engine/base/cpu.h"
 
-#define CACHE_LINES 128 /* cache lines are fetched in pairs */
-#define MOST        1024
+#define CACHE_LINES 128  /* cache lines are fetched in pairs */
+#define MOST        1024 /* members of a team */
 
 #define SPIN_NS    100000
 #define PAUSES     8   /* between reads of the clock */
 #define SCORE_FULL 256 /* score if all recent spins succeeded */
-#define SCORE_RATE 16  /* weight of a spin: one sixteenth */
+#define SCORE_RATE 16  /* a failed spin has the weight 1/16 in the score, a successful one 2/16 */
 #define TRY_EVERY  16  /* waits between trial spins while spins fail */
 
 /* WORK: the member has not started its region, which can be taken back; BUSY: it has started. */
 enum { GO_IDLE, GO_WORK, GO_BUSY, GO_ASLEEP, GO_END };
 
-#define LEFT_ASLEEP 0x80000000u /* the first member sleeps on `left` */
+#define LEFT_ASLEEP 0x80000000u /* bit of `left`: member 0 sleeps until no member is at work */
 
 struct patience {
     int score;
@@ -53,12 +53,12 @@ struct member {
 };
 
 struct team {
-    alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except the first */
+    alignas(CACHE_LINES) _Atomic uint32_t left; /* members at work, except member 0 */
     void (*body)(void *context);
     void *context;
     int active; /* number of members of this region */
     struct patience patience;
-    struct member *members[MOST - 1]; /* except the first; `count` of them exist */
+    struct member *members[MOST - 1]; /* without member 0; `count` of them exist */
     int count;
 };
 
@@ -204,7 +204,8 @@ static bool add_member(struct team *team)
     return true;
 }
 
-/* Extends this thread's team to `others` further members, or as many as possible. */
+/* Extends this thread's team to `others` members besides member 0, or as many as possible. Returns
+ * how many of them a region can use: 0 inside of a region. */
 static int gather(int others)
 {
     if (others <= 0 || inside)
@@ -237,7 +238,7 @@ static void wait_for_all(struct team *team)
     }
 }
 
-/* Members that have not started never start: the others have done their share. */
+/* Takes the region back from members that have not started it: the shared list is empty. */
 static void take_back(struct team *team, int others)
 {
     uint32_t never_began = 0;

@@ -1,12 +1,12 @@
 /* Fork and join: the team of threads that runs a forward pass.
  *
  * A team belongs to the thread that forks; this thread is member 0. The other members start at the
- * first parallel region, sleep between passes, and end with the thread. Within a pass, regions
- * follow each other every few microseconds, and waking a thread takes as long as a small layer.
- * Therefore waiting threads spin before they sleep. On a core that other threads use, a spin can
- * delay the awaited thread. So a thread whose recent spins were wasted sleeps at once (forkjoin.c).
- * Measurements: docs/measurements/threads.md.
- * Thread-safe: teams share nothing. */
+ * first parallel region or in forkjoin_prepare(), sleep between passes, and end with the thread.
+ * Within a pass, regions follow each other every few microseconds, and waking a thread takes as
+ * long as a small layer. Therefore waiting threads spin before they sleep. On a core that other
+ * threads use, a spin can delay the awaited thread. So a thread whose recent spins were wasted
+ * sleeps at once (forkjoin.c). Measurements: docs/measurements/threads.md. Thread-safe: teams share
+ * nothing. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +14,8 @@
 
 /* Calls body(context) in `threads` members in parallel, the caller among them, and returns when all
  * calls have returned. Inside a region, or with threads < 2, only the caller calls it, as member 0
- * of 1. If the system has too little memory or too few threads, the team is smaller: see
- * forkjoin_members(). */
+ * of 1. A team has at most 1024 members, and fewer than `threads` if the system refuses memory or
+ * a thread: see forkjoin_members(). */
 void forkjoin_run(int threads, void (*body)(void *context), void *context);
 
 /* Like forkjoin_run(), for a body that takes work from a shared list until the list is empty. When
@@ -32,7 +32,7 @@ int forkjoin_prepare(int threads);
  * caller first, for at most `most` members. Returns the number written. Outside regions only. */
 int forkjoin_cpu_times(int64_t *times, int most);
 
-/* Index of this thread among the region's members; 0 outside of regions. */
+/* Index of this thread among the region's members, and their number; 0 and 1 outside of regions. */
 int forkjoin_member(void);
 int forkjoin_members(void);
 

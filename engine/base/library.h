@@ -11,9 +11,9 @@ struct library_function {
 };
 
 /* Loads the library with this soname and looks up the functions. Returns false if the library or
- * one of the functions is missing. The library is never unloaded. */
+ * one of the functions is missing. After success the library stays loaded. */
 bool library_load(const char *soname, const struct library_function *functions, size_t count);
 
-/* Copies a library's message about a file; bytes that are not printable ASCII become '?', because
- * the message may quote the file. `text` may be NULL. */
+/* Copies a library's message about a file, truncated to `size` bytes; NULL as "". Bytes that are
+ * not printable ASCII become '?', because the message may quote the file. */
 void library_text(const char *text, char *ret, size_t size);

@@ -16,7 +16,8 @@
 
 enum { MOST_MAPPINGS = 4096, COPY_BYTES = 1 << 20 };
 
-/* For the signal handler: only atomics, never freed. begin: 0: free guard, 1: being filled. */
+/* Addresses of a mapping, for the signal handler: only atomics, never freed. begin 0: free; 1:
+ * being filled. */
 struct guard {
     _Atomic uintptr_t begin, end;
     atomic_bool torn;
@@ -35,7 +36,7 @@ struct mapping {
     struct source *source;
     char *pages; /* page-aligned */
     size_t page_bytes;
-    size_t lead;                /* offset of the bytes in `pages` */
+    size_t lead;                /* position of the mapped bytes in `pages` */
     size_t tail_at, tail_bytes; /* position and size of the last page's bytes in `pages` */
     bool settled;
     char tail[]; /* a copy of the last page: a file that ends inside it raises no signal */

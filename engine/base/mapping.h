@@ -1,10 +1,10 @@
 /* Files mapped for reading, safe against files that shrink or change.
  *
  * Reading a page that the file no longer has raises SIGBUS. Like systemd's journal reader, the
- * handler here maps a page of zeros instead and marks the mapping as torn. Callers check
- * mapping_torn() before they use the data. The handler is installed with the first mapping and
- * passes other faults on to the previous handler. A descriptor of each mapped file stays open, so
- * that mapping_is_whole() also detects a file that was overwritten in place.
+ * handler here maps a page of zeros instead and marks the mapping as torn. After reading, callers
+ * check mapping_is_whole() before they rely on what they have read. The handler is installed with
+ * the first mapping and passes other faults on to the previous handler. A descriptor of each mapped
+ * file stays open, so that mapping_is_whole() also detects a file that was overwritten in place.
  *
  * Threads that read mappings must not block SIGBUS: a blocked fault ends the process. */
 #pragma once
@@ -21,8 +21,8 @@
 struct mapping;
 
 /* Maps `bytes` (> 0) bytes of the file from `offset` on, read-only. The caller has just checked
- * that the file is long enough, and may close the descriptor afterwards. STATUS_IO;
- * STATUS_NO_MEMORY, also when 4096 mappings exist. */
+ * that the file is long enough, and may close the descriptor afterwards. STATUS_IO, or
+ * STATUS_NO_MEMORY, also when 4096 mappings exist or no descriptor is left. */
 enum status mapping_create(int fd, uint64_t offset, size_t bytes, struct mapping **ret,
                            struct error *err) MUST_USE;
 

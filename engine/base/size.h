@@ -40,7 +40,7 @@ static inline void *alloc_array(size_t count, size_t size)
     return calloc(count ? count : 1, size ? size : 1);
 }
 
-/* Frees every pointer. */
+/* FREE_ALL(a, b, c) calls free() for each pointer. */
 #define FREE_ALL(...)                                                                              \
     free_all((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 

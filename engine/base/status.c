@@ -112,7 +112,7 @@ enum status error_prefix(struct error *err, const char *format, ...)
     if (length <= room) {
         (void)error_set(err, err->status, "%s: %s", prefix, err->message);
     } else {
-        /* Keep the message's end when advice is added, and its start when a prefix is added. */
+        /* Cut the prefix's start: its end and the message are nearer to the fault. */
         size_t cut = length - room + strlen(mark);
         const char *rest = cut < strlen(prefix) ? character_at(prefix + cut) : "";
         (void)error_set(err, err->status, "%s%s: %s", mark, rest, err->message);

@@ -6,7 +6,7 @@
  * actual value, and what to do. It never ends in a newline.
  *
  * Bad input, a bad model, a lost device and a failed allocation are statuses; assert() is for
- * lensd's own bugs. Nothing below main() exits or logs above debug level. */
+ * lensd's own bugs. Only server/app ends the process. */
 #pragma once
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include <stddef.h>
 
 /* X(NAME, number, machine word in JSON answers, HTTP status). The tens of a number are its family:
- * 10 caller, 20 model, 30 resources, 40 device, 50 time. */
+ * 10 caller, 20 model, 30 resources, 40 device, 50 time, 60 a bug of lensd. */
 #define STATUS_LIST(X)                                                                             \
     X(OK, 0, "ok", 200)                                                                            \
     X(INVALID, 10, "invalid_request", 400)                                                         \
@@ -77,8 +77,8 @@ static inline enum status error_no_memory(struct error *err, const char *what)
     return STATUS_NO_MEMORY;
 }
 
-/* For TRY: both return STATUS_NO_MEMORY when `memory` is NULL. For allocated() the function that
- * allocates must have set the error; check_memory() sets it with error_no_memory(). */
+/* For TRY: both functions return STATUS_NO_MEMORY if an allocation has failed. check_memory() sets
+ * the error; allocated() is for memory from a function that has set it. */
 static inline enum status allocated(const void *memory)
 {
     return memory ? STATUS_OK : STATUS_NO_MEMORY;
@@ -89,13 +89,14 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
     return is_allocated ? STATUS_OK : error_no_memory(err, what);
 }
 
-/* Appends "; advice" to the message in *err, unless it already has advice, as code nearer to the
- * fault knows better. If space is short, only the message is cut. Returns err's status. */
+/* Appends "; advice" to the message in *err, unless it already has advice: code nearer to the fault
+ * knows better. If space is short, the message's end is cut. Returns err's status (NULL:
+ * STATUS_INTERNAL). */
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " before the message in *err; truncates it if space is short. Returns err's
- * status. */
+/* Puts "prefix: " before the message in *err. If space is short, the prefix's start is cut. Returns
+ * as error_advise(). */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

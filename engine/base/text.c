@@ -6,7 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* Returns the edit distance; a swap of neighbours is one edit. Cuts words at 40 characters. */
+/* Returns the edit distance of the first 40 bytes; a swap of two neighbours is one edit. */
 static size_t distance(const char *a, const char *b)
 {
     enum { MAX = 40 };

@@ -29,8 +29,8 @@ static inline size_t text_skip_blanks(const char *text, size_t at, size_t size)
     return at;
 }
 
-/* Closes a stream from open_memstream(text, …) (NULL: it failed). Returns *text, or if a write
- * failed frees *text and returns NULL. */
+/* Closes a stream from open_memstream(text, …). Returns *text. If `out` is NULL because
+ * open_memstream() has failed, or if a write has failed, frees *text and returns NULL. */
 char *text_close(FILE *out, char **text);
 
 /* Appends to `text`, of `size` bytes, and puts `separator` before it if there is text already. Cuts
@@ -38,8 +38,8 @@ char *text_close(FILE *out, char **text);
 void text_append(char *text, size_t size, const char *separator, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Writes a size such as "1.5 GiB" and returns `text`. BYTES_STRING(): in memory of the enclosing
- * block. */
+/* Writes a size such as "1.5 GiB" and returns `text`. BYTES_STRING() uses memory that
+ * lasts until the end of the enclosing block. */
 #define BYTES_TEXT 24
 const char *bytes_text(uint64_t bytes, char text[static BYTES_TEXT]);
 #define BYTES_STRING(bytes) bytes_text((bytes), (char[BYTES_TEXT]){0})

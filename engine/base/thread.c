@@ -1,4 +1,4 @@
-/* Starts named threads with all signals blocked; waits for conditions by the monotonic clock. */
+/* Starts named threads, with all signals but SIGBUS blocked; waits for conditions. */
 #include "engine/base/thread.h"
 
 #include <signal.h>
@@ -12,7 +12,7 @@ struct thread_beginning {
     char name[16];
 };
 
-/* A thread sets its own name: a confined process may not write another's, a file in /proc. */
+/* A thread names itself: a confined process may not write another thread's name in /proc. */
 static void *run_named(void *context)
 {
     const struct thread_beginning beginning = *(struct thread_beginning *)context;
@@ -28,7 +28,7 @@ bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument)
         return false;
     *beginning = (struct thread_beginning){.run = run, .argument = argument};
     snprintf(beginning->name, sizeof beginning->name, "%.15s", name);
-    /* A new thread inherits the mask, and so do the threads of its team. */
+    /* A new thread inherits the mask of the thread that creates it. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS); /* the thread that causes a fault in a mapped file handles it */

@@ -1,5 +1,5 @@
-/* Named threads that block all signals, so that SIGTERM always reaches the main thread; conditions
- * on the monotonic clock; locks that a block holds. */
+/* Named threads that block all signals but SIGBUS, so that SIGTERM always reaches the main thread;
+ * conditions on the monotonic clock; locks that a block holds. */
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 #define THREAD_LIMIT_HINT                                                                          \
     "raise the limit of threads (ulimit -u, a container's pids limit) or of memory (ulimit -v)"
 
-/* Starts a thread that calls run(argument). `name` is truncated to 15 bytes. Returns false when the
- * system refuses another thread. */
+/* Starts a thread that calls run(argument). `name` is truncated to 15 bytes. Returns false when
+ * memory is short or the system refuses another thread. */
 bool thread_start(pthread_t *ret, const char *name, void *(*run)(void *argument), void *argument);
 
 void condition_init(pthread_cond_t *condition);

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 /* Length of the well-formed UTF-8 character at the start of text[0 … left), 1 to 4 bytes. 0 for
- * malformed bytes: a stray or missing continuation byte, an overlong form, a surrogate, or a code
- * point above U+10FFFF. */
+ * malformed bytes (a stray or missing continuation byte, an overlong form, a surrogate, a code
+ * point above U+10FFFF), or if left is 0. */
 size_t utf8_length(const char *text, size_t left);
 
 /* Code point of the character at the start of text[0 … left), left >= 1; *ret_length is its length.
@@ -28,6 +28,6 @@ bool utf8_valid(const char *text, size_t size);
 /* Replaces malformed bytes with '?', in place. `text` is terminated. */
 void utf8_repair(char *text);
 
-/* Copies `text` to `buffer` for display in a terminal, truncated to its size. Bytes of control
+/* Copies `text` to `buffer` for display in a terminal, truncated to `size` bytes. Bytes of control
  * characters (utf8_is_control) and bytes that are not valid UTF-8 become \xNN. Returns `buffer`. */
 const char *utf8_shown(const char *text, char *buffer, size_t size);
