@@ -1,4 +1,4 @@
-/* The activations that the epilogue of a Conv, Gemm, MatMul or Add can have, with their parameters
+/* The activations that an epilogue (struct epilogue in graph.h) can have, with their parameters
  * `alpha` and `beta`. CUDA's compiler reads this file, too. */
 #pragma once
 

@@ -26,7 +26,7 @@ void attr_done(const struct attr *attr)
     if (attr->kind == ATTR_TENSOR)
         tensor_unref(attr->t);
     else if (attr->kind == ATTR_GRAPH)
-        graph_free(attr->g); /* the importer bounds the depth */
+        graph_free(attr->g); /* the importer bounds the depth of nested bodies */
 }
 
 void graph_free(struct graph *graph)
@@ -270,7 +270,7 @@ void graph_count_readers(const struct graph *graph, uint32_t *readers)
 
 struct sort {
     size_t *waiting; /* by node: operands whose producer has not been placed */
-    size_t *first;   /* by value: start in readers[]; one more at the end */
+    size_t *first;   /* by value: where its group in readers[] starts; one more at the end */
     size_t *readers; /* node positions, grouped by value */
     size_t *heap;    /* positions of ready nodes, smallest first: stable order */
     struct node **order;

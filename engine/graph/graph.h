@@ -2,7 +2,7 @@
  *
  * The importer (models/onnx/onnx.c) builds a graph from a file; engine/passes rewrites it;
  * engine/backend/plan.c assigns memory to every value; a backend compiles it. Operators keep ONNX's
- * names and attributes and, after the importer, the meaning of their opset: node->opset.
+ * names and attributes; node->opset is the opset that defines their meaning.
  *
  * Memory: nodes, values, names and attributes live in the graph's arena. Constant tensors are
  * reference-counted; a graph and its clones share them. One thread at a time may change a graph.
@@ -120,7 +120,7 @@ struct value *graph_add_constant(struct graph *graph, const char *name, struct t
 struct node *graph_add_node(struct graph *graph, enum op op, const char *name, size_t inputs,
                             size_t outputs);
 
-/* Drops the tensor or frees the body of an attribute. */
+/* Releases an attribute's reference to its tensor, or frees its body. */
 void attr_done(const struct attr *attr);
 
 /* Adds to readers[value->index] how often live nodes (as operand or capture) and the graph's
@@ -134,16 +134,16 @@ void node_set_output(struct node *node, size_t i, struct value *value);
 enum status graph_clone(const struct graph *graph, struct graph **ret, struct error *err) MUST_USE;
 
 /* Sorts nodes topologically, without recursion. The sort is stable: it keeps the file's order where
- * possible. STATUS_MODEL names a node of a cycle, or an input that no node produces. */
+ * possible. STATUS_MODEL: the graph has a cycle; STATUS_NO_MEMORY. */
 enum status graph_sort(struct graph *graph, struct error *err) MUST_USE;
 
-/* Returns an attribute by name, or the default if the node does not have it. The importer has
- * checked attribute kinds against the operator's table; a wrong kind counts as absent. */
+/* Return an attribute by name, or `otherwise` (node_attr(): NULL) if the node does not have it. The
+ * importer has checked kinds against the operator's table; a wrong kind counts as absent. */
 const struct attr *node_attr(const struct node *node, const char *name);
 int64_t node_int(const struct node *node, const char *name, int64_t otherwise);
 float node_float(const struct node *node, const char *name, float otherwise);
 const char *node_string(const struct node *node, const char *name, const char *otherwise);
-/* Returns NULL with *ret_count = 0 if the attribute is absent. */
+/* Return NULL with *ret_count = 0 if the attribute is absent. */
 const int64_t *node_ints(const struct node *node, const char *name, size_t *ret_count);
 const float *node_floats(const struct node *node, const char *name, size_t *ret_count);
 
@@ -163,14 +163,14 @@ bool node_set_string(struct graph *graph, struct node *node, const char *name,
 bool node_set_ints(struct graph *graph, struct node *node, const char *name, const int64_t *values,
                    size_t count);
 
-/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): with shape [count]. */
+/* True if `value` (may be NULL) is a float32 constant; is_f32_vector(): of shape [1 …, count]. */
 bool is_f32_constant(const struct value *value);
 bool is_f32_vector(const struct value *value, int64_t count);
 
 /* Size in bytes of a value with a known shape. */
 size_t value_bytes(const struct value *value);
 
-/* Input i, or NULL if it is omitted or i is out of range. */
+/* Input or output i, or NULL if it is omitted or i is out of range. */
 struct value *node_input(const struct node *node, size_t i);
 struct value *node_output(const struct node *node, size_t i);
 /* The bias of a product: its input 2, or NULL if that input is absent or is the residual. */
@@ -181,8 +181,8 @@ struct value *node_bias(const struct node *node);
 enum status graph_infer_node(struct node *node, struct error *err) MUST_USE;
 
 /* A running hash (initially zero) of a graph's computation: operators, attributes, edges and
- * contents of constants, but no names. Equal graphs have equal hashes in every process. Attackers
- * can construct collisions. */
+ * contents of constants, but no names of values and nodes. Equal graphs have equal hashes in every
+ * process. Attackers can construct collisions. */
 struct graph_hash {
     uint64_t words[2];
 };
@@ -198,5 +198,5 @@ bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);
 
-/* The same text in memory of the enclosing block. */
+/* The same text, in memory that lasts until the enclosing block ends. */
 #define NODE_STRING(node) node_text((node), (char[NODE_TEXT]){0})

@@ -1,5 +1,5 @@
-/* Two multiply-and-fold lanes over 8-byte words: as fast as memory delivers the weights. 128 bits
- * avoid accidental collisions. Not cryptographic: for cache keys only. */
+/* Hashes graphs with two multiplications per 8-byte word, as fast as memory delivers the weights.
+ * 128 bits avoid accidental collisions. */
 #include <string.h>
 
 #include "engine/graph/graph.h"

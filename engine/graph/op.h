@@ -2,8 +2,8 @@
 #pragma once
 
 /* Every operator that lensd supports, in any order. X(ID, "Name", "domain"). The importer rewrites
- * their other spellings (models/onnx/onnx_forms.h). Only passes make operators of the `lensd`
- * domain; files cannot contain them. */
+ * other spellings of operators (models/onnx/onnx_forms.h). Only passes make operators of the
+ * `lensd` domain; files cannot contain them. */
 /* clang-format off */
 #define OP_LIST(X)                                                                                 \
     /* elementwise, unary */                                                                       \
@@ -120,7 +120,7 @@ enum quantized_operand {
     QUANTIZED_OPERANDS
 };
 
-/* The order of operators has no meaning. */
+/* The order has no meaning. */
 enum op {
     OP_NONE,
 #define OP_ENUM(id, name, domain) OP_##id,

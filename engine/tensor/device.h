@@ -27,7 +27,7 @@ static inline bool device_equal(struct device_id a, struct device_id b)
 #define DEVICE_TEXT 16
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 
-/* The same text in memory of the enclosing block. */
+/* The same text, in memory that lasts until the enclosing block ends. */
 #define DEVICE_STRING(device) device_text((device), (char[DEVICE_TEXT]){0})
 
 /* Describes one device of this machine. */
@@ -52,10 +52,10 @@ struct device_info {
  * Thread-safe. */
 size_t device_list(struct device_info *ret, size_t max);
 
-/* Parses the user's text: auto | cpu | cuda | cuda:N | mps | a comma list | all. "auto" takes the
- * first usable GPU, else the CPU; *ret_fallback is then a sentence with the reason, otherwise
- * empty. STATUS_DEVICE: a named device is absent, or is `mps`; the error lists this machine's
- * devices. ret has room for DEVICE_MAX. */
+/* Parses the user's text: auto | cpu | cuda | cuda:N | a comma list of these | all. "auto" takes
+ * the first usable GPU, else the CPU; if the CPU is taken although there is a GPU, *ret_fallback is
+ * a sentence with the reason, otherwise empty. STATUS_DEVICE: a named GPU is not usable;
+ * STATUS_CONFIG: another text, also "mps". `ret` has room for DEVICE_MAX devices. */
 enum status device_parse(const char *text, struct device_id *ret, size_t *ret_count,
                          char *ret_fallback, size_t fallback_size, struct error *err) MUST_USE;
 

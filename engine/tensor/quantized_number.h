@@ -5,8 +5,8 @@
 
 /* Returns saturate(round_half_even(x / scale) + zero), divided in float32; NaN becomes the lowest
  * value. `scale` is finite and above 0. `zero` is in the range of the type: int8 with `is_signed`,
- * else uint8. It has no branches and calls: adding and subtracting ROUND rounds half to even for
- * values within BEYOND, and BEYOND exceeds every sum of a stored number and a zero point. */
+ * else uint8. The code has neither branches nor calls: adding and subtracting `round` rounds half
+ * to even within ±beyond. A quotient outside of that saturates, with every zero point. */
 static inline float quantized_number(float x, float scale, int zero, bool is_signed)
 {
     const float beyond = 1024.0f, round = 12582912.0f;

@@ -10,7 +10,7 @@
 #include "engine/base/float_bits.h"
 #include "engine/base/size.h"
 
-/* By dtype; zeros for unsupported ones. */
+/* Indexed by enum dtype; a size of 0 marks numbers without a dtype. */
 static const struct {
     size_t size;
     const char *name, *oip_name;
@@ -90,7 +90,7 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
                              "dimension %d of shape %s is %lld, expected 0 or more", i,
                              SHAPE_STRING(shape), (long long)shape->dims[i]);
         size_t dim = (size_t)shape->dims[i];
-        count *= dim; /* cannot overflow: ignoring_zeros is never smaller, and was checked */
+        count *= dim; /* an overflow also makes ignoring_zeros overflow */
         if (!size_mul(ignoring_zeros, dim ? dim : 1, &ignoring_zeros) ||
             ignoring_zeros > (size_t)INT64_MAX)
             return error_set(err, STATUS_SHAPE, "shape %s is too large to address",
@@ -138,7 +138,7 @@ static bool fits(size_t used, size_t bytes, size_t limit)
     return !limit || (size_add(used, bytes, &sum) && sum <= limit);
 }
 
-/* `full` is the budget that has no room: `budget` or one above it. */
+/* `full` is the budget that has no room: `budget` or its `whole`. */
 static enum status refuse(const struct memory_budget *budget, const struct memory_budget *full,
                           size_t bytes, struct error *err)
 {

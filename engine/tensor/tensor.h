@@ -86,7 +86,7 @@ size_t shape_count(const struct shape *shape);
 
 /* The one place where a shape from outside becomes sizes. Checks that rank and dimensions are in
  * range and that element count and byte size fit, even if a dimension is 0; otherwise STATUS_SHAPE.
- * ret_count and ret_bytes may be NULL. */
+ * STATUS_UNSUPPORTED: unknown dtype. ret_count and ret_bytes may be NULL. */
 enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret_count,
                         size_t *ret_bytes, struct error *err) MUST_USE;
 
@@ -95,20 +95,20 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
-/* The same text in memory of the enclosing block. */
+/* The same text, in memory that lasts until the enclosing block ends. */
 #define SHAPE_STRING(shape) shape_text((shape), (char[SHAPE_TEXT]){0})
 
 /* A memory limit in bytes for the tensors of one load, or of a session's runs, together. A limit of
  * 0 means none. Thread-safe. */
 struct memory_budget {
     _Atomic size_t limit, used;
-    struct memory_budget *whole; /* all runs' budget, charged too; NULL: not for a run */
+    struct memory_budget *whole; /* for a run: the budget of all runs, charged too; else NULL */
     bool is_temporary; /* large blocks are mapped, so that freeing returns them to the system */
 };
 
 /* Adds `bytes` to the budget, or subtracts them; a NULL budget is ignored. If the limit would be
  * exceeded, nothing is charged and the result is STATUS_NO_MEMORY. For a run (`whole` is set) it is
- * STATUS_INVALID if the bytes can never fit, or STATUS_SHORT_OF_MEMORY while others hold them. */
+ * STATUS_INVALID if the bytes can never fit, STATUS_SHORT_OF_MEMORY while other runs use them. */
 enum status memory_charge(struct memory_budget *budget, size_t bytes, struct error *err) MUST_USE;
 void memory_uncharge(struct memory_budget *budget, size_t bytes);
 
@@ -147,8 +147,8 @@ enum status tensor_create(struct memory_budget *budget, enum dtype dtype, const 
 enum status tensor_view(struct tensor *base, const struct shape *shape, struct tensor **ret,
                         struct error *err) MUST_USE;
 
-/* Creates a view of part `part` of `parts` equal parts along the outermost dimension. A single part
- * is the whole tensor, of any shape. It holds a reference to `base`. STATUS_NO_MEMORY. */
+/* Creates a view of part `part` of `parts` equal parts along the outermost dimension, which `parts`
+ * must divide; a single part is the whole tensor, of any shape. Holds a reference to `base`. */
 enum status tensor_part(struct tensor *base, int part, int parts, struct tensor **ret,
                         struct error *err) MUST_USE;
 
@@ -158,7 +158,7 @@ enum status tensor_part(struct tensor *base, int part, int parts, struct tensor 
 bool tensor_keep(struct tensor *tensor, struct memory_budget *whole);
 
 /* Wraps the caller's memory in a tensor. release(context, data) is called when the last reference
- * is dropped (may be NULL). On failure it is not called. */
+ * is dropped, but not if this function fails. `release` may be NULL. */
 enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct device_id device,
                         void *data, void (*release)(void *context, void *data), void *context,
                         struct tensor **ret, struct error *err) MUST_USE;
@@ -166,8 +166,8 @@ enum status tensor_wrap(enum dtype dtype, const struct shape *shape, struct devi
 struct tensor *tensor_ref(struct tensor *tensor);
 void tensor_unref(struct tensor *tensor); /* NULL is fine */
 
-/* Returns element i of an integer or bool tensor as int64 (uint64 saturates), or of a numeric
- * tensor as double. For small host tensors (shapes, axes, scalars), not for hot loops. */
+/* Returns element i as int64 (uint64 and floats saturate, floats are truncated, NaN is 0), or as
+ * double. For small host tensors (shapes, axes, scalars), not for hot loops. */
 int64_t tensor_int(const struct tensor *tensor, size_t i);
 double tensor_number(const struct tensor *tensor, size_t i);
 

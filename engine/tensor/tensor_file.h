@@ -14,5 +14,5 @@
 enum status tensor_from_file(int fd, uint64_t offset, enum dtype dtype, const struct shape *shape,
                              struct tensor **ret, struct error *err) MUST_USE;
 
-/* The mapping that contains the bytes, also of a view; NULL for bytes in ordinary memory. */
+/* The mapping that contains the bytes of a tensor or view; NULL for bytes in ordinary memory. */
 struct mapping *tensor_mapping(const struct tensor *tensor);
