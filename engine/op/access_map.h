@@ -33,16 +33,16 @@ int64_t access_map_extent(const struct access_map_group *group);
 /* Offset of step i of a group, in elements from the start of the group. */
 int64_t access_map_at(const struct access_map_group *group, int64_t i);
 
-/* True if consecutive steps of the group are always *ret_stride elements apart. */
+/* True if the group has at most one part, so that all its steps are *ret_stride elements apart. */
 bool access_map_is_even(const struct access_map_group *group, int64_t *ret_stride);
 
 /* Merges neighbouring parts where possible: (a, b * s), (b, s) becomes (a * b, s). */
 void access_map_join(struct access_map_group *group);
 
-/* Sets the attribute `name` of the node. Returns false when out of memory. */
+/* Stores the map as attribute `name` of the node. Returns false when out of memory. */
 bool access_map_store(struct graph *graph, struct node *node, const char *name,
                       const struct access_map *map);
 
-/* Reads it; STATUS_MODEL unless it stays within `elements` elements and has `groups` groups. */
+/* Reads the attribute. STATUS_MODEL unless it has `groups` groups inside `elements` elements. */
 enum status access_map_load(const struct node *node, const char *name, int groups, size_t elements,
                             struct access_map *ret, struct error *err) MUST_USE;

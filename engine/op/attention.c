@@ -23,7 +23,7 @@ static enum status load_shape(const struct node *node, struct shape *ret, struct
     return STATUS_OK;
 }
 
-/* An operand of `rows` x `columns` in `batch` matrices. */
+/* Reads the map of an operand that has a->batch matrices of `rows` x `columns`. */
 static enum status load_operand(const struct node *node, const char *name,
                                 const struct shape *shape, const struct attention *a, int64_t rows,
                                 int64_t columns, struct access_map *ret, struct error *err)
@@ -113,7 +113,7 @@ static enum status infer_strided_copy(struct node *node, struct error *err)
 struct operand_of {
     const struct tensor *tensor;
     const struct access_map *map;
-    int64_t base; /* of the matrix at hand */
+    int64_t base; /* where the current matrix starts, in elements */
 };
 
 static double number(const struct operand_of *o, int64_t row, int64_t column)
@@ -131,7 +131,7 @@ static void enter_matrix(struct operand_of *o, int64_t matrix)
     o->base = o->map->offset + access_map_at(&o->map->group[0], matrix);
 }
 
-/* s[keys] = exp(score - greatest); returns their sum. */
+/* Sets s[key] = exp(score - greatest score) for each key, and returns their sum. */
 static double score_row(const struct attention *a, const struct operand_of *q,
                         const struct operand_of *k, const struct operand_of *bias, int64_t row,
                         double *s)

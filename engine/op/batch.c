@@ -32,7 +32,7 @@ int64_t batch_attribute_axis(const struct node *node, int64_t otherwise)
     return axis < 0 ? axis + node->inputs[0]->shape.rank : axis;
 }
 
-/* For operands that broadcast: aligned at their ends, with the images on one axis. */
+/* For operands that broadcast: their last axes are aligned, and the images must be on one axis. */
 static int elementwise_axis(const struct node *node, const int *axes)
 {
     const struct shape *out = &node->outputs[0]->shape;
@@ -86,7 +86,7 @@ static int before_last_axis(const struct node *node, const int *axes)
     return axis < batch_attribute_axis(node, -1) ? axis : BATCH_MIXES;
 }
 
-/* The images are on a batch axis, or on the rows of a or the columns of b. */
+/* The images may be on a batch axis, or be the rows of a or the columns of b. */
 int batch_of_matmul(const struct node *node, const int *axes, size_t second)
 {
     const struct shape *a = &node->inputs[0]->shape, *b = &node->inputs[second]->shape;

@@ -9,10 +9,10 @@ struct bound_kernel {
     struct node node; /* a copy that lacks the epilogue, the residual and a MatMul's bias */
     struct epilogue epilogue;
     const struct value *bias;  /* of a MatMul, over the last dimension; NULL if there is none */
-    struct tensor **in, **out; /* by operand; NULL: omitted */
-    bool *constant;            /* by input: in[i] is a constant; the array holds a reference */
+    struct tensor **in, **out; /* [inputs], [outputs]; NULL: omitted */
+    bool *constant;            /* [inputs]: in[i] is a constant, to which it is a reference */
     struct tensor ***out_slots;
-    bool *lent; /* by input: the run has set value->known and resets it afterwards */
+    bool *lent; /* [inputs]: the run has set the value's `known`, and resets it afterwards */
 };
 
 /* With own_memory, operands that a run computes have their own memory. Otherwise they wrap memory
@@ -28,7 +28,7 @@ void bound_kernel_free(struct bound_kernel *bound);
 enum status bound_kernel_run(struct bound_kernel *bound, bool (*stop)(void *context),
                              void *stop_context, struct error *err) MUST_USE;
 
-/* True if the step has what the kernel does not compute: bias, residual, activation, storing. */
+/* True if the step has what the kernel does not compute: bias, residual, activation, 8 bits. */
 static inline bool bound_kernel_has_more(const struct bound_kernel *bound)
 {
     return bound->bias || bound->epilogue.residual || bound->epilogue.activation ||

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Steps of one operand along every dimension of the output. */
+/* Sets an operand's steps along the output's dimensions, in elements; 0 where it is repeated. */
 static void operand_steps(const struct shape *out, const struct shape *shape, size_t *steps)
 {
     size_t step = 1;

@@ -40,8 +40,8 @@ static enum status infer_if(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* A body takes `extra` own inputs, then the states, then `items`. It returns `extra_outputs`, the
- * states, then scan outputs. */
+/* A body takes `extra` inputs (a Loop's counter and condition), the states, then `items` slices. It
+ * returns `extra_outputs` (a Loop's condition), the states, then scan outputs. */
 static enum status check_body(const struct node *node, const struct graph *body, size_t extra,
                               size_t states, size_t items, size_t extra_outputs, struct error *err)
 {
@@ -135,10 +135,7 @@ static enum status infer_scan_batched(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* A Loop is never folded: a file controls how long it runs, and loading must be fast. */
-
-/* Makes a body's output output i of the node, whose shape no plan knows; takes ownership of the
- * reference. */
+/* Makes `tensor`, a result of the body, output i of the node. Takes over the caller's reference. */
 static void hand_over(const struct kernel_args *args, size_t i, struct tensor *tensor)
 {
     if (i < args->node->output_count && args->out[i])
@@ -172,7 +169,7 @@ static struct graph *body_of(const struct node *node, const char *name)
 
 /* ---- If ---- */
 
-/* A reference to the contents of an input. The interpreter sets value->known while a node runs. */
+/* Returns a new reference to an input. The interpreter sets value->known while a node runs. */
 static struct tensor *input_ref(const struct kernel_args *args, size_t i)
 {
     return tensor_ref(args->node->inputs[i]->known);
@@ -195,8 +192,8 @@ KERNEL(kernel_if)
 /* One scan output: the concatenated elements of all iterations so far. */
 struct collection {
     enum dtype dtype;
-    struct shape item;                  /* SHAPE_NONE before the first */
-    size_t item_bytes, count, capacity; /* in items */
+    struct shape item;                  /* valid if there are items */
+    size_t item_bytes, count, capacity; /* bytes of an item; items, and room for items */
     char *data;
 };
 
@@ -224,7 +221,7 @@ static enum status collection_add(const struct kernel_args *args, struct collect
     return STATUS_OK;
 }
 
-/* For a loop of zero iterations: the shape that the body declares; unknown dimensions become 0. */
+/* If no iteration has run, takes dtype and shape from the body; unknown dimensions become 0. */
 static enum status declared_item(const struct value *value, struct collection *c, struct error *err)
 {
     if (c->count)
@@ -242,7 +239,7 @@ static enum status declared_item(const struct value *value, struct collection *c
     return STATUS_OK;
 }
 
-/* Makes the items slices along `axis` of a new tensor, in reverse order if `prepends`. */
+/* Makes a tensor whose slices along `axis` are the items, in reverse order if `prepends`. */
 static enum status collection_tensor(const struct kernel_args *args, const struct collection *c,
                                      int64_t axis, bool prepends, struct tensor **ret,
                                      struct error *err)
@@ -275,8 +272,8 @@ static enum status collection_tensor(const struct kernel_args *args, const struc
 struct iteration {
     const struct kernel_args *args;
     struct graph *body;
-    size_t first_input;  /* of the states in the body's inputs */
-    size_t first_output; /* of the states in the body's outputs */
+    size_t first_input;  /* position of the first state among the body's inputs */
+    size_t first_output; /* position of the first state among the body's outputs */
     size_t states, collected;
     struct tensor **in, **out; /* [body inputs], [body outputs]; owned references */
     struct collection *collections;
@@ -358,7 +355,7 @@ static enum status make_scalar(const struct kernel_args *args, enum dtype dtype,
     return STATUS_OK;
 }
 
-/* The body's condition, after an iteration. */
+/* Reads the condition that the body has returned. */
 static enum status read_condition(struct iteration *it, bool *ret, struct error *err)
 {
     const struct tensor *condition = it->out[0];
@@ -512,7 +509,7 @@ static enum status run_scan(struct scan_state *scan, struct error *err)
 
 /* ---- Scan-8, with a batch ---- */
 
-/* Iterations of one image. */
+/* Reads the number of iterations of one image; without sequence_lens it is `longest`. */
 static enum status batch_length(const struct scan_state *scan, size_t batch, size_t longest,
                                 size_t *ret, struct error *err)
 {
@@ -525,7 +522,7 @@ static enum status batch_length(const struct scan_state *scan, size_t batch, siz
     return STATUS_OK;
 }
 
-/* Pads one image's scan output to `length` items with zeros. */
+/* Appends zeros to a scan output until it has `wanted` items, unless it has none. */
 static enum status pad_collection(struct scan_state *scan, struct collection *c, size_t wanted,
                                   struct error *err)
 {
@@ -621,6 +618,7 @@ KERNEL(kernel_scan)
     return status;
 }
 
+/* OP_NO_FOLD: a file controls how long a Loop or Scan runs, and loading must be fast. */
 const struct op_info ops_control[] = {
     {OP_IF, 1, 0, 1, 1, 1, OP_VARIADIC, "cond:bool[1]", OP_DATA_SHAPE,
      "then_branch:graph else_branch:graph", infer_if, &batch_mixes, work_elements, kernel_if},

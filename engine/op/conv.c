@@ -1,6 +1,6 @@
-/* Conv and com.microsoft FusedConv: the matrix product of the weights and a panel of input patches.
- * The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a level-2
- * cache), so a whole im2col is never stored.
+/* Conv, ConvTranspose, DeformConv. Conv is a matrix product of the weights and a panel of input
+ * patches. The panel holds at most PANEL_ROWS x PANEL_COLUMNS elements at a time (a part of a
+ * level-2 cache), so a whole im2col is never stored.
  *
  *     dst[m, t] += weights[m, k] * panel[k, t]     k: (channel, tap), t: output position */
 #include <math.h>
@@ -59,7 +59,7 @@ static int deform_beside(const struct node *node, size_t i, int axis)
 #define PANEL_ROWS    ((size_t)128)
 #define PANEL_COLUMNS ((size_t)256)
 
-/* One group of one image. */
+/* The input of one group of one image, for the panel. */
 struct patches {
     struct window window; /* in 3-D */
     size_t size;          /* bytes of an element */
@@ -106,7 +106,7 @@ static void fill_row_part(const struct patches *p, char *dst, const char *row, i
     zero_bytes(dst + (before + count) * p->size, ((size_t)n - before - count) * p->size);
 }
 
-/* Fills one panel row: channel and tap k for output positions t … t+count-1. */
+/* Fills one panel row: pair k of (channel, tap) for output positions t … t+count-1. */
 static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t t, size_t count)
 {
     const struct window *w = &p->window;

@@ -1,8 +1,8 @@
 /* Private to the reference kernels: element types and conversions of rows of elements.
  *
- * Integers wrap into narrower integers as in C. Floats truncate toward zero and saturate, and NaN
- * becomes 0. bool means "not equal to zero", also for NaN. Floats round to nearest even. All
- * functions are thread-safe; rows must not overlap. */
+ * Integers wrap when they become narrower integers. Floats become integers by truncation toward
+ * zero and saturation; NaN becomes 0. bool means "not equal to zero", also for NaN. Narrower floats
+ * are rounded to nearest even. All functions are thread-safe; rows must not overlap. */
 #pragma once
 
 #include "engine/tensor/tensor.h"
@@ -35,7 +35,7 @@
 /* dst[i] = (to) src[i]. */
 void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, size_t n);
 
-/* Any dtype to float / double / int64 / uint64 and back; to integers as above. */
+/* Convert any dtype to float, double or int64, or these to any dtype. */
 void load_floats(const void *src, enum dtype dtype, float *dst, size_t n);
 void store_floats(const float *src, enum dtype dtype, void *dst, size_t n);
 void load_doubles(const void *src, enum dtype dtype, double *dst, size_t n);
@@ -43,7 +43,7 @@ void store_doubles(const double *src, enum dtype dtype, void *dst, size_t n);
 void load_integers(const void *src, enum dtype dtype, int64_t *dst, size_t n);
 void store_integers(const int64_t *src, enum dtype dtype, void *dst, size_t n);
 
-/* Element i of an array of `dtype`. Returns NULL for an array without elements. */
+/* Address of element i of an array of `dtype`. For an array without elements, i is 0. */
 static inline const void *element(const void *data, enum dtype dtype, size_t i)
 {
     return i ? (const char *)data + i * dtype_size(dtype) : data;

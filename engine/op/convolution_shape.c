@@ -124,7 +124,7 @@ static enum status read_window(const struct node *node, const struct shape *x,
     return STATUS_OK;
 }
 
-/* ---- both ---- */
+/* ---- Conv and ConvTranspose ---- */
 
 static enum status shape_init(const struct node *node, const struct shape *x, const struct shape *w,
                               bool transposed, struct conv_shape *ret, struct error *err)

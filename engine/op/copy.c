@@ -39,7 +39,7 @@ void fill_row(void *dst, const void *value, size_t item, size_t n)
     }
     char *to = dst;
     memcpy(to, value, item);
-    /* Doubles: each memcpy repeats the data so far. */
+    /* Each memcpy doubles the data. */
     for (size_t done = 1; done < n;) {
         size_t more = done < n - done ? done : n - done;
         memcpy(to + done * item, to, more * item);
@@ -67,7 +67,7 @@ static int merge(struct copy_dim *dims, int rank)
     return kept;
 }
 
-/* rows x columns elements; TYPE has their size. */
+/* Copies rows x columns elements in tiles; TYPE has their size. */
 #define DEFINE_GRID(TYPE)                                                                          \
     static void grid_##TYPE(char *dst, const char *src, const struct copy_dim *row,                \
                             const struct copy_dim *column)                                         \
@@ -94,7 +94,7 @@ static void copy_grid(char *dst, const char *src, size_t item, const struct copy
     BY_ITEM_SIZE(item, grid, dst, src, row, column);
 }
 
-/* The innermost dimension, or the innermost two when neither is contiguous on both sides. */
+/* Copies rows if they are contiguous in `dst` and, or one element, in `src`; otherwise tiles. */
 static void copy_inner(char *dst, const char *src, size_t item, const struct copy_dim *row,
                        const struct copy_dim *column)
 {

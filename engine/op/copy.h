@@ -3,7 +3,7 @@
 
 #include "engine/op/kernel.h"
 
-/* Most dimensions of a strided copy. Tile and the block operators split each dimension in two. */
+/* The greatest rank of a strided copy. Tile and the block operators split each dimension in two. */
 #define COPY_MAX_RANK (2 * TENSOR_MAX_RANK)
 
 /* One dimension; steps are in bytes. A source step of 0 repeats the element, a negative one goes
@@ -34,5 +34,5 @@ void fill_row(void *dst, const void *value, size_t item, size_t n);
 void copy_bytes(void *dst, const void *src, size_t bytes);
 void zero_bytes(void *dst, size_t bytes);
 
-/* Steps in bytes of a contiguous array. */
+/* Sets ret[d] to the step in bytes along dimension d of a contiguous array. */
 void contiguous_steps(const struct shape *shape, size_t item, ptrdiff_t *ret);

@@ -71,7 +71,7 @@ static struct roi_axis roi_axis(const struct roi_settings *s, float begin, float
 {
     float offset = s->half_pixel ? 0.5f : 0;
     float start = begin * s->scale - offset, extent = end * s->scale - offset - start;
-    /* Without the half pixel, malformed regions become 1 x 1. */
+    /* Without the half pixel, the extent of a region is at least 1. */
     if (!s->half_pixel && !(extent >= 1))
         extent = 1;
     struct roi_axis axis = {.start = start, .bin = extent / (float)pooled};
@@ -118,7 +118,7 @@ static struct roi_tap roi_tap(const struct roi_axis *axis, int64_t at, int64_t s
     return tap;
 }
 
-/* Room for one axis's taps. */
+/* Size of the table of one axis's taps. */
 enum { MOST_TAPS = 4096 };
 
 /* Fills the axis's table if all taps fit in it. */
@@ -271,7 +271,7 @@ struct box_candidate {
     size_t box;
 };
 
-/* Smaller coordinates first. */
+/* A box; top and left are its smaller coordinates. */
 struct box {
     float top, left, bottom, right, area;
 };
@@ -282,7 +282,7 @@ struct suppression {
     bool has_score_threshold, center;
     size_t boxes;
     struct box_candidate *candidates; /* [boxes] */
-    struct box *selected;             /* [boxes], of the class at hand */
+    struct box *selected;             /* [boxes]; those of the current class */
     int64_t *out;                     /* triples */
     size_t count, capacity;           /* of triples */
 };
@@ -354,7 +354,7 @@ static enum status suppress_class(const struct kernel_args *args, struct suppres
 {
     size_t candidates = 0, selected = 0;
     for (size_t i = 0; i < s->boxes; i++) {
-        /* a score of NaN is not above anything */
+        /* NaN is not above any threshold */
         bool wanted = s->has_score_threshold ? scores[i] > s->score_threshold : !isnan(scores[i]);
         if (wanted)
             s->candidates[candidates++] = (struct box_candidate){scores[i], i};

@@ -15,7 +15,7 @@
 struct einsum_plan {
     size_t operands;
     int8_t label[EINSUM_MAX_OPERANDS][TENSOR_MAX_RANK];
-    int64_t extent[EINSUM_MAX_LABELS]; /* 1 where every operand has 1 */
+    int64_t extent[EINSUM_MAX_LABELS]; /* -1: no operand has the label */
     int8_t out_label[TENSOR_MAX_RANK];
     struct shape out;
 };
@@ -141,7 +141,7 @@ static enum status bind_output(struct einsum_plan *plan, const struct term *term
     return STATUS_OK;
 }
 
-/* Without an arrow: the ellipsis, then the letters that occur exactly once, in ASCII order. */
+/* For an equation without an arrow: the ellipsis, then the letters that occur once, by ASCII. */
 static enum status imply_output(struct einsum_plan *plan, const int *occurrences, struct error *err)
 {
     TRY(add_ellipsis(plan, err));
@@ -263,7 +263,7 @@ struct labelled {
 _Static_assert(EINSUM_MAX_LABELS <= 64, "labels are the bits of a uint64_t");
 
 struct axis {
-    size_t extent, a, b;
+    size_t extent, a, b; /* a, b: steps in elements */
 };
 
 static double dot_f64(const double *a, size_t a_step, const double *b, size_t b_step, size_t n)
@@ -346,7 +346,7 @@ static enum status contract(const struct kernel_args *args, const struct einsum_
             (struct axis){(size_t)plan->extent[label], a->step[label], b->step[label]};
         empty = empty || !plan->extent[label];
         if (!size_mul(terms, (size_t)plan->extent[label], &terms))
-            terms = KERNEL_ASKS; /* as after an overflow */
+            terms = KERNEL_ASKS; /* the product overflows */
     }
     if (!inner_rank)
         inner[inner_rank++] = (struct axis){1, 0, 0};

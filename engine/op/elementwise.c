@@ -1,8 +1,8 @@
-/* Elementwise operators, unary and broadcasting: records and inference. Cast, CastLike, Identity
- * and Dropout are here, too.
+/* Cast, CastLike, Identity, Dropout, Pow and Where. elementwise_unary.c and elementwise_binary.c
+ * have the other elementwise operators.
  *
- * Each operator accepts the types of its newest version at every opset: an older file with a type
- * that its opset does not have is still unambiguous. */
+ * Each elementwise operator accepts the types of its newest version at every opset: an older file
+ * with a type that its opset does not have is still unambiguous. */
 #include <math.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ KERNEL(kernel_cast)
     return STATUS_OK;
 }
 
-/* Operators whose output is the input's bytes under another shape. The output may be a view. */
+/* Of operators that only change the shape. The output may be a view, which needs no copy. */
 enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) struct error *err)
 {
     if (args->out[0] && (*args->out[0])->data != args->in[0]->data)

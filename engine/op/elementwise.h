@@ -30,8 +30,8 @@ enum binary_op {
         BINARY_COUNT,
 };
 
-/* The row function for operands of `dtype`, or NULL. The result of BINARY_EQUAL and later ones and
- * of AND, OR, XOR is bool, otherwise it has the operands' dtype. float16 and bfloat16 are computed
+/* The row function for operands of `dtype`, or NULL. The result of AND, OR, XOR and comparisons is
+ * bool, other results have the operands' dtype. float16 and bfloat16 are computed
  * in float32. bool supports AND, OR, XOR and EQUAL. */
 binary_row binary_row_find(enum binary_op op, enum dtype dtype);
 

@@ -8,7 +8,7 @@
 
 #include "engine/op/family.h"
 
-/* EXPRESSION is over x and y of type T. */
+/* EXPRESSION computes an element from x and y of type T. */
 #define ROW(NAME, T, R, EXPRESSION)                                                                \
     static enum status NAME(const void *a_data, bool a_moves, const void *b_data, bool b_moves,    \
                             void *dst_data, size_t n)                                              \
@@ -86,7 +86,7 @@
     ROW(min_##D, T, T, x < y || x != x ? x : y)                                                    \
     ROW(prelu_##D, T, T, x < 0 ? x * y : x)
 
-/* Mod-28: the remainder takes the divisor's sign, also when it is zero. */
+/* Mod-28: the remainder takes the divisor's sign, also a remainder of zero. */
 static double floor_mod(double x, double y)
 {
     double remainder = fmod(x, y);
@@ -255,7 +255,7 @@ static void divide(struct tensor *tensor, double divisor)
     }
 }
 
-/* Max, Min, Sum, Mean of any number of operands, added one by one to the output. */
+/* Max, Min, Sum, Mean of any number of operands, combined one by one with the output. */
 KERNEL(kernel_variadic)
 {
     const struct node *node = args->node;
@@ -281,7 +281,7 @@ KERNEL(kernel_variadic)
 
 /* ---- Clip ---- */
 
-/* The bound as one element of the data's dtype. Returns false if there is none. */
+/* Writes limit i as one element of `dtype`. Returns false if there is none. */
 static bool clip_bound(const struct kernel_args *args, size_t i, enum dtype dtype, void *ret)
 {
     const struct tensor *limit = kernel_input(args, i);
@@ -330,7 +330,7 @@ static enum status infer_prelu(struct node *node, struct error *err)
     return infer_like(node, err);
 }
 
-/* Two or any number of operands that broadcast. */
+/* Records of operators with two operands that broadcast, and (VARIADIC) with any number. */
 #define BINARY(id, first, types, infer)                                                            \
     OP_ROW_OF(id, first, 2, 2, "A:" #types " B:=", OP_BROADCAST, NULL, infer, &batch_elementwise,  \
               binary)

@@ -1,6 +1,6 @@
 /* Operators with one operand. For floats there is a row function per operator for float32 and
  * float64 (tgmath.h selects expf or exp). 16-bit floats are computed in float32, integers in int64,
- * a block at a time. */
+ * a block at a time; is_in_double() has the exceptions. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 
@@ -13,7 +13,7 @@ struct parameters {
 typedef void (*unary_row)(const void *src, void *dst, size_t n,
                           const struct parameters *parameters);
 
-/* EXPRESSION is over x, alpha and beta of type T. */
+/* EXPRESSION computes an element from x, alpha and beta of type T. */
 #define ROW(NAME, T, EXPRESSION)                                                                   \
     static void NAME(const void *src_data, void *dst_data, size_t n,                               \
                      const struct parameters *parameters)                                          \
@@ -126,7 +126,7 @@ static const struct unary_rows unaries[OP_COUNT] = {UNARIES(UNARY_ROWS)};
 static const struct unary_rows gelu_tanh = {gelu_tanh_F32, gelu_tanh_F64, NULL,
                                             NULL,          {0, 0},        ACTIVATION_GELU_TANH};
 
-/* These have no float32 form, or one that is less precise than passes assume. */
+/* Silu in float32 is less precise than passes assume; Erf and Shrink have no form for integers. */
 static bool is_in_double(enum op op, enum dtype dtype)
 {
     return op == OP_SILU || (!dtype_is_float(dtype) && (op == OP_ERF || op == OP_SHRINK));
@@ -164,7 +164,7 @@ static void unary_floats(const struct unary_rows *unary, const struct parameters
     }
 }
 
-/* Abs, Neg, Sign, Relu; results that do not fit wrap. */
+/* Computes Abs, Neg, Sign or Relu of an integer; results that do not fit wrap. */
 static int64_t whole(enum op op, int64_t x)
 {
     switch (op) {
@@ -288,7 +288,7 @@ static enum status infer_unary(struct node *node, struct error *err)
 #define UNARY_RECORD_(id, since, types, attrs, ...) UNARY(id, since, types, OP_UNARY, attrs, unary),
 
 const struct op_info ops_unary[] = {
-    UNARIES(UNARY_RECORD) /* and those without rows */
+    UNARIES(UNARY_RECORD) /* operators without row functions: */
     UNARY(NOT, 1, bool, OP_PREDICATE, NULL, like),
     UNARY(IS_NAN, 9, float, OP_PREDICATE, NULL, predicate),
     UNARY(IS_INF, 10, float, OP_PREDICATE, "detect_negative:int detect_positive:int", predicate),

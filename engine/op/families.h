@@ -1,10 +1,10 @@
-/* Private to engine/op/ but for struct window: the families, and what their inference shares. */
+/* Private to engine/op/, except struct window: the families, and what their inference shares. */
 #pragma once
 
 #include "engine/graph/graph.h"
 #include "engine/op/ops.h"
 
-/* X(name): engine/op/name.c has the records of this family. */
+/* X(name): a family of operators, whose records are ops_name[]. */
 /* clang-format off */
 #define OP_FAMILIES(X)                                                                             \
     X(elementwise) X(unary) X(binary) X(shape) X(pad) X(index) X(sort) X(reduce) X(linear)         \
@@ -12,7 +12,7 @@
     X(quantize_product) X(quantize_ms) X(control) X(attention) X(transformer)                     \
     X(recurrent)
 /* clang-format on */
-#define OP_FAMILY_EXTERN(name) extern const struct op_info ops_##name[]; /* up to OP_NONE */
+#define OP_FAMILY_EXTERN(name) extern const struct op_info ops_##name[]; /* ends with OP_NONE */
 OP_FAMILIES(OP_FAMILY_EXTERN)
 #undef OP_FAMILY_EXTERN
 
@@ -33,8 +33,7 @@ double work_qlinear_conv(const struct node *node);    /* input 3 has the weights
 double work_product(const struct node *node);         /* a matrix product of inputs 0 and 1 */
 double work_qlinear_product(const struct node *node); /* of inputs 0 and 3 */
 double work_matmul_nbits(const struct node *node);
-double
-work_attention(const struct node *node); /* rows and keys are the dimension before the last */
+double work_attention(const struct node *node); /* input 1 is K, [..., keys, depth] */
 
 /* Normalises *axis from -rank … rank-1 to 0 … rank-1. STATUS_SHAPE names an axis out of range. */
 enum status infer_axis(int64_t *axis, int rank, struct error *err) MUST_USE;
@@ -84,8 +83,8 @@ enum auto_pad { AUTO_PAD_NOTSET, AUTO_PAD_SAME_UPPER, AUTO_PAD_SAME_LOWER, AUTO_
 int window_auto_pad(const struct node *node); /* -1: unknown value */
 
 /* `in` has the spatial extents, `kernel` those of the window. Reads auto_pad, dilations, pads,
- * strides and ceil_mode from the node. STATUS_SHAPE / STATUS_MODEL for strides <= 0, wrong list
- * lengths, outputs <= 0 and overflow. Semantics: ONNX Conv-11, MaxPool-12, AveragePool-19
- * (ceil_mode drops a last window that starts in the end padding). */
+ * strides and ceil_mode from the node. STATUS_SHAPE or STATUS_MODEL for strides <= 0, wrong
+ * list lengths, outputs <= 0, an unknown auto_pad and overflow. Semantics: ONNX Conv-11,
+ * MaxPool-12, AveragePool-19 (ceil_mode drops a last window that starts in the end padding). */
 enum status window_init(const struct node *node, int spatial, const int64_t *in,
                         const int64_t *kernel, struct window *ret, struct error *err) MUST_USE;

@@ -19,5 +19,5 @@
 #define OP_ROW(id, since, least, most, operands, traits, attrs, name, rule)                        \
     OP_ROW_OF(id, since, least, most, operands, traits, attrs, name, rule, name)
 
-/* The rule of one operator alone. */
+/* A batch rule that only one operator has. */
 #define BATCH(axis, beside) (&(const struct batch_rule){axis, beside})

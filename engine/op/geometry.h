@@ -1,5 +1,5 @@
-/* Maps operands to outputs, for inference functions, passes and kernels, so that they cannot
- * disagree. Every function checks all its arguments. */
+/* Relates operands to outputs, in one place for inference functions, passes and kernels, so that
+ * these cannot disagree. Every function checks all its arguments. */
 #pragma once
 
 #include "engine/op/families.h"
@@ -66,7 +66,7 @@ enum status conv_transpose_shape_init(const struct node *node, const struct shap
 enum status pool_window_init(const struct node *node, const struct shape *x, bool channels_last,
                              struct window *ret, struct error *err) MUST_USE;
 
-/* MaxUnpool: the output shape that its indices refer to, without the input output_shape. */
+/* MaxUnpool: the shape to which its indices refer, which is the output's without output_shape. */
 enum status unpool_shape_init(const struct node *node, const struct shape *x, struct shape *ret,
                               struct error *err) MUST_USE;
 
@@ -120,7 +120,7 @@ enum status resize_plan_init(const struct node *node, const struct shape *x,
  * factors but no extents: x may be [N, C, H, W] or [N, H, W, C]. */
 bool resize_is_spatial(const struct node *node, struct resize_plan *ret);
 
-/* Taps of each output position along an axis: 1, 2, 4, or more going down with antialias. */
+/* Taps of each output position along an axis: 1, 2, 4, or more if an antialiased axis shrinks. */
 size_t resize_tap_count(const struct resize_plan *plan, const struct resize_axis *axis);
 
 /* The taps of output position i: their positions in the axis, and their weights. Returns true if

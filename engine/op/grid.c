@@ -3,7 +3,8 @@
  * Easy to get wrong: the grid's last dimension has x first. Coordinates outside the borders are
  * clamped or reflected before interpolation, and again for every tap; but cubic taps at a border
  * are only clamped one by one (as in PyTorch and ONNX Runtime; ONNX's reference clamps the
- * coordinate). Nearest rounds half to even. Grids are data: NaN and infinity count as outside. */
+ * coordinate). Nearest rounds half to even. With padding zeros a NaN in the grid is
+ * outside, otherwise it means the first pixel. */
 #include <math.h>
 
 #include "engine/op/family.h"
@@ -68,7 +69,7 @@ struct sampler {
     int64_t extent[3];
 };
 
-/* The inputs of one output position along one axis; index -1: outside. */
+/* The input positions that one output position reads along one axis; index -1: outside. */
 struct grid_axis_taps {
     int count;
     int64_t index[MAX_TAPS];
@@ -105,7 +106,7 @@ static double reflect(double x, double low, double high)
     return (x < low) == even ? low + rest : high - rest;
 }
 
-/* The position of tap i, or -1. */
+/* The input position of tap i, or -1 if it is outside. */
 static int64_t tap_index(const struct sampler *s, double i, int64_t extent, double low, double high)
 {
     double last = (double)(extent - 1);

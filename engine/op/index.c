@@ -1,5 +1,5 @@
-/* Gather and scatter operators, and selections. Constant indices are checked here, so that a model
- * with an invalid one is refused at load; kernels check the contents of each run again. */
+/* Gather and scatter operators, OneHot, NonZero, CumSum. Inference checks constant indices, so that
+ * a model with an invalid one is refused at load; kernels check the contents of each run again. */
 #include <string.h>
 
 #include "engine/op/elementwise.h"
@@ -438,7 +438,7 @@ KERNEL(kernel_one_hot)
     for (size_t i = 0; i < count; i++) {
         int64_t index = tensor_int(indices, i);
         if (index < -depth || index >= depth)
-            continue; /* all are off, according to the specification */
+            continue; /* the specification leaves this row off */
         size_t row = i / inner * (size_t)depth + (size_t)(index < 0 ? index + depth : index);
         memcpy((char *)out->data + (row * inner + i % inner) * item, on, item);
     }

@@ -24,10 +24,10 @@ struct interpreter {
     bool (*stop)(void *context);
     void *stop_context;
     const struct node_runner *runner;
-    const struct run *innermost; /* the graph that is running: a body's, inside a body */
+    const struct run *innermost; /* the run of the innermost body that runs, or of the graph */
 };
 
-/* The state that inference overwrites. */
+/* What a value has before the run, because inference overwrites it. */
 struct declared {
     struct shape shape;
     enum dtype dtype;
@@ -46,10 +46,10 @@ struct run {
     struct graph *graph;
     struct operands operands;
     struct declared *declared; /* [value_count] */
-    uint32_t *readers;         /* by value: how many reads remain */
-    bool *ours;                /* by value: this run has set `known` */
-    bool *constant;            /* by value: `known` is the same in every run */
-    void *memory;              /* one allocation for these arrays */
+    uint32_t *readers;         /* [value_count]: how many reads of the value remain */
+    bool *ours;                /* [value_count]: this run has set the value's `known` */
+    bool *constant;            /* [value_count]: the value is the same in every run */
+    void *memory;              /* the allocation of these arrays and of `operands` */
 };
 
 /* ---- one node ---- */
@@ -98,7 +98,7 @@ static enum status collect_inputs(const struct node *node, const struct tensor *
     return STATUS_OK;
 }
 
-/* Allocates the outputs whose shape is known; a view shares the memory of the input. */
+/* Makes the outputs whose shape is known; that of a view operator shares the input's memory. */
 static enum status make_outputs(struct interpreter *interpreter, const struct node *node,
                                 const struct operands *operands, struct error *err)
 {
@@ -118,7 +118,7 @@ static enum status make_outputs(struct interpreter *interpreter, const struct no
     return STATUS_OK;
 }
 
-/* Only kernels run nodes whose outputs depend on data (a NULL in operands->out). */
+/* Does not offer a node whose output shapes depend on data (a NULL in operands->out). */
 static enum status offer_to_runner(struct interpreter *interpreter, const struct node *node,
                                    const struct operands *operands, bool *ret_taken,
                                    struct error *err)
@@ -228,7 +228,7 @@ static enum status run_start(struct run *run, struct interpreter *interpreter, s
     return STATUS_OK;
 }
 
-/* Takes ownership of the reference. A constant does not change. */
+/* Sets value->known unless it is a constant or has no readers. Takes over the reference. */
 static void set_known(struct run *run, struct value *value, struct tensor *tensor)
 {
     if (value->known || run->readers[value->index] == 0) {
@@ -264,7 +264,7 @@ static void run_end(struct run *run)
     free(run->memory);
 }
 
-/* The node's outputs are already constants: only drop its inputs. */
+/* True if the node need not run, because its outputs are constants. */
 static bool is_folded(const struct node *node)
 {
     bool folded = false;
@@ -331,7 +331,7 @@ static enum status run_graph(struct interpreter *interpreter, struct graph *grap
     return status;
 }
 
-/* ---- entrances ---- */
+/* ---- public functions ---- */
 
 static enum status check_inputs(const struct graph *graph, struct tensor *const *inputs,
                                 bool check_rank, struct error *err)

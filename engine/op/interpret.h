@@ -1,9 +1,8 @@
 /* The interpreter: runs a graph node by node with the reference kernels.
  *
- * It folds constants (a graph without unknown inputs), and runs data-dependent parts and the bodies
- * of If, Loop and Scan. Tests compare compiled programs with it. For every node it infers shapes
- * from this run's tensors, allocates outputs, runs the kernel, frees inputs after their last
- * reader. */
+ * It folds constants (interpret_node()), and runs data-dependent parts and the bodies of If, Loop
+ * and Scan. Tests compare compiled programs with it. For every node it infers shapes from this
+ * run's tensors, allocates outputs, runs the kernel, frees inputs after their last reader. */
 #pragma once
 
 #include "engine/op/kernel.h"
@@ -13,7 +12,7 @@
 struct node_call {
     const struct node *node;
     const struct tensor *const *in; /* NULL: omitted */
-    const bool *constant; /* input i is the same tensor with the same bytes in every run */
+    const bool *constant; /* by input: it is the same tensor with the same bytes in every run */
     struct tensor *const *out;
     struct memory_budget *budget; /* for scratch memory; may be NULL */
 };
@@ -29,7 +28,7 @@ struct node_runner {
 /* Limits of one run. Bodies nest at most `max_depth` deep. */
 struct interpreter_limits {
     uint64_t max_steps; /* node executions, loops included; 0 = 100 million */
-    double max_work;    /* limit for the sum of node_work() over all bodies; 0 = 3e11 */
+    double max_work;    /* limit for the sum of node_work() of nodes in bodies; 0 = 3e11 */
     int max_depth;      /* 0 = 16 */
     /* Called before each node, and inside kernels (kernel_goes_on()). If it returns true, the run
      * ends with STATUS_CANCELLED. May be NULL. */

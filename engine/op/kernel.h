@@ -2,7 +2,7 @@
  *
  * Tests compare every faster kernel with them. They also fold constants at load, and run nodes
  * without a faster kernel. A kernel gets one node and outputs with inferred shapes, keeps no state,
- * and is thread-safe if the outputs are not shared. Each file has one family. */
+ * and is thread-safe if the outputs are not shared. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -21,7 +21,7 @@ struct kernel_args {
     struct memory_budget *budget; /* for kernel_output and scratch; may be NULL */
     /* Runs a body of If, Loop or Scan on inputs[body->input_count]. On success
      * outputs[body->output_count] receives one reference each. Values of enclosing graphs are read
-     * through value->outer. Only the interpreter sets these two. */
+     * through value->outer. Only the interpreter sets `run_body` and `interpreter`. */
     enum status (*run_body)(struct interpreter *interpreter, struct graph *body,
                             struct tensor *const *inputs, struct tensor **outputs,
                             struct error *err);
@@ -38,12 +38,12 @@ struct kernel_args {
  * kernel_call(). */
 typedef kernel_function *kernel_fn;
 
-/* Defines a kernel in a family's file; many kernels cannot fail. */
+/* Begins the definition of a kernel. Many kernels cannot fail, so `err` may be unused. */
 #define KERNEL(name)                                                                               \
     static enum status name(const struct kernel_args *args,                                        \
                             __attribute__((unused)) struct error *err)
 
-/* Makes output 0 input 0's bytes under another shape; both may be the same memory. */
+/* Copies the bytes of input 0 to output 0, unless they share their memory. */
 enum status kernel_view(const struct kernel_args *args, struct error *err);
 
 /* The kernel of an operator, or NULL. */
@@ -66,7 +66,7 @@ static inline const struct tensor *kernel_input(const struct kernel_args *args, 
     return i < args->node->input_count ? args->in[i] : NULL;
 }
 
-/* Output i, if inference has determined its shape; NULL if it is not wanted. */
+/* Output i; NULL if it is not wanted, or if inference did not know its shape. */
 static inline struct tensor *kernel_result(const struct kernel_args *args, size_t i)
 {
     return i < args->node->output_count && args->out[i] ? *args->out[i] : NULL;
@@ -85,7 +85,7 @@ void *kernel_scratch(const struct kernel_args *args, size_t count, size_t size, 
 void *kernel_result_scratch(const struct kernel_args *args, size_t i, enum dtype dtype,
                             struct error *err);
 
-/* Grows scratch memory from one of these functions, or allocates it if `memory` is NULL. `memory`
+/* Like realloc(), for memory from kernel_scratch() or this function; NULL: allocates. `memory`
  * becomes invalid, except after a failure. */
 void *kernel_scratch_grow(const struct kernel_args *args, void *memory, size_t count, size_t size,
                           struct error *err);

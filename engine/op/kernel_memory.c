@@ -18,13 +18,13 @@ enum status kernel_output(const struct kernel_args *args, size_t i, enum dtype d
 
 struct scratch_block {
     struct scratch_block *next;
-    size_t size;           /* charged */
-    struct tensor *result; /* its elements, as `dtype`; NULL: not for an output */
+    size_t size;           /* bytes charged */
+    struct tensor *result; /* the output that gets the numbers of `dtype`; NULL: none */
     enum dtype dtype;
     alignas(max_align_t) char bytes[];
 };
 
-/* Loops over the outer dimensions of an empty tensor may be endless: [2^40, 0] has no bytes. */
+/* True if all outputs are empty. Loops over their outer dimensions could be endless: [2^40, 0]. */
 static bool is_empty(const struct kernel_args *args)
 {
     bool is_empty = args->node->output_count > 0;

@@ -1,4 +1,4 @@
-/* Linear algebra: Gemm, MatMul, Einsum. */
+/* Gemm and MatMul. */
 #include <string.h>
 
 #include "engine/op/family.h"
@@ -54,7 +54,7 @@ static enum status multiply_rows(const struct kernel_args *args, const struct ge
     return STATUS_OK;
 }
 
-/* Transposed operands are read in place if the products support it, otherwise transposed first. */
+/* One transposed operand is read in place; if both are transposed, `a` is transposed first. */
 enum status gemm_product(const struct kernel_args *args, const struct gemm_shape *gemm,
                          enum arithmetic arithmetic, const void *a, const void *b, void *y,
                          struct error *err)
@@ -64,7 +64,7 @@ enum status gemm_product(const struct kernel_args *args, const struct gemm_shape
         return multiply_rows(args, gemm, arithmetic, a, k, 1, b, y, err);
     if (!gemm->trans_b)
         return multiply_rows(args, gemm, arithmetic, a, 1, m, b, y, err);
-    void *transposed = kernel_scratch(args, m * k, size, err); /* as many as a has */
+    void *transposed = kernel_scratch(args, m * k, size, err); /* fits: `a` has as many */
     TRY(allocated(transposed));
     struct copy_dim dims[] = {{m, (ptrdiff_t)(k * size), (ptrdiff_t)size},
                               {k, (ptrdiff_t)size, (ptrdiff_t)(m * size)}};
@@ -119,7 +119,7 @@ KERNEL(kernel_gemm)
     const struct tensor *a = args->in[0], *c = kernel_input(args, 2);
     enum arithmetic arithmetic = arithmetic_for(a->dtype);
     bool exact = arithmetic == ARITHMETIC_U32 || arithmetic == ARITHMETIC_U64;
-    /* the type of the arithmetic: for integers the dtype itself if it is as wide */
+    /* a dtype in which `arithmetic` stores its numbers */
     enum dtype working = arithmetic == ARITHMETIC_F32   ? DTYPE_F32
                          : arithmetic == ARITHMETIC_U64 ? DTYPE_I64
                                                         : a->dtype;

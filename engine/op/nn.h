@@ -13,7 +13,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* dst = weights * src + bias in `arithmetic`, ONNX Conv. src [N, C, …], weights [M, C/group, …],
- * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. STATUS_NO_MEMORY. */
+ * bias [M] or NULL, dst [N, M, …] as conv->out says; contiguous, no overlap. */
 enum status conv_forward(const struct kernel_args *args, const struct conv_shape *conv,
                          enum arithmetic arithmetic, const void *src, const void *weights,
                          const void *bias, void *dst, struct error *err) MUST_USE;

@@ -48,7 +48,7 @@ static enum status check_training(const struct node *node, struct error *err)
 static enum status infer_batch_normalization(struct node *node, struct error *err)
 {
     TRY(check_training(node, err));
-    /* running statistics of the training form */
+    /* outputs of the training form: running statistics */
     for (size_t i = 1; i < 3; i++)
         TRY(infer_output(node, i, node->inputs[i + 2]->dtype, &node->inputs[i + 2]->shape, err));
     return infer_like(node, err);
@@ -172,8 +172,8 @@ KERNEL(kernel_group_normalization)
 
 /* ---- LayerNormalization, RMSNormalization ---- */
 
-/* Numbers that broadcast to X: in place if they have exactly X's normalised dimensions (row_step
- * 0), otherwise expanded to all of X (row_step = columns). */
+/* A scale or shift that broadcasts to X: in place if it has exactly X's normalised dimensions
+ * (row_step 0), otherwise expanded to all of X (row_step = columns). */
 struct spread {
     const double *data;
     size_t row_step;
@@ -253,7 +253,7 @@ KERNEL(kernel_layer_normalization)
 
 /* ---- LRN ---- */
 
-/* One image: src, dst [channels, inner]; sums [inner]. */
+/* Computes one image: src, dst [channels, inner]; sums [inner] is scratch memory. */
 static void lrn_image(const struct node *node, const double *src, double *dst, double *sums,
                       size_t channels, size_t inner)
 {

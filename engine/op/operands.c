@@ -1,5 +1,5 @@
 /* Helpers of inference functions: axes, broadcasting, setting outputs, lists of integers and words,
- * and checks of an operand, which errors name as in ONNX's documentation. */
+ * and checks of operands. */
 #include "engine/op/operands.h"
 
 #include <assert.h>
@@ -211,7 +211,7 @@ struct declaration {
     bool gives_shape, is_required;
 };
 
-/* The extents of letters; 0: none yet, otherwise 1 more than the extent. */
+/* For each letter 1 more than the extent for which it stands; 0: not known yet. */
 typedef int64_t letters['Z' - 'A' + 1];
 
 static unsigned dtypes_by_word(const char *word, size_t length)

@@ -1,5 +1,5 @@
-/* Private to engine/op/ and the reference kernels: checks of operands. Those below that take a name
- * take it as in ONNX's documentation ("W", "scale"), and an omitted operand passes. */
+/* Private to engine/op/ and the reference kernels: checks of operands. The checks of operand i take
+ * its name in ONNX's documentation ("W", "scale") for errors, and accept an omitted operand. */
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -13,10 +13,10 @@
  *            input 0, =2 that of input 2
  *   [dims]   a letter is an extent, the same in all operands; a digit is that extent; * is any
  *            number of dimensions; [1] is one number of any rank, [?] at most one
- *   #        its contents decide the outputs' shapes, which are unknown while the contents are
- *   !        it must not be left out, although it comes after the row's min_inputs
- * Declarations after "..." apply again to the inputs that follow. Other inputs are not checked.
- * *ret_ready is false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
+ *   #        its contents decide the outputs' shapes, which are unknown until the contents are
+ * known !        it must not be left out, although it comes after the row's min_inputs Declarations
+ * after "..." are repeated for all further inputs. Other inputs are not checked. *ret_ready is
+ * false if contents are missing. STATUS_MODEL, STATUS_SHAPE. */
 enum status operands_check(const struct node *node, const char *declarations, bool *ret_ready,
                            struct error *err) MUST_USE;
 

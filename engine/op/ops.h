@@ -34,24 +34,24 @@ typedef enum status kernel_function(const struct kernel_args *args, struct error
 /* Properties of an operator. Each operator has at least one; OP_PLAIN means none of the others. */
 enum op_trait {
     OP_PLAIN = 1u << 0,
-    OP_UNARY = 1u << 1,     /* elementwise, one input; further inputs are scalars or a table */
-    OP_BROADCAST = 1u << 2, /* elementwise, numpy broadcasting over all inputs */
-    OP_VIEW = 1u << 3,      /* output 0 is input 0's bytes under another shape */
-    OP_MOVES = 1u << 4,     /* outputs are elements of input 0, selected by shapes and constants */
-    OP_KEEPS_NUMBERS = 1u << 5, /* outputs are numbers of input 0, which may be quantized */
+    OP_UNARY = 1u << 1,         /* elementwise, one input; further inputs are scalars or a table */
+    OP_BROADCAST = 1u << 2,     /* elementwise, numpy broadcasting over all inputs */
+    OP_VIEW = 1u << 3,          /* output 0 is input 0's bytes under another shape */
+    OP_MOVES = 1u << 4,         /* outputs consist of elements of input 0 */
+    OP_KEEPS_NUMBERS = 1u << 5, /* outputs have the scale of input 0, which may be quantized */
     OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
     OP_NORMALIZATION = 1u << 7, /* its inputs after the first are parameters */
     OP_PROBABILITIES = 1u << 8, /* outputs are probabilities, 0 … 1, computed from logits */
     OP_SHAPE_ONLY = 1u << 9,    /* reads only the shape of input 0 */
     OP_HEAVY = 1u << 10,        /* the work can grow faster than the number of elements */
     OP_PREDICATE = 1u << 13,    /* outputs are bool */
-    OP_DATA_SHAPE = 1u << 11,   /* output shapes depend on contents even when shapes are known */
-    OP_NO_FOLD = 1u << 12,      /* never folded to a constant */
+    OP_DATA_SHAPE = 1u << 11, /* output shapes depend on contents, and inference never knows them */
+    OP_NO_FOLD = 1u << 12,    /* never folded to a constant */
 };
 
 #define OP_VARIADIC 255
 
-/* In the tables of engine/op a row is one operator and range of opsets, in this order. */
+/* A row of the tables in engine/op: one operator in a range of opsets. */
 struct op_info {
     enum op op;
     int since, until; /* range of opsets; until 0 = every later one (up to OPSET_MAX) */
@@ -83,12 +83,12 @@ enum dtype op_cast_target(const struct node *cast);
  * multiply-adds of products, convolutions and windows. An unknown shape counts as 0. Any thread. */
 double node_work(const struct node *node);
 
-/* STATUS_MODEL unless the counts are the entry's, and no required input is left out. */
+/* STATUS_MODEL if the node has too many or too few inputs or outputs, or lacks a required input. */
 enum status op_check_operands(const struct node *node, const struct op_info *info,
                               struct error *err) MUST_USE;
 
 /* The activation that an elementwise node computes, with its parameters, as an epilogue without a
- * residual. Returns false if it computes none. Clip's limits are operands. Any thread. */
+ * residual. Returns false if it computes none, and for Clip. Any thread. */
 struct epilogue;
 bool op_activation(const struct node *node, struct epilogue *ret);
 

@@ -123,7 +123,7 @@ static void pad_constant(const struct tensor *x, const struct padding *padding, 
 
 /* ---- padding with the data itself: a table of source positions per axis ---- */
 
-/* Returns the index of the element that padding repeats at position p, of m elements. */
+/* Returns which of m elements is repeated at position p, which may be outside of 0 … m-1. */
 static int64_t source(enum pad_mode mode, int64_t p, int64_t m)
 {
     if (p >= 0 && p < m)
@@ -218,7 +218,7 @@ KERNEL(kernel_pad)
 
 /* ---- Col2Im ---- */
 
-/* One image channel: double for floats, int64 (wrapping) for integers. */
+/* The sums of one image channel: double for floats, uint64 (wrapping) for integers. */
 struct col2im_image {
     const struct col2im *geometry;
     bool real;

@@ -121,7 +121,7 @@ static int64_t tap_position(const struct window_cursor *cursor, int i, int64_t t
     return cursor->at[i] * w->stride[i] - w->pad_begin[i] + t * w->dilation[i];
 }
 
-/* Calls `body` with `row`, the input row's start, and x0, count, step: positions of its taps. */
+/* Runs `body` for each row of taps; tap i < count reads element row + x0 + i * step. */
 #define FOR_EACH_ROW_OF_TAPS(cursor, body)                                                         \
     for (int64_t tz = (cursor)->taps.first[0]; tz < (cursor)->taps.end[0]; tz++)                   \
         for (int64_t ty = (cursor)->taps.first[1]; ty < (cursor)->taps.end[1]; ty++) {             \
@@ -230,7 +230,7 @@ KERNEL(kernel_max_pool)
     size_t planes = (size_t)x->shape.dims[0] * (size_t)x->shape.dims[1];
     enum dtype dtype = compared_as(x->dtype);
     size_t size = dtype_size(dtype);
-    /* One plane in, one out, if the type must be converted (or Y is not wanted). */
+    /* Room for a plane of X and one of Y, if the type must be converted, or Y is not wanted. */
     char *in_room = kernel_scratch(args, in, size, err);
     char *out_room = kernel_scratch(args, out, size, err);
     if (!in_room || !out_room)

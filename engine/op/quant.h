@@ -13,20 +13,20 @@ struct quant {
     int64_t low, high; /* range of the stored type */
 };
 
-/* Declarations (operands_check()) of a stored operand with its scale and zero point, and of the
- * result's. Passes may omit the latter if `must` is "". */
+/* Declarations (operands_check()) of a stored operand, its scale and its zero point, and of the
+ * result's scale and zero point, which passes may omit if `must` is "". */
 #define QUANTIZED_OPERAND(x, dims)                                                                 \
 #x ":8bit" dims "! " #x "_scale:float[1]! " #x "_zero_point:8bit[1] "
 #define QUANTIZED_RESULT(must) "y_scale:float[1]" must " y_zero_point:8bit[1] "
 
-/* The range of an integer dtype of up to 32 bits. */
+/* The range of an integer dtype of 8 or 16 bits, or of int32. */
 void quant_range(enum dtype dtype, int64_t *ret_low, int64_t *ret_high);
 
 /* Reads operands `scale` and `scale + 1` (the zero point, default 0) of the node, for a tensor of
  * `dtype`. Inference has checked that each is a scalar. */
 struct quant quant_read(const struct kernel_args *args, size_t scale, enum dtype dtype);
 
-/* Rounds real / scale + zero to the stored number: half to even, saturating; NaN: lowest. */
+/* Rounds `shifted` (real / scale + zero) half to even to a stored number; NaN becomes `low`. */
 static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
 {
     double value = rint(shifted);
@@ -35,13 +35,13 @@ static inline int64_t quant_round_shifted(const struct quant *q, double shifted)
     return value < (double)q->high ? (int64_t)value : q->high;
 }
 
-/* The same of real / scale. ONNX rounds before it adds the zero point, which shows at ties. */
+/* The same for `divided` (real / scale). ONNX adds the zero point after rounding: ties differ. */
 static inline int64_t quant_round(const struct quant *q, double divided)
 {
     return quant_round_shifted(q, rint(divided) + (double)q->zero);
 }
 
-/* Iterates over the matrices of a batched product; offsets 0 and 1: which of each operand. */
+/* Iterates over a batched product; offset[0] and offset[1] are the operands' matrix numbers. */
 struct strided_iterator batch_iterator(const struct matmul_shape *shape);
 
 /* y[m, n] += a * b as in Gemm; y contains the initial sums. */
@@ -61,7 +61,6 @@ void bias_steps(const struct shape *shape, size_t *ret_row, size_t *ret_column);
 /* The dtype of a quantized output: that of its zero point, or `otherwise`. */
 enum dtype quantized_dtype(const struct node *node, size_t zero_point, enum dtype otherwise);
 
-/* Inference of pools, also of those on 8-bit tensors: the zero point of their output is operand 4.
- */
+/* Infer pools, also those of 8-bit tensors, whose output's zero point is operand 4. */
 enum status infer_pool(struct node *node, struct error *err) MUST_USE;
 enum status infer_global_pool(struct node *node, struct error *err) MUST_USE;

@@ -1,4 +1,4 @@
-/* Quantization: ONNX's own operators, and those of com.microsoft that quantized models use.
+/* QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear; and DynamicRound, made by passes.
  *
  * A zero point with another 8-bit type than its tensor is accepted (the model zoo's
  * resnet50-v1-12-qdq has int8 data with uint8 zero points); only its value matters. */
@@ -78,8 +78,8 @@ static const struct batch_rule quantize_rule = {batch_of_first, quantize_beside}
 
 struct block_cursor {
     const struct quant_layout *layout;
-    size_t o, i, n;
-    size_t at; /* of the scale */
+    size_t o, i, n; /* the element's place in [outer, extent, inner] */
+    size_t at;      /* position of the element's scale */
 };
 
 static void cursor_next(struct block_cursor *c)
@@ -174,7 +174,7 @@ static bool has_runs(const struct kernel_args *args, const struct quant_layout *
     return !layout->inner_step && (!zero || dtype_is_8bit(zero->dtype));
 }
 
-/* Calls one of the four above for every run that shares a scale. */
+/* Calls one of the functions (de)quantize_run for every run that shares a scale. */
 static void convert_runs(const struct quant_layout *layout, const struct params *params,
                          const struct tensor *x, struct tensor *y)
 {

@@ -1,9 +1,9 @@
-/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools. What depends on one stored
- * number alone is a table of 256. Source: ONNX Runtime's ContribOperators.md.
+/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; Lookup of passes. What
+ * depends on one stored number alone is a table of 256. Source: ONNX Runtime's ContribOperators.md.
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
  * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32
- * arithmetic in a certain order, in some with the zero point added before rounding. So do these. */
+ * arithmetic in a certain order, in some with the zero point added before rounding, as here. */
 #include "engine/op/elementwise.h"
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
@@ -32,7 +32,7 @@ static enum status infer_lookup(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Scales have no axis. */
+/* Scales and zero points are the same for all images. */
 static int qlinear_concat_beside(const struct node *node, size_t i, int axis)
 {
     return node->inputs[i]->shape.rank > 1 ? axis : BATCH_WHOLE;
@@ -120,7 +120,7 @@ static void fill_table(const struct quant *in, enum dtype in_dtype, const struct
     }
 }
 
-/* True if scale and zero point are identical. */
+/* True if scale, zero point and type are the same. */
 static bool same_terms(const struct quant *in, const struct quant *out)
 {
     return in->scale == out->scale && in->zero == out->zero && in->low == out->low;

@@ -5,7 +5,7 @@
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
-/* The output of a product: stored as operands `scale` and `scale + 1` say, else float32. */
+/* The output of a product: stored as operands `scale` and `scale + 1` say, or (NULL) float32. */
 static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
                                  struct error *err)
 {
@@ -15,7 +15,7 @@ static enum status infer_product(struct node *node, size_t scale, const struct s
                         err);
 }
 
-/* One number, or one per output channel. */
+/* Checks that operand i has one number, or one per output channel. */
 static enum status check_per_channel(const struct node *node, size_t i, const char *name,
                                      size_t channels, struct error *err)
 {
@@ -110,14 +110,14 @@ static int qgemm_beside(const struct node *node, size_t i, int axis)
     return i == 6 ? batch_aligned(node, i, axis) : BATCH_OTHER;
 }
 
-/* Which zero point an element has, of an operand with several: that of its line of `inner`
- * elements. The `lines` zero points repeat; each matrix of `matrix` elements has its own if `step`
- * is not 0. If `inner` is 0, all elements have one zero point. */
+/* Says which zero point an element of an operand has. Each line of `inner` elements shares one. The
+ * zero points of `lines` lines repeat, but each matrix (`matrix` elements) has its own if `step` is
+ * not 0. If `inner` is 0, all elements share one zero point. */
 struct zero_layout {
     size_t inner, lines, matrix, step;
 };
 
-/* Scratch of int32 with the elements of operand i minus their zero points, operand `zero`. */
+/* Makes an int32 copy of operand i minus its zero points, operand `zero`. */
 static enum status widen_operand(const struct kernel_args *args, size_t i, size_t zero,
                                  struct zero_layout layout, int32_t **ret, struct error *err)
 {
@@ -157,7 +157,7 @@ static void finish_sums(const int32_t *sums, size_t n, float factor, const struc
     }
 }
 
-/* Number i of a tensor, or its only number. */
+/* Returns number i of a tensor, or its only number. */
 static float number_at(const struct tensor *tensor, size_t i)
 {
     return (float)tensor_number(tensor, shape_count(&tensor->shape) == 1 ? 0 : i);
@@ -209,7 +209,7 @@ KERNEL(kernel_qlinear_conv)
 
 /* ---- matrix products ---- */
 
-/* The number of a row or column of a matrix of an operand; `otherwise` when left out. */
+/* Returns the parameter of row or column `line` of a matrix; `otherwise` if `param` is omitted. */
 static double param_at(const struct tensor *param, struct matmul_param layout, size_t matrix,
                        size_t line, double otherwise)
 {

@@ -23,7 +23,7 @@ static const struct {
 #undef FUNCTION_ROW
 };
 
-/* By cell. f is FUNCTION_SIGMOID, except for RNN. */
+/* A cell's numbers of gates and activations, and its first activation's default; others: Tanh. */
 static const struct {
     size_t gates, functions;
     enum recurrent_function first;
@@ -218,10 +218,10 @@ struct recurrent_run {
     const double *projected; /* X times W, of all directions */
     const double *weights, *bias, *peepholes;
     const int32_t *lengths;
-    double *h, *c; /* in the layout of Y_h; c of LSTM alone */
+    double *h, *c; /* in the layout of Y_h; only LSTM uses c */
     double *sums;  /* [batch, width]: h times R */
     double *reset; /* [batch, hidden]: r * h of GRU */
-    double *y;     /* or NULL */
+    double *y;     /* NULL: not wanted */
 };
 
 static double activate(const struct recurrent_run *run, size_t which, double x)
@@ -261,13 +261,13 @@ static double clipped(const struct recurrent_run *run, double x)
     return run->shape.clips ? fmax(-clip, fmin(clip, x)) : x;
 }
 
-/* Returns bias i of a row; W's biases come before R's. */
+/* Returns bias i of the direction; W's biases come before R's. */
 static double bias_at(const struct recurrent_run *run, size_t i)
 {
     return run->bias ? run->bias[i] : 0;
 }
 
-/* Returns gate number i before peepholes. */
+/* Returns the argument of gate number i without its peephole. */
 static double gate_sum(const struct recurrent_run *run, const double *x, const double *sums,
                        size_t i)
 {
@@ -293,7 +293,7 @@ static void lstm_row(const struct recurrent_run *run, const double *x, const dou
     }
 }
 
-/* Leaves gates z and r in `sums`, and writes r times h to run->reset. */
+/* Leaves gates z and r in `sums`, and writes r times h to `reset`. */
 static void gru_gates(const struct recurrent_run *run, const double *x, double *sums,
                       const double *h, double *reset)
 {
@@ -315,7 +315,7 @@ static void gru_row(const struct recurrent_run *run, const double *x, const doub
     }
 }
 
-/* Sets sums to h times the transposed rows `from` … `to` of R. */
+/* Sets sums to h times the transposed rows `from` … `to` - 1 of R. Rows of h are `row` apart. */
 static void multiply_states(const struct recurrent_run *run, const double *h, size_t row,
                             size_t from, size_t to)
 {
@@ -421,7 +421,7 @@ KERNEL(kernel_recurrent)
     run.sums = kernel_scratch(args, r->batch, (r->width + r->hidden) * sizeof(double), err);
     TRY(allocated(run.sums));
     run.reset = run.sums + r->batch * r->width;
-    if (run.y) /* the part beyond sequence_lens */
+    if (run.y) /* steps beyond sequence_lens stay 0 */
         zero_bytes(run.y, shape_count(&(*args->out[0])->shape) * sizeof(double));
     for (size_t d = 0; d < r->directions; d++) {
         run.direction = d;

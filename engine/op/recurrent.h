@@ -76,7 +76,7 @@ static inline size_t recurrent_row(const struct recurrent *r, size_t t, size_t n
     return r->batch_first ? n * r->steps + t : t * r->batch + n;
 }
 
-/* Offset of the hidden numbers in Y. recurrent_state(): in Y_h, Y_c and initial states. */
+/* Offset of the `hidden` numbers in Y; recurrent_state(): in Y_h, Y_c and the initial states. */
 static inline size_t recurrent_result(const struct recurrent *r, size_t t, size_t d, size_t n)
 {
     const size_t row = r->batch_first ? recurrent_row(r, t, n) * r->directions + d

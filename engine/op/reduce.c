@@ -1,4 +1,4 @@
-/* Reductions and ArgMax / ArgMin: the table and inference. */
+/* Reductions, except ArgMax and ArgMin (sort.c). */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static int reduce_axis(const struct node *node, const int *axes)
 /* ---- input rows and their outputs ---- */
 
 struct reduce_cursor {
-    struct strided_iterator it; /* of the outer dimensions; offset 0: of the row's output */
+    struct strided_iterator it; /* over the outer dimensions; offset[0]: of the row's output */
     size_t row;                 /* innermost extent */
     bool row_reduced;
     size_t rows;
@@ -92,7 +92,7 @@ static const struct reducer {
     [OP_REDUCE_SUM_SQUARE] = {MAP_SQUARE, FOLD_SUM, FINISH_NONE, true},
 };
 
-/* One pass over the input, with one of the two accumulators. */
+/* One pass over the input, with the accumulators `sum` or `whole`; the other is NULL. */
 struct pass {
     enum fold fold;
     enum map map;
@@ -213,7 +213,7 @@ static double group_size(const struct shape *shape, unsigned axes)
     return size;
 }
 
-/* The step after the reduction; `shift` may be NULL. */
+/* Applies `finish` to the sums; `shift` may be NULL. */
 static void finish_sums(enum reduce_finish finish, double divisor, const double *shift, double *sum,
                         size_t count)
 {
@@ -333,7 +333,7 @@ KERNEL(kernel_extreme)
     return STATUS_OK;
 }
 
-/* From opset 18 on, ReduceSum from 13; the importer makes operands of older attributes. */
+/* Older opsets have the attribute `axes`, which the importer turns into the operand. */
 #define REDUCE(id, types, kernel)                                                                  \
     OP_ROW_OF(id, 13, 1, 2, "data:" #types " axes:integer#", OP_PLAIN,                             \
               "keepdims:int noop_with_empty_axes:int", reduce, BATCH(reduce_axis, NULL), kernel)

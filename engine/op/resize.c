@@ -1,4 +1,4 @@
-/* What Resize does along each axis.
+/* Resize.
  *
  * Easy to get wrong: an empty tensor means "left out" (Resize-11); coordinates use the scale that
  * was given, not out / in; the extent is floor(in * scale) in float32, as exporters and ONNX's own
@@ -254,7 +254,7 @@ static int resize_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 1);
 }
 
-/* With another policy two sizes with the same result may differ in scale. */
+/* With another policy, different sizes can give the same extents but different scales. */
 static int resize_beside(const struct node *node, size_t i, int axis)
 {
     (void)axis;
@@ -337,7 +337,7 @@ static double triangle(double x)
     return x < 1 ? 1 - x : 0;
 }
 
-/* Stretch of the kernel: more than 1 for antialiasing when shrinking. */
+/* Factor for distances to taps: below 1, for a wider kernel, if an antialiased axis shrinks. */
 static double kernel_scale(const struct resize_plan *plan, const struct resize_axis *axis)
 {
     return plan->antialias && axis->scale < 1 ? axis->scale : 1;
@@ -367,7 +367,7 @@ static size_t clamp_index(int64_t i, int64_t in)
     return (size_t)(i < 0 ? 0 : i >= in ? in - 1 : i);
 }
 
-/* Taps of one output position. */
+/* Computes the taps of the output position that reads the input at x. */
 static void fill_taps(const struct resize_plan *plan, const struct resize_axis *axis, double x,
                       size_t taps, size_t *index, double *weight)
 {
@@ -463,7 +463,7 @@ static void weigh_row(double *dst, const double *src, const size_t *index, const
     }
 }
 
-/* The same for a whole row of the last axis, if every output is one element. */
+/* Like weigh_row() for all outputs of a row of the last axis, each of which is one element. */
 static void weigh_elements(double *dst, const double *src, const struct table *table, size_t out)
 {
     const size_t *index = table->index;

@@ -263,7 +263,7 @@ enum status resolve_slice(const struct node *node, const struct shape *data,
 
 /* ---- Pad, CenterCropPad ---- */
 
-/* The extent after padding; modes that repeat data need some. */
+/* Sets an axis's extent after padding. Modes that repeat elements need at least one. */
 static enum status pad_axis(const struct shape *data, int axis, struct padding *padding,
                             struct error *err)
 {
@@ -302,7 +302,7 @@ enum status resolve_padding(const struct node *node, const struct shape *data,
                             const struct tensor *const *operands, struct padding *ret,
                             struct error *err)
 {
-    const bool pads = node->op == OP_PAD; /* two numbers for each axis, else its extent */
+    const bool pads = node->op == OP_PAD; /* operand 1: two pads for each axis, or its extent */
     int64_t numbers[2 * TENSOR_MAX_RANK], list[TENSOR_MAX_RANK];
     size_t count, axis_count;
     const int64_t *axes = node_ints(node, "axes", &axis_count);

@@ -1,5 +1,5 @@
-/* Operators that make, describe and rearrange tensors: the table and inference. If a shape depends
- * on the contents of an operand, resolve.c computes it, or the output stays unknown. */
+/* Operators that make, describe and rearrange tensors. If a shape depends on an operand's contents,
+ * it is computed from them, mostly by resolve.c, or stays unknown until they are known. */
 #include <math.h>
 #include <string.h>
 
@@ -388,7 +388,7 @@ static int slice_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* The end may contain the batch. */
+/* The end may be the batch size. */
 static int slice_beside(const struct node *node, size_t i, int axis)
 {
     (void)node, (void)axis;
@@ -610,7 +610,7 @@ KERNEL(kernel_tile)
     return STATUS_OK;
 }
 
-/* Keeps columns first … last-1 of every row and clears the others. */
+/* Keeps the columns of each row from `split` on (upper) or before it, and clears the others. */
 KERNEL(kernel_trilu)
 {
     const struct tensor *x = args->in[0];

@@ -1,4 +1,4 @@
-/* TopK, Unique, ArgMax. Elements of every dtype become 64-bit keys that order as they do. */
+/* TopK, Unique, ArgMax, ArgMin. Elements of every dtype become 64-bit keys with the same order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +53,7 @@ static enum status infer_arg(struct node *node, struct error *err)
     return infer_output(node, 0, DTYPE_I64, &out, err);
 }
 
-/* ArgMax drops its axis unless keepdims. */
+/* ArgMax and ArgMin drop their axis if keepdims is 0. */
 static int arg_axis(const struct node *node, const int *axes)
 {
     const int from = batch_of_first(node, axes);
@@ -67,7 +67,7 @@ static const struct batch_rule arg_rule = {arg_axis, NULL};
 
 /* ---- keys ---- */
 
-/* A double's bits as integers that order the same: negative ones flipped, positive ones above. */
+/* Maps a double to an integer with the same order: NaN comes last. */
 static uint64_t float_key(double x)
 {
     uint64_t bits;
@@ -78,7 +78,7 @@ static uint64_t float_key(double x)
     return bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
 }
 
-/* Unsigned keys that order as the elements do; -0 equals 0, NaN is above all and equals itself. */
+/* Writes keys with the order of the elements; -0 equals 0, NaN is above all and equals itself. */
 static void order_keys(const void *src, enum dtype dtype, uint64_t *dst, size_t n)
 {
     FOR_BLOCKS(done, count, n) {
@@ -111,7 +111,7 @@ static bool behind(const struct sort_key *a, const struct sort_key *b)
     return a->key != b->key ? a->key < b->key : a->index > b->index;
 }
 
-/* A heap whose root is the worst of the kept elements. */
+/* Restores the heap below item i. The root is the worst of the kept elements. */
 static void sift_down(struct sort_key *heap, size_t count, size_t i)
 {
     struct sort_key item = heap[i];
@@ -125,7 +125,7 @@ static void sift_down(struct sort_key *heap, size_t count, size_t i)
     heap[i] = item;
 }
 
-/* Selects the first k of n keys, best first, into heap[k]. */
+/* Writes the k largest of n keys to heap[k], the largest first; of equal keys the earlier ones. */
 static void choose_first(const uint64_t *keys, size_t n, struct sort_key *heap, size_t k)
 {
     for (size_t i = 0; i < k; i++)
@@ -210,7 +210,7 @@ KERNEL(kernel_top_k)
 
 /* ---- Unique ---- */
 
-/* n slices of `width` keys each; in the flattened form, slices are elements. */
+/* `count` slices of `width` keys each; without the attribute axis, a slice is one element. */
 struct slices {
     uint64_t *keys;
     size_t count, width;
@@ -256,7 +256,7 @@ static void slices_read(const struct tensor *x, size_t outer, size_t inner, stru
 struct groups {
     size_t *order;  /* [count] */
     size_t *starts; /* [groups + 1]: start of each group in order */
-    size_t *rank;   /* [groups]: groups in output order */
+    size_t *rank;   /* [groups]: starts of the groups, in the order of the output */
     size_t count;
 };
 
@@ -374,7 +374,7 @@ static void arg_keys(const struct arg *arg, size_t start, uint64_t *keys, size_t
         keys[i] = real && keys[i] == UINT64_MAX ? UINT64_MAX : ~keys[i];
 }
 
-/* The axis is the innermost one: one contiguous line. */
+/* Returns the index of the best element of a contiguous line. */
 static int64_t arg_line(const struct arg *arg, size_t start)
 {
     uint64_t best = 0, keys[BLOCK];
@@ -391,7 +391,7 @@ static int64_t arg_line(const struct arg *arg, size_t start)
     return (int64_t)index;
 }
 
-/* n <= BLOCK neighbouring lines, with elements `step` apart. */
+/* The same for n <= BLOCK neighbouring lines, whose elements are `step` apart. */
 static void arg_lines(const struct arg *arg, size_t start, size_t step, int64_t *ret, size_t n)
 {
     uint64_t best[BLOCK] = {0}, keys[BLOCK];

@@ -1,4 +1,4 @@
-/* ONNX's Attention and RotaryEmbedding: checks attributes and operands, and infers outputs. */
+/* ONNX's Attention and RotaryEmbedding: checks, inference and reference kernels; ValidKeys. */
 #include <math.h>
 #include <string.h>
 
@@ -122,7 +122,7 @@ static enum status load_past(const struct node *node, struct attention_call *cal
     return STATUS_OK;
 }
 
-/* The mask must broadcast to [batch, q_heads, rows, keys], but may omit keys at the end. */
+/* The mask must broadcast to [batch, q_heads, rows, keys], but may lack keys from opset 24. */
 static enum status check_mask(const struct node *node, const struct attention_call *call,
                               struct error *err)
 {
@@ -264,7 +264,7 @@ static int attention_axis(const struct node *node, const int *axes)
     return batch_of_samples(node, axes, 3);
 }
 
-/* A mask of two or three dimensions applies to all images. */
+/* A mask of two or three dimensions applies to all images; nonpad_kv_seqlen has one dimension. */
 static int attention_beside(const struct node *node, size_t i, int axis)
 {
     const int rank = node->inputs[i]->shape.rank;
@@ -318,15 +318,15 @@ struct attend_call {
     struct attention_call call;
     const double *in[ATTENTION_VALID];
     const int64_t *valid; /* number of keys of each image, or NULL */
-    const double *mask;   /* or NULL; steps of its four dimensions, 0 for broadcast ones */
+    const double *mask;   /* or NULL */
     bool mask_is_bool;
-    int64_t mask_step[4], mask_keys;
+    int64_t mask_step[4], mask_keys; /* steps, 0 for broadcast dimensions; keys before its end */
     struct cache k, v;
     double *y, *scores;  /* NULL: not wanted */
-    double *row, *shown; /* [keys]: future probabilities, and contents of ATTENTION_SCORES */
+    double *row, *shown; /* [keys]: scores, then probabilities; contents of ATTENTION_SCORES */
 };
 
-/* The addend of a key's score; -inf for a hidden key. */
+/* Returns what is added to a key's score; -inf for a hidden key. */
 static double bias_of(const struct attend_call *a, int64_t image, int64_t head, int64_t row,
                       int64_t key)
 {
@@ -488,7 +488,7 @@ KERNEL(kernel_onnx_attention)
 
 /* ---- RotaryEmbedding ---- */
 
-/* The row of the tables that rotates a token. */
+/* Finds the row of the tables by which a token is rotated. */
 static enum status table_row(const struct kernel_args *args, const struct rotary_call *call,
                              int64_t image, int64_t token, int64_t *ret, struct error *err)
 {
@@ -505,7 +505,7 @@ static enum status table_row(const struct kernel_args *args, const struct rotary
     return STATUS_OK;
 }
 
-/* One head of one token. */
+/* Rotates one head of one token. */
 static void rotate_head(const struct rotary_call *call, const double *x, const double *cosines,
                         const double *sines, double *y)
 {

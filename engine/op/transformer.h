@@ -1,5 +1,5 @@
 /* Reads and checks nodes of ONNX's Attention and RotaryEmbedding (opset 23 and later), for
- * inference, the reference kernels and the pass that rewrites both in primitives
+ * inference, the reference kernels and the pass that rewrites both as primitives
  * (engine/passes/functions.c). */
 #pragma once
 
@@ -43,7 +43,7 @@ struct attention_call {
     enum attention_stage stage;
     bool is_causal;
     int64_t left, right; /* keys before and after a row's own position that are visible; -1: all */
-    bool mask_pads;      /* with a mask of fewer keys the other keys are hidden (opset 24) */
+    bool mask_pads;      /* keys beyond the end of a shorter mask are hidden (opset 24) */
 };
 
 /* Reads and checks the node; the inputs' shapes must be known. Errors: STATUS_MODEL (attributes,
