@@ -456,8 +456,8 @@ void batcher_ran(struct batcher *batcher, int lane, int images, int64_t ns)
     latency_observe(&batcher->lanes[lane].latency, images, ns);
 }
 
-/* A part of a closed buffer for one pass: `count` ready images in slots[]. They will be moved to
- * the slots from `first` on; their memory is the slots [first, end). */
+/* The images of a closed buffer for one pass: `count` ready images in slots[], which the lane moves
+ * to the slots from `first` on. It owns the memory of the slots [first, end). */
 struct micro_batch {
     int first, end, count;
     int slots[BATCHER_MAX_BATCH];

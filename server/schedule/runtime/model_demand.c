@@ -74,7 +74,7 @@ enum status model_host_await(struct model_host *host, struct predict_request *re
 {
     enum status status = STATUS_OK;
     pthread_mutex_lock(&host->lock);
-    if (table_hold_locked(host, request)) { /* loaded meanwhile */
+    if (table_hold_locked(host, request)) { /* the models have been loaded meanwhile */
         pthread_mutex_unlock(&host->lock);
         request->on_done(request);
         return STATUS_OK;

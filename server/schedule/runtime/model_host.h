@@ -472,9 +472,9 @@ bool model_host_default(struct model_host *host, char *ret, size_t size);
 /* True if a request can name another model than the default. */
 bool model_host_has_choice(struct model_host *host);
 
-/* Keeps a submitted request alive: its on_done is not called before model_host_cancel() ends.
- * Returns false if it is not admitted (yet), or all its images are answered. The caller must keep
- * the request's memory valid during the call. */
+/* Keeps a submitted request alive: its on_done is not called before model_host_cancel(). Returns
+ * false if it is not admitted (yet), or all its images are answered. The caller must keep the
+ * request's memory valid during the call. */
 bool predict_request_pin(struct predict_request *request);
 
 /* Cancels a pinned request, because its client has gone. Its queued images are answered with
@@ -527,8 +527,9 @@ struct model_status {
     size_t stage_count;                    /* 0: not a pipeline */
 };
 
-/* True if a pass of a model is stuck: it takes far longer than predicted or than its clients wait,
- * and other passes on its device wait for it. ret_models lists the models, separated by commas. */
+/* True if a pass of a model is stuck: it takes far longer than predicted, or runs long past its
+ * clients' deadlines. Other passes on its device then wait. Writes the names of such models,
+ * separated by commas. */
 bool model_host_is_stuck(struct model_host *host, char *ret_models, size_t size);
 
 /* Returns the bytes of a device that models use (weights, activations, batches of inputs);

@@ -168,11 +168,11 @@ struct model_entry *table_find_announced_locked(struct model_host *host, const c
 /* Moves a deployment (*at may be NULL) from the table to the list `retiring`. */
 void table_leave_locked(struct model_host *host, struct deployment **at, struct leaving *leaving);
 
-/* Moves all deployments of an entry there; forgets its failed sizes and its wanted one. */
+/* Moves all deployments of an entry to the list `retiring`; forgets its failed and wanted sizes. */
 void table_empty_locked(struct model_host *host, struct model_entry *entry,
                         struct leaving *leaving);
 
-/* Ends these deployments; returns when they have answered everything. */
+/* Ends the deployments in `leaving`; returns when they have answered everything. */
 void table_retire(struct model_host *host, const struct leaving *leaving);
 
 /* Releases the reference that the table or a request has on an entry. */

@@ -13,7 +13,8 @@ struct staged_request {
     char name[128];
     struct pipeline_config *config; /* owned */
     size_t max_images;              /* the most crops of a part */
-    /* Books the memory of rectified crops, which live as long as the request; NULL: no limit. */
+    /* Books the memory of rectified and turned crops, which live as long as the request; NULL: no
+     * limit. */
     enum status (*take)(void *context, size_t bytes, struct error *err);
     void *context;
 

@@ -21,7 +21,7 @@ struct text_cache {
     pthread_mutex_t lock;
     struct kept_text places[TEXT_CACHE_PLACES];
     struct memory_budget *budget; /* charged for the vectors */
-    size_t bytes, most;           /* bytes of the vectors; their limit */
+    size_t bytes, most;           /* bytes of the vectors; the limit of bytes */
     uint64_t uses;
 };
 
