@@ -43,7 +43,7 @@ struct answer_mask {
     uint64_t area;          /* pixels */
     const char *counts;     /* COCO's compressed run lengths; NULL: another form */
     const uint32_t *points; /* else the polygons: x, y, x, y …; NULL: another form */
-    const size_t *ends;     /* of each polygon in `points` */
+    const size_t *ends;     /* where each polygon ends in `points` */
     size_t polygons;
     const char *png; /* else a base64 PNG of this part of the picture */
     uint32_t left, top, width, height;
@@ -91,7 +91,7 @@ struct answer_image {
     const float *embedding; /* instead of predictions: a vector; NULL: none */
     size_t embedding_count;
     const char *depth; /* a map: base64 16-bit PNG of the photo's size; NULL: none */
-    float depth_least, depth_greatest; /* the depths of 0 and 65535 */
+    float depth_least, depth_greatest; /* the depths that 0 and 65535 in the PNG mean */
     const char *text;                  /* a line of text; with boxes: a page's lines; NULL: none */
     float text_score;
     uint64_t frame; /* the photo's number in the stream of ?track=NAME, from 1; 0: no track */
@@ -100,7 +100,7 @@ struct answer_image {
 };
 
 struct predict_answer {
-    const struct dialect *dialect; /* the API that writes it; NULL: /predict's own */
+    const struct dialect *dialect; /* the API whose form it has; NULL: /predict's */
     const char *model;
     const struct answer_image *images;
     size_t image_count;

@@ -5,7 +5,7 @@
 
 enum { BAD = 64, SKIP = 65, PAD = 66 };
 
-/* The value of each byte: 0 … 63, or a constant above. Both alphabets (RFC 4648, 4 and 5). */
+/* The value of each byte: 0 … 63, BAD, SKIP or PAD. Both alphabets (RFC 4648, 4 and 5). */
 /* clang-format off */
 static const uint8_t VALUES[256] = {
     64, 64, 64, 64, 64, 64, 64, 64, 64, 65, 65, 64, 64, 65, 64, 64,

@@ -1,7 +1,7 @@
 /* The API of Nuclio's dashboard, through which CVAT lists functions and runs them to annotate
  * pictures. A mask is a list: the pixels of its bounding box as 0 and 1, then the corners of the
- * box. Source: cvat/apps/lambda_manager/views.py of cvat-ai/cvat; serverless/ there;
- * tools-control.tsx. */
+ * box. Source: cvat/apps/lambda_manager/views.py, serverless/ and tools-control.tsx of
+ * cvat-ai/cvat. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -74,8 +74,8 @@ char *cvat_function_json(const struct dialect_model *models, size_t count)
 
 /* ---- shapes ---- */
 
-/* Writes "[0,1,…,left,top,right,bottom]", or "[[0,1,…],…]" by row, as a text: a tree of numbers
- * would take more memory. */
+/* Writes "[0,1,…,left,top,right,bottom]", or with `by_row` "[[0,1,…],…]", as a text: a tree of
+ * numbers would take more memory. */
 static void write_pixels(struct writer *w, json_node *entry, const struct answer_mask *mask,
                          bool by_row)
 {

@@ -16,12 +16,12 @@ struct dialect_parameter {
 };
 
 struct dialect_default {
-    const char *name, *value; /* a parameter of /predict */
+    const char *name, *value; /* /predict's name of a parameter; its default */
 };
 
-/* The images or texts in a JSON body, as text. */
+/* The images or texts that were found in a JSON body. */
 struct dialect_pictures {
-    struct cJSON **texts; /* with room for `capacity` */
+    struct cJSON **texts; /* nodes of the tree; room for `capacity` */
     size_t count, capacity;
     bool as_list;
     bool are_texts; /* strings are texts, lists of numbers are their tokens */
@@ -29,12 +29,12 @@ struct dialect_pictures {
 
 struct dialect {
     const char *name;                           /* "DeepStack" */
-    const char *command;                        /* DeepStack's name of the call; else NULL */
+    const char *command;                        /* the member "command" of DeepStack's answers */
     const struct dialect_parameter *parameters; /* ends with a nameless entry; NULL: /predict's */
     const struct dialect_default *defaults;     /* ends with a nameless entry; NULL: none */
     unsigned kinds;       /* the kinds of answers it can write: 1u << enum answer_kind */
     const char *takes;    /* the supported models, for an error: "a detector" */
-    bool is_base64;       /* a body that is not an image is base64 */
+    bool is_base64;       /* a body that is not an image is one in base64 */
     bool is_single;       /* takes only one image */
     bool fails_whole;     /* if one image fails, the request fails */
     bool takes_texts;     /* a request may have texts instead of images */
@@ -48,13 +48,13 @@ struct dialect {
     const char *header;   /* the HTTP header that names the model instead; NULL: none */
     const char *nested; /* the JSON member that holds the parameters; NULL: the outermost object */
     const char *images; /* the JSON member that holds the images */
-    const char *text;   /* the form field that may hold a text, as the body may; NULL: no texts */
-    /* Adds the images of a JSON body if `images` does not find them. Both NULL: the body has
-     * /predict's form. */
+    const char *text;   /* form field for a text; the body may also be one; NULL: no texts */
+    /* Adds the images of a JSON body; used instead of `images`. Both NULL: the body has /predict's
+     * form. */
     enum status (*find)(struct cJSON *root, struct dialect_pictures *ret, struct error *err);
-    /* NULL: the answer needs the registry of faces (server/http/api/faces.h). */
+    /* Writes an answer. NULL: that needs the registry of faces (server/http/api/faces.h). */
     char *(*write)(const struct predict_answer *answer);
-    /* NULL: {"error", "code"} */
+    /* Writes an error. NULL: errors are {"error", "code"}. */
     char *(*write_error)(int http, const char *sentence, const char *code);
 };
 
@@ -71,7 +71,8 @@ extern const struct dialect dialect_hugging_face;
 extern const struct dialect dialect_openai;
 /* llama.cpp's embeddings, as Frigate requests them: POST /embeddings. */
 extern const struct dialect dialect_llama_cpp;
-/* Immich's service, POST /predict: dialect_immich until `entries` are read, then its task's. */
+/* Immich's service: POST /predict. Once the part `entries` is read, the dialect of its task
+ * applies. */
 extern const struct dialect dialect_immich;
 /* TorchServe: POST /predictions/{model}. */
 extern const struct dialect dialect_torchserve;
@@ -100,7 +101,7 @@ struct immich_entries {
     struct immich_entry list[3]; /* pipelines first */
     size_t count;
     bool is_text;        /* the answer is the vector of a text; there is no picture */
-    const char *refusal; /* static: why it is not answered; NULL: it is */
+    const char *refusal; /* static: why lensd refuses the request; NULL: it does not */
 };
 
 /* Parses the part `entries` (at most 8 levels, 256 values). *ret owns nothing. STATUS_INVALID,
@@ -115,12 +116,12 @@ char *immich_join(char *first, char *second);
 /* A model in a list of models. */
 struct dialect_model {
     const char *name, *version;
-    const char *task;          /* in Roboflow's words; NULL: it has none */
-    const char *shape;         /* in CVAT's words; NULL: it has none */
+    const char *task;          /* the task in Roboflow's words; NULL: it has no word */
+    const char *shape;         /* kind of shape in CVAT's words; NULL: it has no word */
     const char *const *labels; /* of its classes; "" for a class without a label */
     size_t label_count;        /* 0: none, or the model is not loaded */
-    int width, height;         /* size of its photos; 0: not fixed */
-    bool takes_points;         /* it makes masks from points, or from a box if it takes_boxes */
+    int width, height;         /* size of the model's input; 0: not fixed */
+    bool takes_points;         /* makes masks from points; with takes_boxes also from a box */
     bool takes_boxes;
 };
 

@@ -86,7 +86,7 @@ static bool passes(const cJSON *detect, const char *label, float percent)
     return least && percent >= (float)least->valuedouble;
 }
 
-/* True if the box lies within the region ("covers") or touches it. */
+/* True if the region contains the box or, without "covers", touches it. */
 static bool is_in_region(const cJSON *region, const double *box)
 {
     double of[4];

@@ -63,8 +63,8 @@ static enum status read_model(const cJSON *model, char name[static 128], float *
         model->string);
 }
 
-/* Returns the language as the vocabulary of NLLB names it, in IMMICH_LANGUAGE bytes: Immich's
- * FLORES-200 code. A region may follow "-". A language outside the list counts as English. */
+/* Returns the FLORES-200 code of a language of Immich, IMMICH_LANGUAGE bytes, as in NLLB's
+ * vocabulary. A region may follow "-". A language outside the list counts as English. */
 static const char *find_language(const char *language)
 {
     static const char codes[] =

@@ -224,7 +224,7 @@ static enum status scan_key(struct json_scan *s)
     return STATUS_OK;
 }
 
-/* Copies text[cut->copied … s->at) to the rest. */
+/* Copies text[cut->copied … s->at) to cut->rest. */
 static void copy_rest(struct json_scan *s)
 {
     struct extraction *cut = s->cut;

@@ -13,8 +13,8 @@ struct logging_settings {
     bool as_json; /* log_format "json"; otherwise "default" */
 };
 
-/* {"log_file":"","log_info":true,"log_warning":true,"log_error":true,"log_verbose_level":0,
- * "log_format":"default"}; malloc'ed, NULL when out of memory. */
+/* Returns {"log_file":"","log_info":true,"log_warning":true,"log_error":true,
+ * "log_verbose_level":0,"log_format":"default"}; malloc'ed, NULL when out of memory. */
 char *logging_json(const struct logging_settings *settings);
 
 /* Changes the settings in the object `text`, and no others. STATUS_INVALID for an unknown name, an

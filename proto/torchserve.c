@@ -64,7 +64,7 @@ static char *torchserve_write(const struct predict_answer *answer)
     return write_finish(&w);
 }
 
-/* object_detector's threshold */
+/* the threshold of TorchServe's object_detector */
 static const struct dialect_default defaults[] = {{"confidence", "0.5"}, {0}};
 
 const struct dialect dialect_torchserve = {.name = "TorchServe",

@@ -27,7 +27,7 @@ struct v2_input {
     size_t binary_size;
     const char *json; /* the value of "data" in the body, json_size bytes; NULL: binary */
     size_t json_size;
-    size_t max_nesting; /* of the arrays in `json`: v2_max_nesting() */
+    size_t max_nesting; /* v2_max_nesting() for the arrays in `json` */
 };
 
 struct v2_output {
@@ -142,14 +142,14 @@ struct v2_tensor {
 
 struct v2_model {
     const char *name, *version;
-    const char *const *versions; /* of all ready versions */
+    const char *const *versions; /* names of all ready versions */
     size_t version_count;
     const struct v2_tensor *inputs, *outputs;
     size_t input_count, output_count;
     int max_batch_size; /* 0: no batch dimension; otherwise the shapes start with it */
     size_t image_input; /* index; SIZE_MAX: none */
     bool channels_last; /* of the image input */
-    bool has_labels;    /* of output label_output */
+    bool has_labels;    /* output `label_output` has labels */
     size_t label_output;
     size_t instance_count;
     const char *instance_kind; /* "KIND_CPU" */
@@ -195,7 +195,7 @@ char *v2_index_document(bool is_message, const struct v2_index_entry *entries, s
 char *v2_flag_document(bool is_message, const char *name, const char *flag, bool value,
                        size_t *ret_size);
 
-/* Reads the request for the index. JSON may be empty, or {"ready": bool}. */
+/* Reads the request for the index of the repository. JSON may be empty, or {"ready": bool}. */
 enum status v2_index_parse(const uint8_t *body, size_t size, const struct json_limits *limits,
                            bool *ret_ready_only, struct error *err) MUST_USE;
 enum status v2_index_unpack(const uint8_t *message, size_t size, bool *ret_ready_only,

@@ -44,7 +44,7 @@ static char peek_byte(const struct json_cursor *c)
     return c->at < c->size ? c->text[c->at] : '\0';
 }
 
-/* A number of RFC 8259 in two forms. */
+/* A number of JSON, as an integer and as a double. */
 struct number {
     bool negative, is_integer; /* is_integer: without fraction or exponent, and fits 64 bits */
     uint64_t magnitude;

@@ -14,7 +14,7 @@
 static void pack_object(struct strbuf *to, const ProtobufCMessageDescriptor *type,
                         const cJSON *object);
 
-/* Converts a number, a boolean or the name of an enumerator. */
+/* Converts a number, a boolean or the name of an enumerator to the integer of a field. */
 static uint64_t integer_of(const ProtobufCFieldDescriptor *field, const cJSON *item)
 {
     const char *text = item->valuestring; /* set for strings, and for numbers in raw JSON */

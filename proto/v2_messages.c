@@ -126,7 +126,7 @@ static enum status refuse_shared_memory(const char *name, Inference__ParameterEn
 /* The field of InferTensorContents for a datatype. */
 struct typed_contents {
     void *data;
-    size_t count, width; /* bytes of an element; 0: this datatype has no field */
+    size_t count, width; /* width: bytes of an element; 0: the datatype has no field */
     bool is_signed;
 };
 

@@ -91,7 +91,7 @@ struct v2_reading {
     const struct json_limits *limits;
     const struct json_span *spans;
     size_t next_span;
-    const uint8_t *binary; /* binary data after the JSON */
+    const uint8_t *binary; /* the binary data that is not read yet */
     size_t binary_left;
     struct error *err;
 };

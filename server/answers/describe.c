@@ -113,7 +113,7 @@ static char *mask_png(struct mask_bitmap *bitmap)
 struct mask_how {
     enum mask_form form;
     bool is_whole;                     /* a PNG of the picture's size */
-    const struct describe_how *pixels; /* options for pixels beside polygons; NULL: no pixels */
+    const struct describe_how *pixels; /* NULL: polygons get no pixels; else for its take() */
 };
 
 /* Adds the pixels of a mask; the description owns them, also on failure. Returns false when out of

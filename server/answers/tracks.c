@@ -12,8 +12,8 @@
 struct tracks {
     pthread_mutex_t lock;
     struct track_state {
-        char key[384]; /* client, name, version and model; all but the last without line ends */
-        int64_t used;  /* clock_now(); 0: the place is empty */
+        char key[384]; /* client, name, version and model, separated by line ends */
+        int64_t used;  /* clock_now() of the last photo; 0: the place is empty */
         struct tracker tracker;
     } states[TRACKS_ALL];
 };
@@ -36,7 +36,7 @@ void tracks_free(struct tracks *tracks)
 /* Returns the state of `key`. If there is none, starts a new one in the place of the oldest. */
 static struct track_state *find_state(struct tracks *tracks, const char *key, int64_t now)
 {
-    struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's */
+    struct track_state *place = tracks->states, *own = NULL; /* the oldest; the client's oldest */
     size_t count = 0;
     for (struct track_state *state = place; state < tracks->states + TRACKS_ALL; state++) {
         if (clock_ms(now - state->used) > 1000 * TRACKS_IDLE_S)

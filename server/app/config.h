@@ -65,12 +65,12 @@ struct config {
     struct task_options task_options; /* parsed from the options above */
     char *text;                       /* predict, embed: a text instead of photos; NULL: none */
     char *annotate;                   /* predict: destination of drawn photos; NULL: none */
-    char *size;                 /* predict: "640x480" for free sides; NULL: the model's own size */
-    bool json;                  /* print JSON instead of a table */
-    bool labels;                /* inspect: print only the labels */
-    bool jsonl;                 /* predict: one line of JSON per photo */
-    char *batch;                /* bench: "1,8,32" */
-    int64_t bench_time;         /* bench: milliseconds per device and batch size */
+    char *size;         /* predict: "640x480" if the model leaves sides free; NULL: not given */
+    bool json;          /* print JSON instead of a table */
+    bool labels;        /* inspect: print only the labels */
+    bool jsonl;         /* predict: one line of JSON per photo */
+    char *batch;        /* bench: "1,8,32" */
+    int64_t bench_time; /* bench: milliseconds per device and batch size */
     char *calibrate, *output;   /* quantize: folder of photos; quantize, pull: new folder */
     int64_t target;             /* quantize: enum config_target */
     char *key_rate, *key_burst; /* key: requests per second, and burst; NULL: no limit */

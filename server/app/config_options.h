@@ -13,7 +13,7 @@ enum option_kind {
 };
 
 struct option {
-    const char *name; /* "max-body": flag without dashes, file key; LENSD_MAX_BODY */
+    const char *name; /* "max-body": the flag without dashes, and the key in a file */
     enum option_kind kind;
     unsigned commands;   /* bits of enum command */
     size_t offset, size; /* of its member in struct config; integers have 1, 4 or 8 bytes */

@@ -34,7 +34,7 @@
 struct confinement {
     int landlock; /* version of its ABI; 0: none */
     bool seccomp;
-    bool is_wide;      /* the rules for CUDA: its module is loaded */
+    bool is_wide;      /* the wider rules for CUDA, whose module is loaded */
     bool writes;       /* there is a registry of faces */
     bool connects;     /* traces are sent to a collector */
     bool schedules;    /* libzmq's threads set their scheduling policy */

@@ -250,7 +250,7 @@ static void allow_system(struct file_rules *rules)
         "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/gnutls", "/etc/crypto-policies",
         /* cores, memory, metrics */
         "/proc", "/sys/devices/system", "/sys/fs/cgroup",
-        /* the names of --user and --host */
+        /* for the names in --user and --host */
         "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/host.conf",
         "/etc/resolv.conf", "/etc/gai.conf"};
     for (size_t i = 0; i < COUNT_OF(paths); i++)
@@ -335,7 +335,7 @@ static struct handled_access access_of(int abi)
     const char *notify = getenv("NOTIFY_SOCKET");
     struct handled_access handled = {.files = BIT(13) - 1};
     if (abi >= 2)
-        handled.files |= BIT(13); /* moves files to other folders */
+        handled.files |= BIT(13); /* LANDLOCK_ACCESS_FS_REFER */
     if (abi >= 3)
         handled.files |= TRUNCATE;
     if (abi >= 4)

@@ -196,7 +196,7 @@ enum status process_find_user(const char *text, struct process_user *ret, struct
 
 void process_make_folder(const char *folder, const struct process_user *user)
 {
-    if (!user) { /* systemd's unit forbids calls that change the user, even to the same one */
+    if (!user) { /* lensd.service forbids seteuid(), even to the same user */
         (void)tuning_make_folder(folder);
         return;
     }
@@ -222,7 +222,7 @@ enum status process_become(const struct process_user *user, bool core_dumps, str
         return error_set(
             err, STATUS_INTERNAL,
             "the process could regain root's rights; run lensd as the user from the start");
-    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* a change of user resets this */
+    (void)prctl(PR_SET_DUMPABLE, core_dumps ? 1 : 0); /* setuid() has reset it */
     return STATUS_OK;
 }
 

@@ -241,7 +241,7 @@ static enum status create_services(struct serve *serve, struct error *err)
     return loader_create(&loader_options, &serve->loader, err);
 }
 
-/* Warns about files that root has read but SIGHUP cannot read again. */
+/* Warns about files that root has read, but that --user cannot read again at SIGHUP. */
 static void warn_of_reload(const struct config *config)
 {
     const struct {

@@ -35,7 +35,7 @@ struct supervisor {
     struct model_host *model_host;
     pthread_t thread;
     bool has_thread;
-    /* Only for the thread. */
+    /* Used only by the thread. */
     struct pulse *pulses; /* array of `pulse_count`, of which some may be unused; never shrinks */
     size_t pulse_count;
     uint64_t round;

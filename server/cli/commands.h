@@ -18,7 +18,7 @@ int command_quantize(const struct config *config);
 int command_pull(const struct config *config);
 int command_key(const struct config *config);
 
-/* Returns options for a session of the model on the CPU, without batches. */
+/* Returns options for a session of the model on the CPU; the caller sets max_batch. */
 struct session_options command_session_options(const struct model *model);
 
 /* Creates a host that serves only `model`, which belongs to the host or, after a failure, is freed.

@@ -52,7 +52,8 @@ static enum status profile_open_session(const struct config *config, struct prof
     const struct image_limits limits = IMAGE_LIMITS_DEFAULT;
     const struct precision_options how = {
         .limits = &limits, .cache = config->cache_folder, .trials = TRIALS_NOW};
-    /* Servers reuse the stored choice of precision, so the trial has their batch sizes. */
+    /* This may choose the precision that servers reuse, so compile their batch sizes for the
+     * trial. */
     if (deployment_may_batch(model) && options.max_batch < PRECISION_TRIAL_BATCH)
         options.max_batch = PRECISION_TRIAL_BATCH;
     TRY(precision_open(model, &how, &options, &profile->choice, &profile->session, err));

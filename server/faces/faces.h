@@ -39,7 +39,7 @@ void faces_free(struct faces *faces); /* accepts NULL */
  * another program. */
 enum status faces_open(struct faces *faces, struct error *err) MUST_USE;
 
-/* The number of people stored. Takes no lock; any thread. */
+/* Returns the number of people stored. Takes no lock; any thread. */
 size_t faces_count(const struct faces *faces);
 
 /* Stores or replaces a person's vector. STATUS_INVALID: the name is empty, too long or not UTF-8;

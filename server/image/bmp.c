@@ -55,7 +55,7 @@ static bool bmp_is_known(const struct bmp_head *head)
     }
 }
 
-/* `at` is the end of the header. Older headers have three bytes per colour. */
+/* `at` is the end of the header, `unit` the bytes per colour: 3 after the oldest header, else 4. */
 static void bmp_read_palette(const uint8_t *data, size_t size, size_t at, uint32_t count,
                              size_t unit, struct bmp_head *head)
 {

@@ -160,7 +160,7 @@ static void draw_letter(const struct canvas *canvas, const char *letter, float x
 {
     const float unit = unit_of(size), thickness = fmaxf(size / 8, 1.2f);
     const char left = letter[0];
-    for (const char *at = letter + 2; *at; at++) { /* one stroke; between them is a space */
+    for (const char *at = letter + 2; *at; at++) { /* one stroke; a space separates strokes */
         float from_x = 0, from_y = 0;
         for (bool is_first = true; *at && *at != ' '; at += 2, is_first = false) {
             const float to_x = x + unit * (float)(at[0] - left);

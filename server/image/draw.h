@@ -39,7 +39,7 @@ void draw_fill(const struct canvas *canvas, float x1, float y1, float x2, float 
 void draw_column(const struct canvas *canvas, uint32_t x, uint32_t y, uint32_t count, float opacity,
                  struct rgb_colour colour);
 
-/* Width in pixels of a text with capitals of `size` pixels. */
+/* Returns the width in pixels of a text whose capitals are `size` pixels high. */
 float draw_text_width(const char *text, float size);
 
 /* Draws a text, UTF-8, with its left edge at x and the top of its capitals at y. Omits the accents

@@ -84,7 +84,7 @@ void image_use_old_libheif(bool uses)
     uses_old = uses;
 }
 
-/* Also exit statuses of a child process; they differ from those of libraries that end it. */
+/* The values are also exit statuses of a child process. Libraries that end a process use others. */
 enum heif_state { HEIF_UNKNOWN, HEIF_USABLE = 50, HEIF_ABSENT, HEIF_TOO_OLD, HEIF_FAILED };
 
 static enum heif_state heif_state;
@@ -98,7 +98,7 @@ const char *heif_need(const char *package)
     return package;
 }
 
-/* Since 1.19; NULL before. */
+/* NULL in a libheif before 1.19. */
 static struct heif_limits *(*heif_limits_of)(struct heif_context *context);
 
 static enum heif_state heif_load(void)

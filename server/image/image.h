@@ -75,7 +75,7 @@ struct image_memory {
 /* Detects the format by the first bytes; never by a header or a file name. */
 enum image_format image_sniff(const uint8_t *data, size_t size);
 
-/* "JPEG" … "HEIC"; not valid for IMAGE_UNKNOWN. */
+/* Returns "JPEG" … "HEIC"; not valid for IMAGE_UNKNOWN. */
 const char *image_format_name(enum image_format format);
 
 /* Lets AVIF and HEIC use a libheif before 1.23, too. With it, a small hostile file can use memory

@@ -207,8 +207,9 @@ static enum status fill_filtered(struct resample_axis *axis, struct error *err)
     return STATUS_OK;
 }
 
-/* Computes the weights of output `i`: its two neighbours' (as torch's interpolate() ends at the
- * edges), each blurred over `radius` samples to both sides and mirrored at the edges. */
+/* Computes the weights of output `i`. It interpolates between two samples, clamped at the edges
+ * like torch's interpolate(). Each of the two is blurred over `radius` samples to both sides, which
+ * are mirrored at the edges. */
 static void fill_blurred_output(struct resample_axis *axis, int i, const double *blur, int radius,
                                 double *sums)
 {

@@ -54,15 +54,15 @@ void resample_reach(enum resample filter, int in, int out, int first, int count,
 struct resample_passes {
     size_t sample;
 
-    /* Four RGB rows along the horizontal axis: dst[r], `axis->count` pixels of samples, from
-     * src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes one
-     * sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows of
+    /* Resamples four RGB rows along the horizontal axis: dst[r], `axis->count` pixels of samples,
+     * from src[r], `axis->in` pixels of bytes. Reads one byte past a row's last pixel, and writes
+     * one sample past its end. `flip` is XORed with the source bytes: 0, or 255 to invert. Rows of
      * `src` may be equal. */
     void (*horizontal)(uint8_t *const dst[4], const uint8_t *const src[4],
                        const struct resample_axis *axis, uint8_t flip);
 
-    /* One row of bytes from `length` rows of samples along the vertical axis: dst[i] for i < count.
-     * It reads and writes up to the next multiple of RESAMPLE_BLOCK. */
+    /* Computes one row of bytes, dst[i] for i < count, from `length` rows of samples along the
+     * vertical axis. Reads and writes up to the next multiple of RESAMPLE_BLOCK. */
     void (*vertical)(uint8_t *dst, const uint8_t *const *rows, const int32_t *weights, int length,
                      size_t count);
 };

@@ -121,7 +121,8 @@ enum status webp_decode(const uint8_t *data, size_t size, const struct image_lim
         return STATUS_OK;
     const struct webp_features *features = &frame.features;
     const size_t count = (size_t)features->width * (size_t)features->height;
-    /* libwebp keeps a lossless picture with four bytes per pixel; of others, rows and alpha. */
+    /* libwebp keeps all of a lossless picture, with four bytes per pixel, but only the alpha and
+     * some rows of a lossy one. */
     const size_t working = features->format == WEBP_LOSSLESS ? count * 4
                            : features->has_alpha             ? count * 2
                                                              : 0;

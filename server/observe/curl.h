@@ -5,7 +5,7 @@
 
 #include "engine/base/status.h"
 
-/* CURLoption, CURLINFO. */
+/* Values of CURLoption and CURLINFO. */
 enum {
     OPT_WRITEDATA = 10001,
     OPT_URL = 10002,

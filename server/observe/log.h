@@ -55,7 +55,7 @@ void log_set_lowest(enum log_level lowest);
 bool log_is_json(void);
 enum log_level log_lowest(void);
 
-/* "debug", "info", "warn", "error". */
+/* Returns "debug", "info", "warn" or "error". */
 const char *log_level_name(enum log_level level);
 
 /* Writes an event with any number of fields, also none. */

@@ -14,7 +14,7 @@ struct metric; /* one series: a family with fixed labels */
 
 enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM };
 
-/* NULL when out of memory. metrics_free accepts NULL; its series are then invalid. */
+/* Returns NULL when out of memory. metrics_free() accepts NULL, and makes all series invalid. */
 struct metrics *metrics_create(void);
 void metrics_free(struct metrics *metrics);
 
@@ -27,8 +27,8 @@ void metrics_free(struct metrics *metrics);
 struct metric *metrics_get(struct metrics *metrics, enum metric_kind kind, const char *name,
                            const char *help, const char *labels);
 
-/* The same for a histogram with other buckets: ascending upper bounds, without +Inf. The first call
- * decides for the family, which keeps the pointer `buckets`. */
+/* Like metrics_get(), for a histogram with other buckets: ascending upper bounds, without +Inf. The
+ * first call decides for the family, which keeps the pointer `buckets`. */
 struct metric *metrics_histogram(struct metrics *metrics, const char *name, const char *help,
                                  const char *labels, const double *buckets, size_t bucket_count);
 
