@@ -327,7 +327,7 @@ static bool invert(const struct view *view, const int64_t *groups, struct access
             to[count] = (struct access_map_part){from[count].extent, stride};
             stride *= from[count++].extent;
         }
-    for (int i = 1; i < count; i++) /* into the product's own order */
+    for (int i = 1; i < count; i++) /* sort by stride, largest first: the product's own order */
         for (int k = i; k > 0 && largest_stride_first(&from[k - 1], &from[k]) > 0; k--) {
             const struct access_map_part a = from[k], b = to[k];
             from[k] = from[k - 1];
@@ -447,7 +447,8 @@ static bool is_row_softmax(const struct node *node)
     return axis == -1 || axis == rank - 1;
 }
 
-/* Fills m, starting at the Softmax; *ret_at is the second product. */
+/* Matches the attention around a Softmax, and fills m. *ret_at is the second product. Returns false
+ * if there is no attention. */
 static bool find_attention(struct match *m, struct node *softmax, struct node **ret_at)
 {
     struct attention *a = &m->attention;

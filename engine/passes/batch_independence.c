@@ -420,7 +420,7 @@ static bool proof_visit_places(const struct batch_proof *proof, const struct nod
     return node->op == OP_GATHER && proof_gather_own(proof, node, ret);
 }
 
-/* The span of an output whose images alternate along `axis`; 0: they cannot. */
+/* Returns the span of an output whose images alternate along `axis`; 0 if they cannot. */
 static size_t proof_output_span(const struct batch_proof *proof, const struct shape *shape,
                                 int axis, size_t run)
 {

@@ -56,7 +56,8 @@ bool edit_has_body(const struct node *node);
 /* Reads a constant with one element, of any type and rank, as a float. */
 bool edit_scalar(const struct value *value, float *ret);
 
-/* The limits of a Clip; a missing limit is infinite. Returns false if a limit is not constant. */
+/* Reads the limits of a Clip; a missing limit is infinite. Returns false if a limit is not
+ * constant. */
 bool edit_clip_limits(const struct node *clip, float *ret_low, float *ret_high);
 
 /* Reads the integers of operand i. Returns false if they are unknown, or more than `most`. */

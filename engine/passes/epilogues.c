@@ -116,7 +116,7 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
             residual->dtype != DTYPE_F32 || !shape_equal(&x->shape, &residual->shape))
             continue;
         size_t p = edit_position(graph, product);
-        if (!best || p > best_at) { /* the later one, whose operands are still in the cache */
+        if (!best || p > best_at) { /* the operands of the later one are still in the cache */
             best = product;
             best_at = p;
             side = i;
@@ -136,8 +136,9 @@ static bool fuse_residual(struct edit *edit, struct node *add, size_t at)
     return true;
 }
 
-/* The axis of `value` that is the last dimension (the columns) of the product of 8-bit integers
- * that makes it, directly or through a Transpose; *ret_product is that product. -1: none. */
+/* Returns the axis of `value` that is the last dimension (the columns) of the product of 8-bit
+ * integers that makes it, directly or through a Transpose; -1: none. *ret_product is that
+ * product. */
 static int column_axis(const struct edit *edit, const struct value *value,
                        struct node **ret_product)
 {

@@ -96,8 +96,8 @@ static enum status fold_node(struct graph *graph, struct node *node, struct erro
     return STATUS_OK;
 }
 
-/* True for nodes that pass their input on: Identity (also of an initialiser), inference-mode
- * Dropout, a Concat of one value and, once dtypes are inferred, a Cast to the same dtype. */
+/* True for nodes that pass their input on: Identity (also of an initialiser), Dropout without a
+ * mask, a Concat of one value and, once dtypes are inferred, a Cast to the same dtype. */
 static bool is_identity(const struct node *node, bool inferred)
 {
     if (node->op == OP_IDENTITY || (node->op == OP_CONCAT && node->input_count == 1))

@@ -125,13 +125,13 @@ static struct value *part(struct expansion *e, struct value *a, int64_t begin, i
     return expansion_emit(e, &(struct function_step){.op = OP_SLICE, .in = {a, from, to, last}});
 }
 
-/* A float32 number, rounded to the dtype of the computation. */
+/* Returns a constant number in the dtype of the computation. */
 static struct value *number(struct expansion *e, float x, enum dtype dtype)
 {
     return cast(e, edit_constant(e->edit, DTYPE_F32, &SHAPE_SCALAR, &x), dtype);
 }
 
-/* 0 where `condition` is true, otherwise -inf. */
+/* Returns 0 where `condition` is true, otherwise -inf. */
 static struct value *hide_unless(struct expansion *e, struct value *condition, enum dtype dtype)
 {
     struct value *zero = number(e, 0, dtype), *low = number(e, -INFINITY, dtype);
@@ -214,8 +214,8 @@ static struct value *cached(struct attention_expansion *a, size_t operand, size_
     return bind(a->e, present, x);
 }
 
-/* The bias of causality and windows for rows at known positions: [rows, keys] of 0 and -inf; NULL
- * if nothing is hidden. */
+/* Returns the bias of causality and windows for rows at known positions: [rows, keys] of 0 and
+ * -inf; NULL if nothing is hidden. */
 static struct value *fixed_bias(struct attention_expansion *a)
 {
     const struct attention_call *c = &a->call;
@@ -233,7 +233,8 @@ static struct value *fixed_bias(struct attention_expansion *a)
     return hides ? cast(a->e, bias, a->dtype) : NULL;
 }
 
-/* [1, 1, rows, keys] of `key + by_row * row + more`, for comparison with the valid keys. */
+/* Returns [1, 1, rows, keys] of `key + by_row * row + more`, to compare with the number of valid
+ * keys. */
 static struct value *positions(struct attention_expansion *a, int64_t by_key, int64_t by_row,
                                int64_t more)
 {
@@ -254,8 +255,8 @@ static int64_t reach(const struct attention_call *c, int64_t bound)
     return bound < all ? bound : all;
 }
 
-/* The bias, [batch, 1, rows, keys], if nonpad_kv_seqlen gives the number of valid keys, n: a row's
- * position is then row + n - rows. */
+/* Returns the bias, [batch, 1, rows, keys], if nonpad_kv_seqlen gives the number of valid keys, n:
+ * a row's position is then row + n - rows. */
 static struct value *valid_bias(struct attention_expansion *a, struct value *valid)
 {
     const struct attention_call *c = &a->call;
@@ -278,7 +279,7 @@ static struct value *valid_bias(struct attention_expansion *a, struct value *val
     return hide_unless(e, sees, a->dtype);
 }
 
-/* The mask as a bias, extended with -inf to all keys. */
+/* Returns the mask as a bias, extended with -inf to all keys. */
 static struct value *mask_bias(struct attention_expansion *a, struct value *mask)
 {
     struct expansion *e = a->e;
@@ -400,7 +401,8 @@ static struct value *scores(struct attention_expansion *a, struct value *q, stru
     return shown(a, STAGE_BIASED, s);
 }
 
-/* True where every key of a row is hidden: [batch, q_heads, rows, 1] or broadcast to it. */
+/* Returns true for each row whose keys are all hidden: [batch, q_heads, rows, 1] or broadcast to
+ * it. */
 static struct value *hidden_rows(struct attention_expansion *a)
 {
     static const int64_t last[1] = {-1};
@@ -409,7 +411,7 @@ static struct value *hidden_rows(struct attention_expansion *a)
     return two(e, OP_EQUAL, greatest, number(e, -INFINITY, a->dtype));
 }
 
-/* 0 where `hidden` is true, otherwise x. */
+/* Returns 0 where `hidden` is true, otherwise x. */
 static struct value *clear(struct attention_expansion *a, struct value *hidden, struct value *x)
 {
     struct value *zero = number(a->e, 0, a->dtype);

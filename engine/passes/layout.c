@@ -32,7 +32,7 @@ struct layout_pass {
     size_t node_count, node_capacity;
 };
 
-/* The position of ONNX's axis `axis` in channels-last layout. */
+/* Returns the position of ONNX's axis `axis` in channels-last layout. */
 static int place_of_axis(int axis, int rank)
 {
     return axis == 0 ? 0 : axis == 1 ? rank - 1 : axis - 1;
@@ -74,7 +74,7 @@ static struct value *make_node(struct layout_pass *layout, struct value *from,
                           "layout", &from, 1, from->dtype, shape);
     if (!value)
         return NULL;
-    graph->node_count--; /* it is only in the new list */
+    graph->node_count--; /* the node is only in the new list */
     if (perm && !node_set_ints(graph, value->producer, "perm", perm, (size_t)shape->rank))
         edit_no_memory(layout->edit);
     push_node(layout, value->producer);

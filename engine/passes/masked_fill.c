@@ -100,7 +100,7 @@ static const struct node *masked_source(const struct value *tuples)
     if (from || !concat)
         return from;
     const int64_t axis = concat->op == OP_CONCAT ? node_int(concat, "axis", 0) : 0;
-    if (axis != 1 && axis != -1) { /* one column alone */
+    if (axis != 1 && axis != -1) { /* the tuples are one column */
         from = masked_tuple_part(tuples, 0);
         return from && from->inputs[0]->shape.rank == 1 ? from : NULL;
     }

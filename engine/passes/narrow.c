@@ -79,7 +79,7 @@ static void convert_inputs(struct narrow *narrow, size_t *at, struct node *node,
         struct value *value = node->inputs[i];
         bool residual = value && value == node->epilogue.residual && i == node->input_count - 1;
         enum dtype wanted = support == NARROW_NO ? DTYPE_F32 : narrow->dtype;
-        if (residual) /* it is added in place, so it has the same dtype */
+        if (residual) /* a residual is added in place, so it has the result's dtype */
             wanted = node->outputs[0]->dtype;
         if (is_activation(narrow, value) && value->dtype != wanted)
             node->inputs[i] = cast_value(narrow, at, value, wanted);

@@ -32,7 +32,7 @@ enum status optimize_for_backend(struct graph *graph, const struct optimize_opti
         edit_nodes(&edit, pass_stored_scales);
     if (options->claim && options->fuse)
         edit_nodes(&edit, pass_quantized_epilogues);
-    if (options->fuse) { /* access maps include the layout's Transposes */
+    if (options->fuse) { /* access maps take up Transposes that pass_layout() added */
         edit_nodes(&edit, pass_attention);
         edit_nodes(&edit, pass_storing);
         pass_strided_copies(&edit);

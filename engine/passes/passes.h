@@ -57,7 +57,7 @@ void pass_narrow(struct edit *edit);
 bool fold_is_affine_norm(const struct node *node, int64_t channels);
 void fold_affine_norm(const struct node *node, float *scale, float *shift);
 
-/* The same as interpret_node(), but also runs Shape and Size of an input of which only the shape is
+/* Runs a node as interpret_node() does, also a Shape or Size of an input of which only the shape is
  * known. */
 enum status fold_interpret(struct node *node, struct memory_budget *budget, struct tensor **outputs,
                            struct error *err) MUST_USE;

@@ -16,8 +16,8 @@ bool quantize_is_one(const struct value *value); /* a constant scalar */
  * zero point are constants, and not per block. */
 bool quantize_read_dequantize(const struct value *value, struct ends *ret);
 
-/* The same for an activation: 8-bit numbers that a run computes, with one scale and one zero
- * point. */
+/* Reads the DequantizeLinear that makes an activation. Returns false unless the stored numbers have
+ * 8 bits, one scale and one zero point, and are not constant. */
 bool quantize_read_activation(const struct value *value, struct ends *ret);
 
 /* Reads a QuantizeLinear to 8 bits with one scale and zero point. */
@@ -36,8 +36,8 @@ bool quantize_conv(struct edit *edit, struct node *quantize, const struct node *
 bool quantize_gemm(struct edit *edit, struct node *quantize, const struct node *gemm,
                    const struct ends *to);
 
-/* The same for a product without a QuantizeLinear after it, if the backend multiplies to float32
- * (optimize_quantized()). */
+/* Turns a product without a QuantizeLinear after it into QLinearConv, QGemm or QLinearMatMul with a
+ * float32 result, if the backend supports this (optimize_quantized()). */
 bool quantize_product(struct edit *edit, struct node *product);
 
 /* True for a product of 8-bit integers with a float32 result. */

@@ -258,8 +258,8 @@ static void find_storable(struct quantize_plan *plan, const bool *is_float)
     }
 }
 
-/* A Gemm stores its result if only elementwise operators lie between it and a stored tensor: two
- * layers of a head with an activation between them. */
+/* A Gemm stores its result if only elementwise operators lie between it and a stored tensor, such
+ * as the activation between two layers of a head. */
 static void want_gemm(struct quantize_plan *plan, const struct node *node, enum quantize_kind kind)
 {
     if (kind != QUANTIZE_UNARY && (kind != QUANTIZE_JOIN || !is_of_one(plan, node)))

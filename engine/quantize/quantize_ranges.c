@@ -127,7 +127,7 @@ static double square_error(const uint64_t *bins, struct limits whole, struct lim
     return sum;
 }
 
-/* Moves both limits inwards in turn, twice each. */
+/* Searches for the limits with the least error: moves each of them inwards twice, in turns. */
 static struct limits search_limits(const uint64_t *bins, struct limits seen)
 {
     const struct limits whole = {fmin(seen.low, 0), fmax(seen.high, 0)};

@@ -23,7 +23,7 @@ void range_done(struct number_range *range);
 
 /* First pass: call it with the numbers of each image. */
 void range_extend(struct number_range *range, const float *values, size_t count);
-/* Second pass: the same. The caller has allocated range->bins. */
+/* Second pass: counts the numbers of each image in range->bins, which the caller has allocated. */
 void range_count(struct number_range *range, const float *values, size_t count);
 
 /* Sets *low <= *high to the numbers' limits. Returns false if there are no numbers, or some are not

@@ -18,7 +18,8 @@ struct rewrite {
     const struct number_scale *numbers;
     const struct quantize_weights *options;
     struct value **stored;  /* by value index: result of a stored tensor's DequantizeLinear */
-    struct value **weights; /* by value index: the same for weights, which layers may share */
+    struct value **weights; /* by value index: result of the weights' DequantizeLinear, which layers
+                               may share */
 };
 
 /* A layer's weights, rounded. */

@@ -21,7 +21,7 @@ struct smooth_norm {
     struct node *scaler, *shifter;
     size_t gain, bias; /* indexes of their inputs; the shifter is NULL without a bias */
     size_t channels, readers;
-    bool is_refused;              /* a node reads it that is no such product */
+    bool is_refused;              /* it has a reader that cannot be smoothed */
     float *activations, *weights; /* the maximum of each channel; free() */
 };
 

@@ -200,7 +200,7 @@ struct observed_part {
     size_t count;
     struct session *session;
     const struct tensor **outputs;
-    double begin, share; /* of the progress of quantizer_observe() */
+    double begin, share; /* of all progress, 0 … 1: where this part begins, and its share */
 };
 
 static enum status run_images(const struct observed_part *part,

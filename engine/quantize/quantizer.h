@@ -2,7 +2,7 @@
  * typical images.
  *
  * - quantizer_create: folds constants
- * - quantizer_observe: runs the images, raises the opset to 13
+ * - quantizer_observe: runs the images, raises the opset to 13 or more
  * - quantizer_make, once per choice of layers: makes a graph with int8 weights, scaled per channel,
  *   and uint8 activations in the range with the least square error
  *

@@ -88,13 +88,13 @@ struct onnx_packed {
     const char *name;
     uint8_t bits;
     enum dtype dtype;
-    uint8_t mantissa; /* bits; of floats */
+    uint8_t mantissa; /* bits of a float's mantissa */
     int bias;
     enum { /* bit patterns of a float that are not finite */
            ALL_FINITE,
            LAST_IS_NAN,   /* FN: exponent and mantissa have all bits set */
            AS_IEEE,       /* the highest exponent is for infinities and NaN */
-           MINUS_0_IS_NAN /* FNUZ */
+           MINUS_0_IS_NAN /* FNUZ: the pattern of -0 */
     } specials;
 };
 /* Finds the type by ONNX's number (TensorProto.DataType). Returns NULL for other types. */

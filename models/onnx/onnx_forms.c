@@ -442,7 +442,7 @@ static void resize_of_scales(struct onnx_rewrite *r)
 {
     struct node *node = r->node;
     struct value *scales = node_input(node, 1);
-    bool shrinks = scales && !scales->known, grows = !scales || !scales->known; /* or may */
+    bool shrinks = scales && !scales->known, grows = !scales || !scales->known; /* or it may */
     for (size_t i = 0; scales && scales->known && i < shape_count(&scales->shape); i++) {
         shrinks = shrinks || tensor_number(scales->known, i) < 1;
         grows = grows || tensor_number(scales->known, i) > 1;
@@ -806,7 +806,7 @@ static void skip_norm(struct onnx_rewrite *r)
 #define QUANTIZE_ATTRS "axis:int saturate:int block_size:int output_dtype:int precision:int"
 
 static const struct onnx_form forms[] = {
-    FORM("", "Constant", NONE, 1, 0, 0, 0, 1, 1, NULL, NULL), /* not a node: onnx_ops.c */
+    FORM("", "Constant", NONE, 1, 0, 0, 0, 1, 1, NULL, NULL), /* no node: onnx_ops.c */
     BINARY("Add", ADD),
     BINARY("Sub", SUB),
     BINARY("Mul", MUL),

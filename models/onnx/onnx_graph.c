@@ -25,7 +25,7 @@ enum status import_nodes(struct scope *scope, Onnx__NodeProto *const *nodes, siz
     return STATUS_OK;
 }
 
-/* A declared type. Symbolic, missing and negative dimensions are DIM_UNKNOWN. */
+/* Reads a declared type. Symbolic, missing and negative dimensions are DIM_UNKNOWN. */
 static enum status read_type(struct import *import, const Onnx__ValueInfoProto *info,
                              enum dtype *ret_dtype, struct shape *ret_shape)
 {

@@ -87,8 +87,8 @@ const char *scope_packed(const struct value *value);
 enum status scope_declare(struct scope *scope, const char *name, enum dtype dtype,
                           const struct shape *shape, struct value **ret) MUST_USE;
 
-/* The attribute itself. If it refers to an attribute of the function, the value from the call or
- * the function's default; NULL when there is none. */
+/* *ret: the attribute itself. If it refers to an attribute of the function: the value from the
+ * call, or the function's default, or NULL. */
 enum status attribute_resolve(const struct scope *scope, const Onnx__AttributeProto *proto,
                               const Onnx__AttributeProto **ret) MUST_USE;
 
@@ -127,7 +127,7 @@ static inline const char *text_or_empty(const char *text)
     return text ? text : "";
 }
 
-/* A domain; "ai.onnx" and none are "". */
+/* Returns the domain; "" for ai.onnx and for NULL. */
 static inline const char *plain_domain(const char *domain)
 {
     return domain && strcmp(domain, "ai.onnx") ? domain : "";

@@ -187,8 +187,8 @@ static enum status attribute_value(struct scope *scope, const Onnx__AttributePro
     return STATUS_OK;
 }
 
-/* The range of opsets at which lensd supports the operator, with `name` among its attributes unless
- * that is NULL; for advice in errors. 0 and 0 if there is none. */
+/* Finds the range of opsets at which lensd supports the operator, with `name` among its attributes
+ * unless that is NULL; for advice in errors. 0 and 0 if there is none. */
 static void opsets_of(const Onnx__NodeProto *node, const char *name, int *first, int *last)
 {
     *first = *last = 0;

@@ -32,6 +32,6 @@ enum status wire_slim(const ProtobufCMessageDescriptor *descriptor, const uint8_
  * if they are not recognised. */
 const char *wire_recognise(const uint8_t *data, size_t size);
 
-/* The same for bytes that wire_slim() refused. Also recognises images, plain text and other
- * formats, whose first bytes an ONNX file could have by chance. */
+/* As wire_recognise(), for bytes that wire_slim() refused. Also recognises images, plain text and
+ * other formats, whose first bytes an ONNX file could have by chance. */
 const char *wire_guess(const uint8_t *data, size_t size);

@@ -23,7 +23,7 @@
 struct onnx_writer {
     struct arena *arena;
     struct name_map names; /* names that are in use, with their struct value */
-    struct name_map nodes; /* the same for nodes, which have separate names */
+    struct name_map nodes; /* names of nodes, with their struct node */
     struct error *err;
 };
 

@@ -44,15 +44,17 @@ struct quantize_state {
     float *photo; /* a photo after preprocessing */
     struct session *session; /* one at a time, because each has its own copy of the weights */
     struct outputs outputs;
-    float *answers[2]; /* fp32's for `tried`, then `held_out` photos; one of a candidate */
+    float *answers[2]; /* [0]: fp32's for `tried`, then `held_out` photos; [1]: a candidate's for
+                          one */
     size_t each;       /* count of the numbers in an answer */
     int tried, held_out;
     struct task_answer *decoded; /* fp32's for the held-out photos; NULL: no boxes, no text */
     struct quantizer *quantizer;
     bool corrects_biases;
-    /* The best choice of layers so far, on `tried` photos; report->layers has the choice. */
+    /* Error and bounds of the best choice of layers so far (in report->layers), on `tried`
+     * photos. */
     double error;
-    bool holds; /* the bounds hold for this choice */
+    bool holds;
     const char *phase;
     struct error *err;
 };
@@ -250,7 +252,7 @@ static void pair_boxes(const struct detections *a, struct detections *b,
         if (!nearest)
             continue;
         ret->overlap += (most - ret->overlap) / (double)++ret->box_pairs;
-        nearest->index = UINT32_MAX; /* taken */
+        nearest->index = UINT32_MAX; /* marks a box with a pair */
     }
 }
 
@@ -412,9 +414,9 @@ static enum status quantize_all(struct quantize_state *q)
  * tensor is stored in 8 bits. */
 struct layer_group {
     const struct value *input;
-    size_t first; /* layer */
+    size_t first; /* index of a layer */
     double work;  /* multiply-adds */
-    double gain;  /* reduction of the error per multiply-add in float32 */
+    double gain;  /* error with only this group in 8 bits, per multiply-add */
 };
 
 static size_t find_groups(const struct quantize_state *q, struct layer_group *ret)

@@ -43,7 +43,7 @@ struct quantize_report {
     size_t layer_count, kept;
     bool corrects_biases, is_smoothed;
     double fp32_share; /* share of the multiply-adds that run in float32 */
-    /* The same with all layers in 8 bits; 0 if `kept` is 0. */
+    /* Results with all layers in 8 bits; 0 if `kept` is 0. */
     int all_same;
     double all_error, all_ms;
 };
