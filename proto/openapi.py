@@ -1,4 +1,4 @@
-"""From openapi.yaml to what the binary carries of it: openapi.py INPUT VERSION OUTPUT.yaml OUTPUT.json OUTPUT.html
+"""Writes the documents that the binary contains from openapi.yaml: openapi.py INPUT VERSION OUTPUT.yaml OUTPUT.json OUTPUT.html
 
 Runs at build time with the Python that Meson itself needs, and nothing else: parse() reads the part of
 YAML that openapi.yaml is written in (block maps and lists, flow maps and lists on one line, plain and
@@ -46,7 +46,7 @@ def scalar(text, number, anchors):
 
 
 def flow(text, number, anchors):
-    """A value on one line; returns it and what is left."""
+    """Reads the value at the beginning of `text`; returns it and the rest of the text."""
     text = text.lstrip()
     if text[:1] in "[{":
         close, result = {"[": "]", "{": "}"}[text[0]], [] if text[0] == "[" else {}
@@ -179,7 +179,7 @@ def short(document, schema, depth=0):
 
 
 def trial(path, method, body, parameters):
-    """A link, or forms for a photo, that send the request from the page, without a script; "" if it needs more."""
+    """A link, or forms for a photo, that send the request from the page without a script; "" if they cannot."""
     where = html.escape(path.lstrip("/") or ".")
     if "{" in path:
         return ""

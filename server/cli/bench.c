@@ -37,7 +37,7 @@ struct bench_batch {
 
 /* One device: its session and inputs, and what was measured. */
 struct bench_target {
-    char id[80]; /* as the user wrote it, or the machine's name for it */
+    char id[80]; /* the device as the user wrote it, or its usual name */
     char name[96];
     struct error problem; /* status != OK: the reason why it is not measured */
     struct session *session;

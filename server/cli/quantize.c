@@ -1,4 +1,5 @@
-/* lensd quantize: converts a float32 model folder to 8 bits, and reports how well both agree. */
+/* lensd quantize: converts a float32 model folder to 8 bits, and reports how well both models
+ * agree. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

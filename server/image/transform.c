@@ -188,8 +188,8 @@ static int smaller_of(int a, int b)
     return a < b ? a : b;
 }
 
-/* Filters the next GROUP source rows horizontally into the ring. Past the picture's last row the
- * group repeats it, into unused slots. */
+/* Filters the next GROUP source rows horizontally into the ring. A group that exceeds the picture
+ * repeats its last row, into unused slots. */
 static void fill_ring(struct resize_job *job)
 {
     struct transform *transform = job->transform;
