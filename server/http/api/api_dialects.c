@@ -1,5 +1,4 @@
-/* Answers requests of other servers' clients for lists of models and the status. api_predict.c
- * answers photos. */
+/* Lists models and the status for other servers' clients; api_predict.c answers their photos. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,19 +21,18 @@ static const struct {
                        [TASK_SEGMENTATION] = {NULL, "mask"},
                        [TASK_MASKS] = {NULL, "mask"}};
 
-/* Size of a label in a list, in addition to its text. */
+/* Bytes of a label in the answer, in addition to its text. */
 #define LISTED_LABEL_BYTES 64
 
-/* Models of a list. */
+/* The models in an answer. */
 struct listed_models {
     struct dialect_model *rows;
-    struct deployment **held; /* they own the labels; NULL entries: none */
+    struct deployment **held; /* acquired, because they own the labels; NULL: no labels */
     size_t count;
     size_t bytes; /* bytes of the labels in the answer */
 };
 
-/* If the model is loaded, adds the labels of its newest version, or the prompts that its mask
- * decoder takes. */
+/* If the model is loaded, adds its newest version's labels, or whether its decoder takes boxes. */
 static void add_labels(struct exchange *x, struct listed_models *list)
 {
     struct dialect_model *row = &list->rows[list->count];
@@ -55,10 +53,10 @@ static void add_labels(struct exchange *x, struct listed_models *list)
 typedef char *(*write_models_fn)(const struct dialect_model *models, size_t count);
 
 enum model_list {
-    LIST_NAMES,     /* lists names of detectors, and of pipelines that begin with one */
-    LIST_TASKS,     /* tasks that Roboflow has a name for */
-    LIST_DETECTORS, /* each once with its labels, no pipelines */
-    LIST_SHAPES,    /* models whose shapes CVAT has a name for, each once with its labels */
+    LIST_NAMES,     /* detectors, and pipelines that begin with a detector */
+    LIST_TASKS,     /* models for whose tasks Roboflow has a name */
+    LIST_DETECTORS, /* detectors with their labels, each once; no pipelines */
+    LIST_SHAPES,    /* models for whose shapes CVAT has a name, with their labels, each once */
 };
 
 static bool is_listed(const struct model_status *model, enum model_list list, const char *only)

@@ -50,8 +50,8 @@ void asset_handle(struct exchange *x)
     respond_file(x, x->route->path);
 }
 
-/* GET returns the console; OPTIONS, which TorchServe's clients send, the API. With --immich,
- * clients that do not accept HTML get the answer of Immich's service. */
+/* GET returns the console. OPTIONS, which TorchServe's clients send, returns the description of the
+ * API. With --immich, clients that do not accept HTML get the answer of Immich's service. */
 void root_handle(struct exchange *x)
 {
     const char *accept = exchange_header(x, "Accept");

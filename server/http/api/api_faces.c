@@ -42,7 +42,7 @@ static struct deepstack_call face_call(const struct exchange *x, const char *com
 
 /* ---- vectors of faces ---- */
 
-/* Returns the crop with a box's vector, or NULL; *ret_failed is the crop if it failed. */
+/* Returns a box's crop if it has a vector, else NULL. Sets *ret_failed to the crop if it failed. */
 static const struct predict_image *face_of(const struct predict_image *image, size_t box,
                                            const struct predict_image **ret_failed)
 {
@@ -52,7 +52,7 @@ static const struct predict_image *face_of(const struct predict_image *image, si
     return crop && crop->status == STATUS_OK && crop->answer.embedding.count ? crop : NULL;
 }
 
-/* Returns the crop of the photo's best box that has a vector. */
+/* Returns the crop of the photo's best box that has a vector; NULL if no box has one. */
 static const struct predict_image *best_face(const struct predict_image *image,
                                              const struct predict_image **ret_failed)
 {
@@ -74,13 +74,13 @@ static void add_face(const struct predict_image *face, float *sum)
         sum[i] += (float)((double)own->values[i] * scale);
 }
 
-/* False if the model was replaced while the faces were computed. */
+/* True if the model with this fingerprint computed the face; false if it was replaced meanwhile. */
 static bool is_of_model(const struct predict_image *face, const uint64_t *words)
 {
     return memcmp(face->request->used_model->fingerprint.words, words, 2 * sizeof *words) == 0;
 }
 
-/* Computes the sum of `faces`, scaled to length 1. The caller frees ret->values. */
+/* Adds the unit vectors of `faces` and scales the sum to length 1. The caller frees ret->values. */
 static enum status vector_of(const struct predict_image *const *faces, size_t count,
                              struct face_vector *ret, struct error *err)
 {
@@ -184,7 +184,7 @@ static enum status match_faces(struct exchange *x, const struct predict_request 
     return status;
 }
 
-/* Recognizes a face of a photo, if a stored one is similar enough. */
+/* Sets the name and similarity of a face, or "unknown" if no stored face is similar enough. */
 static enum status recognize_face(struct faces *registry, const struct predict_image *face,
                                   float least, char *name, struct deepstack_face *ret,
                                   struct error *err)
@@ -296,7 +296,7 @@ static void add_name(void *context, const char *name)
         list->is_out_of_memory = true;
 }
 
-/* Runs on an offload thread, as does the next function. */
+/* list_faces() and delete_face() run on an offload thread. */
 static void list_faces(struct exchange *x)
 {
     const struct deepstack_call call = face_call(x, "list");
@@ -328,7 +328,7 @@ static enum status take_userid(struct face_question *ret, const uint8_t *name, s
     return STATUS_OK;
 }
 
-/* Reads the userid of a form, or of a body "userid=Jane", the form of deepstack-sdk. */
+/* Reads the userid of a multipart form, or of a body "userid=Jane", as deepstack-sdk sends it. */
 static enum status read_name(const struct exchange *x, struct face_question *ret, struct error *err)
 {
     struct multipart form = {0};

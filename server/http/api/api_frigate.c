@@ -1,4 +1,4 @@
-/* Frigate's detector over ZeroMQ (--zmq-port). The answer to a model's name tells whether the model
+/* Frigate's detector over ZeroMQ (--zmq-port). The answer to a model's name says whether the model
  * is loaded; the answer to a tensor has 20 boxes. Source: frigate/detectors/plugins/zmq_ipc.py. */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static enum status check_detects(const struct deployment *deployment, struct err
                      model->name);
 }
 
-/* Succeeds if the model is loaded. If it is not, requests its load. */
+/* Succeeds if the model is loaded and is a detector. If it is not loaded, requests its load. */
 static enum status ask_model(struct exchange *x, const char *name, struct error *err)
 {
     struct model_host *model_host = x->server->options.model_host;
@@ -86,7 +86,7 @@ static void frigate_model_handle(struct exchange *x)
 
 /* ---- tensors ---- */
 
-/* The tensor is the file's own input, or RGB pixels like those of a decoded photo. */
+/* Takes the tensor as RGB pixels, like those of a decoded photo, or as the model's own input. */
 static enum status take_tensor_or_pixels(struct exchange *x, struct frigate_work *work,
                                          struct deployment **chosen, struct error *err)
 {
@@ -136,7 +136,7 @@ static enum status frigate_prepare(struct exchange *x, struct deployment **chose
     return STATUS_OK;
 }
 
-/* Writes rows of class, score, top, left, bottom, right; the sides from 0 to 1. */
+/* Writes rows of class, score, top, left, bottom, right; the sides as fractions of the picture. */
 static void frigate_finish(struct exchange *x)
 {
     const struct frigate_work *work = x->work;

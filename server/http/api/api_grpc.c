@@ -1,5 +1,5 @@
-/* The Open Inference Protocol over gRPC: reads the model's name in a message and calls the HTTP
- * handlers. For these routes (route->is_message) they write messages. */
+/* The Open Inference Protocol over gRPC: reads the model's name in a message and calls the handlers
+ * of api_v2.c, api_infer.c and api_repository.c, which write messages if route->is_message. */
 #include "engine/base/size.h"
 #include "proto/v2.h"
 #include "server/http/api/route_table.h"
@@ -14,7 +14,7 @@ static enum status grpc_admit(struct exchange *x, struct error *err)
     return STATUS_OK; /* only the message names the model */
 }
 
-/* Reads the message of a call about one model. */
+/* Reads the model's name in the message, and calls the route's handle_named. */
 static void grpc_handle_named(struct exchange *x)
 {
     struct v2_named named;

@@ -1,9 +1,10 @@
 /* POST /v2/models/M[/versions/V]/infer: the Open Inference Protocol's inference.
  *
- * Three forms: JSON; JSON followed by binary tensors (Inference-Header-Content-Length is the size
- * of the JSON); a raw body that is the single input (that header is 0). Binary tensors are read in
- * place in the body, JSON numbers into separate memory. An image input also accepts BYTES with a
- * JPEG or PNG in each element, which is decoded and prepared as for /predict. */
+ * A body has one of three forms: JSON; JSON followed by binary tensors, where
+ * Inference-Header-Content-Length is the size of the JSON; or raw bytes that are the single input,
+ * where that header is 0. Binary tensors are used in place in the body, JSON numbers are read into
+ * separate memory. An image input also accepts BYTES with a JPEG or PNG in each element, which is
+ * decoded and prepared as for /predict. gRPC calls send messages instead. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ struct infer_work {
     const void **tensors;           /* one per input of the model; NULL: photos */
     void **memory;                  /* memory of JSON tensors, indexed by the model's inputs */
     size_t input_count;
-    uint8_t *texts; /* BYTES that came as JSON */
+    uint8_t *texts; /* owned: decoded JSON strings of a BYTES input */
     struct request_texts rows_of_texts;
     bool *wanted, *as_binary; /* one per output of the model; one allocation */
     size_t rows;
@@ -87,7 +88,7 @@ static enum status find_tensor(const struct deployment *deployment, bool is_outp
                      tensor_names(tensors, count, names, sizeof names));
 }
 
-/* "[-1, 3, 224, 224]" */
+/* Writes the shape that requests may have, such as "[-1, 3, 224, 224]"; returns `text`. */
 static const char *wanted_shape(const struct deployment *deployment,
                                 const struct served_tensor *tensor, char text[static SHAPE_TEXT])
 {
@@ -136,13 +137,13 @@ static enum status infer_read_numbers(struct exchange *x, const struct v2_input 
                                       struct error *err)
 {
     size_t size = dtype_size(input->dtype);
-    /* Each number has at least two bytes, so a shape alone cannot allocate memory. */
+    /* Each number needs bytes of JSON, so a client cannot make lensd allocate by a shape alone. */
     if (input->count > input->json_size)
         return error_set(err, STATUS_INVALID,
                          "input '%.80s' has too little data for its shape %s: the %zu elements "
                          "need more than the %zu bytes of its \"data\"",
                          input->name, SHAPE_STRING(&input->shape), input->count, input->json_size);
-    TRY(upload_charge(&x->body, input->count * size, err)); /* it fits: shape_check() */
+    TRY(upload_charge(&x->body, input->count * size, err)); /* no overflow: shape_check() */
     *ret = alloc_array(input->count, size);
     return *ret ? v2_read_numbers(input, *ret, err) : error_no_memory(err, "for a request");
 }
@@ -199,7 +200,7 @@ static bool infer_is_image(const uint8_t *data, size_t size)
     return image_sniff(data, size) != IMAGE_UNKNOWN;
 }
 
-/* Text that is not an image may be base64. */
+/* If an element is not an image but base64 of one, replaces it by the decoded image. */
 static void take_base64(struct v2_bytes *bytes, uint8_t *texts)
 {
     size_t size;
@@ -262,7 +263,7 @@ static bool is_never_bare(const uint8_t *data, size_t size)
     return false;
 }
 
-/* Makes rows for all inputs from texts: the tokenizer makes ids, mask and types. */
+/* Makes rows for all inputs from texts: the tokenizer writes token ids, mask and types. */
 static enum status take_texts(struct exchange *x, struct infer_work *work,
                               const struct deployment *deployment, const struct v2_input *input,
                               struct error *err)
@@ -291,7 +292,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* A body without JSON is the single input: an image (length prefix or not), or one row. */
+/* Takes a body without JSON as the single input: one row, or an image, perhaps after its length. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
@@ -350,7 +351,7 @@ static enum status check_classes(const char *name, size_t wanted, size_t classes
                      wanted, name, classes, PREDICT_MAX_TOP_K);
 }
 
-/* Returns the form of outputs, if a request names none. */
+/* Returns the form of all outputs for a request that lists none. */
 static struct v2_output default_output(const struct infer_work *work)
 {
     return work->v2 ? work->v2->default_output : (struct v2_output){.binary = true};
@@ -388,11 +389,11 @@ static enum status check_outputs(struct infer_work *work, const struct deploymen
  * then copied into the answer. */
 static size_t class_bytes(size_t classes, const struct deployment *deployment)
 {
-    const size_t each = 64 + deployment->model->labels.longest; /* a label is at most its file */
+    const size_t each = 64 + deployment->model->labels.longest;
     return (classes < PREDICT_MAX_TOP_K ? classes : PREDICT_MAX_TOP_K) * 2 * each;
 }
 
-/* Charges the memory that the answer may take until it has been sent. */
+/* Charges the memory that the answer can take until it has been sent. */
 static enum status expect_outputs(struct exchange *x, const struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {
@@ -440,7 +441,7 @@ static enum status classify_row(const struct tensor *row, size_t most, const str
     return status;
 }
 
-/* Sets the shape of all rows of output `o` together. */
+/* Sets output->shape: the shape of a row of output `o`, with the number of rows in front. */
 static enum status shape_rows(const struct infer_work *work, size_t o,
                               struct v2_answer_output *output, struct error *err)
 {
@@ -499,8 +500,8 @@ static enum status shape_output(const struct infer_work *work, const struct v2_o
                                  : STATUS_OK;
 }
 
-/* Sets `count` outputs in the order of the request, or else of the model. `rows` has room for the
- * rows of all, one after another. */
+/* Sets `count` outputs in the order of the request or, if it lists none, of the model. `rows` has
+ * room for the rows of all outputs, one output after another. */
 static enum status shape_outputs(const struct infer_work *work, size_t count,
                                  const struct tensor **rows, struct v2_answer_output *outputs,
                                  struct error *err)
@@ -564,8 +565,8 @@ static void infer_finish(struct exchange *x)
 
 /* ---- to the model host and back ---- */
 
-/* Returns the number of JSON bytes in the body. *ret_raw: the body has no JSON, because the header
- * says so, or because it is a photo and the model takes photos. */
+/* Writes the number of JSON bytes in the body to *ret. *ret_raw: the body has no JSON, because
+ * Inference-Header-Content-Length is 0, or because it is a photo and the model takes photos. */
 static enum status json_size(const struct exchange *x, const struct deployment *deployment,
                              size_t *ret, bool *ret_raw, struct error *err)
 {
@@ -587,7 +588,7 @@ static enum status json_size(const struct exchange *x, const struct deployment *
     return STATUS_OK;
 }
 
-/* The whole body should be JSON but is not. Probably a header is missing, or the path is wrong. */
+/* Refuses a body without Inference-Header-Content-Length that cannot be JSON. */
 static enum status check_is_json(const struct exchange *x, struct error *err)
 {
     const uint8_t *data = x->body.data;
@@ -608,7 +609,7 @@ static enum status check_is_json(const struct exchange *x, struct error *err)
     return STATUS_OK;
 }
 
-/* Reads the body, unless it was a message. *ret_raw: it is the single input. */
+/* Reads the body, unless read_message() has. *ret_raw: the body is the single input. */
 static enum status read_body(struct exchange *x, struct infer_work *work,
                              const struct deployment *deployment, size_t *ret_json, bool *ret_raw,
                              struct error *err)
@@ -647,7 +648,7 @@ static enum status infer_prepare(struct exchange *x, struct deployment **chosen,
             TRY(submission_choose_size(x, &work->v2->inputs[0].shape, chosen, err));
         deployment = *chosen;
         TRY(infer_take_inputs(x, work, deployment, err));
-        /* The JSON data has its own memory, so the body can be freed. */
+        /* The numbers of the JSON have their own memory, so the body can be freed. */
         if (json == x->body.size)
             upload_release_bytes(&x->body);
     }
@@ -665,7 +666,7 @@ static enum status charge_message(void *context, size_t bytes, struct error *err
     return upload_charge(&x->body, bytes, err);
 }
 
-/* A message contains the model's name. */
+/* Reads the body of a gRPC call, which contains the model's name. */
 static enum status read_message(struct exchange *x, struct infer_work *work, struct error *err)
 {
     struct v2_named named;

@@ -18,7 +18,7 @@
 struct kserve_work {
     struct predict_request request; /* first: submission.h */
     struct v1_request *v1;
-    void *numbers; /* rows of the model's input */
+    void *numbers; /* owned: rows of the model's input */
     const void *tensors[1];
     struct request_texts texts;
 };

@@ -1,6 +1,5 @@
-/* POST /predict: images in, labels, boxes or vectors out. Also the paths of other servers' APIs
- * with the same purpose (proto/dialects.h): their names of parameters and forms of answers
- * differ. */
+/* POST /predict: images in, labels, boxes or vectors out. Also the paths of other servers' APIs for
+ * photos (proto/dialects.h), with other names of parameters and other forms of answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +30,7 @@ static void predict_free_work(struct exchange *x)
     uint8_t *photo = work->photo;
     request_labels_done(&work->labels);
     request_prompt_done(&work->prompt);
-    submission_free(x); /* first, because its images lie in the others */
+    submission_free(x); /* before the memory that its images point into */
     free(photo);
     texts_done(&texts);
     multipart_done(&multipart);
@@ -45,8 +44,8 @@ static void predict_free_work(struct exchange *x)
 /* The forms of an answer, in the order of enum describe_form; errors are JSON in all of them. */
 static const char *const forms[] = {TYPE_JSON, "text/plain", TYPE_BYTES, "image/jpeg", "image/png"};
 
-/* Multipart and JSON bodies, and those of other servers' APIs, may contain the model and size. They
- * have not been read yet. */
+/* Asks admission.c for room. A multipart or JSON body, or one of another server's API, may contain
+ * the model and size, but it has not been read yet. */
 static enum status check_room(struct exchange *x, struct error *err)
 {
     struct predict_request request = {.model = query_value(&x->query, "model")};
@@ -118,8 +117,7 @@ enum status dialect_admit(struct exchange *x, struct error *err)
 
 /* ---- to the model host and back ---- */
 
-/* Answers with the annotated photo. It may not be larger than a request: a small file can have many
- * pixels. */
+/* Answers with the annotated photo, of at most --max-body: a small photo can have many pixels. */
 static void finish_picture(struct exchange *x, const struct predict_image *image)
 {
     const bool is_jpeg = x->answer_form == DESCRIBE_JPEG;
@@ -150,8 +148,8 @@ static bool is_shortage(enum status status)
     return status == STATUS_NO_MEMORY || status == STATUS_TOO_LARGE || status_http(status) > 500;
 }
 
-/* Returns the crop of a photo, or of one of its crops, for which time or memory ran out; or NULL. A
- * pipeline has at most three stages. */
+/* Returns the crop of a photo, or of one of its crops, for which time or memory ran out; or NULL.
+ * The recursion is shallow, because a pipeline has at most three stages. */
 static const struct predict_image *find_short_crop(const struct predict_image *image)
 {
     const size_t crops = image->crops ? image->answer.detections.count : 0;
@@ -163,10 +161,10 @@ static const struct predict_image *find_short_crop(const struct predict_image *i
     return found;
 }
 
-/* Returns the failed image that fails the request: the only one, or the first if the API has no
- * place for errors beside answers. A crop for which time or memory ran out fails it, too, because
- * an answer without its box would look complete. A box whose points coincide, or whose vector is
- * not finite, fails each time, so it is left out. NULL: none. */
+/* Returns the failed image or crop that fails the whole request; NULL: none. If the API has a place
+ * for errors beside answers, only a request for one image fails. A crop for which time or memory
+ * ran out counts, because an answer without its box would look complete. A crop that fails each
+ * time does not count: its box's points coincide, or its vector is not finite. */
 static const struct predict_image *failed_image(const struct predict_work *work,
                                                 const struct dialect *dialect)
 {
@@ -239,7 +237,7 @@ static void predict_answer(struct exchange *x)
     const struct predict_work *work = x->work;
     const struct predict_request *request = &work->request;
     size_t size = 0;
-    /* A single image's failure fails the request; with several, each reports its own. */
+    /* The failure of a single image fails the request. Of several images, each reports its own. */
     const struct predict_image *image = &request->images[0];
     int http = work->as_list || image->status == STATUS_OK ? 200 : status_http(image->status);
     if (http == 200 && request->wants_picture) {
@@ -276,7 +274,7 @@ static void predict_finish(struct exchange *x)
         dialect_finish(x, dialect);
     else
         predict_answer(x);
-    /* A stage's model can be reloaded without the pipeline. */
+    /* Pipelines are not cached, because a stage's model can be reloaded without the pipeline. */
     if (!work->staged && !work->options.track && !work->labels.count &&
         !request_prompt_is_set(&work->prompt) && work->immich.count < 2 &&
         (!dialect || !dialect->has_id))
@@ -342,7 +340,7 @@ static enum status predict_prepare(struct exchange *x, struct error *err)
                                  work->texts.model, err));
         work->request.model = work->texts.model[0] ? work->texts.model : NULL;
     }
-    if (work->labels.count && (dialect || !work->request.asks_top_k)) /* all of them */
+    if (work->labels.count && (dialect || !work->request.asks_top_k)) /* all labels */
         work->request.top_k = (int)work->labels.count;
     x->image_count = work->request.image_count;
     if (work->form >= 0)
@@ -389,7 +387,7 @@ static void predict_next_task(struct exchange *x)
     work->before = x->answer.text;
     x->answer.text = NULL;
     x->answer.status = 0;
-    exchange_wait(x, NULL, x->finish); /* ends the watch over the last part, which is freed now */
+    exchange_wait(x, NULL, x->finish); /* ends the watch of the last part, which is freed below */
     work->pixels = parts_photo(image);
     if (image->photo)
         work->photo = image->photo;

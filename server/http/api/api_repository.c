@@ -1,5 +1,4 @@
-/* POST /v2/repository/models/M/load and /unload: for admins. The loader does the work; the
- * connection is suspended until then. */
+/* POST /v2/repository/models/M/load and /unload, for admins: waits for the loader. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +20,7 @@ static void repository_free_work(struct exchange *x)
     x->work = NULL;
 }
 
-/* Triton answers success with an empty body. */
+/* As in Triton, the answer to success has no content. */
 static void repository_finish(struct exchange *x)
 {
     const struct repository_work *work = x->work;
@@ -42,7 +41,7 @@ static void repository_loaded(void *context, enum status status, const struct er
     exchange_resume(work->exchange);
 }
 
-/* Refuses files and configurations in requests: clients name models but do not send them. */
+/* True if the request has a file or a configuration. Clients may only name models. */
 static bool has_override(const struct exchange *x)
 {
     const char *body = (const char *)x->body.data;

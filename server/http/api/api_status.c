@@ -26,7 +26,7 @@ static bool is_ready(const struct exchange *x)
            model_host_readiness(x->server->options.model_host) == MODEL_HOST_READY;
 }
 
-/* As elsewhere, 503 means "ask again". */
+/* Answers 200, or 503 with Retry-After. */
 static void respond_state(struct exchange *x, bool good, char *text)
 {
     x->answer.retry_after_s = good ? 0 : model_host_retry_after(x->server->options.model_host);
@@ -69,7 +69,7 @@ void devices_handle(struct exchange *x)
     respond_json(x, 200, status_devices_json(options->model_host, options->note));
 }
 
-/* The series of the versions that are in the table now: a registry would keep removed ones. */
+/* Metrics of the model versions that exist now; struct metrics would keep those of removed ones. */
 enum model_series {
     SERIES_STATE,
     SERIES_STALE,
@@ -144,7 +144,7 @@ static void put_model_series(FILE *out, const struct model_status *models, size_
     }
 }
 
-/* The registry's text and the states of the models; malloc'ed, NULL when out of memory. */
+/* Returns the text of struct metrics and of all_series; malloc'ed, NULL when out of memory. */
 static char *all_metrics(const struct exchange *x, size_t *ret_size)
 {
     char *text = NULL, *counted = metrics_text(x->server->options.metrics, ret_size);
@@ -163,7 +163,7 @@ void metrics_handle(struct exchange *x)
 {
     size_t size = 0;
     struct metrics *metrics = x->server->options.metrics;
-    /* Updated only when /metrics is read, not with every byte. */
+    /* These metrics are updated only here. */
     metric_set(metrics_get(metrics, METRIC_GAUGE, "lensd_http_upload_bytes",
                            "Memory in use for bodies of requests and answers.", ""),
                (double)atomic_load(&x->server->budget.used));

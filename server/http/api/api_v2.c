@@ -53,13 +53,14 @@ void v2_model_ready_handle(struct exchange *x)
     }
     respond_flag(x, x->match.model, "ready",
                  status == STATUS_OK && !atomic_load(&x->server->draining));
-    if (retry_after_s > 0) /* this model's load, not the slowest one */
+    if (retry_after_s > 0) /* until this model is loaded, not until all models are */
         x->answer.retry_after_s = retry_after_s;
 }
 
 /* ---- metadata and configuration ---- */
 
-/* `declared` is the file's shape for a tensor whose shape depends on the data. */
+/* Lists names, types and shapes. `declared`: the tensors of the model's file, which have the shapes
+ * of tensors whose shape depends on the data. */
 static struct v2_tensor *describe_tensors(const struct deployment *deployment,
                                           const struct served_tensor *tensors,
                                           const struct model_tensor *declared, size_t count)
@@ -145,7 +146,7 @@ static void answer_document(struct exchange *x)
         exchange_resume(x);
 }
 
-/* Clients request these before their first inference, so they load the model, too. */
+/* Clients request a model's document before their first inference, so this loads the model. */
 void v2_document_handle(struct exchange *x)
 {
     (void)submission_create(x, sizeof(struct predict_request), NULL, submission_free);
@@ -193,7 +194,7 @@ static struct v2_stats read_stats(const struct deployment *deployment,
                            .batches = batches,
                            .batch_count = read_batches(stats, batches),
                            .memory_type = "CPU"};
-    /* Clients divide one by the other, so both must be from the same moment. */
+    /* Clients compute with all three counts, so these must be from the same moment. */
     all.infer.count = all.output.count = all.input.count;
     for (size_t i = 0; i < status->lane_count; i++) {
         all.memory_bytes += status->lanes[i].parameter_bytes + status->lanes[i].activation_bytes;
@@ -205,7 +206,7 @@ static struct v2_stats read_stats(const struct deployment *deployment,
 
 static bool is_asked_for(const struct exchange *x, const struct model_status *model)
 {
-    return model->state == MODEL_READY && !model->stage_count && /* its models count */
+    return model->state == MODEL_READY && !model->stage_count && /* pipelines have no counts */
            (!x->match.model[0] || !strcmp(x->match.model, model->name)) &&
            (!x->match.version[0] || !strcmp(x->match.version, model->version));
 }

@@ -1,7 +1,7 @@
 /* GET /: the console, from server/console. The page shows the models and how to call them, even
  * without JavaScript. Its script adds the rest.
  *
- * The template is part of the binary; {{name}} is replaced by the output of `slots`. All text from
+ * The template is part of the binary; put_slot() writes what replaces {{name}}. All text from
  * models, clients or the command line is escaped. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,7 +175,7 @@ static void put_photo_calls(FILE *out, const struct exchange *x, const struct mo
             words[task].answer);
 }
 
-/* Shows how to call the default model, or the first served one if there is no default. */
+/* Shows how to call the default model or, without one, the first model that can answer. */
 static void put_calls(FILE *out, const struct exchange *x)
 {
     size_t count;

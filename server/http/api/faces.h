@@ -8,13 +8,13 @@
 /* The fields of a form in addition to its photos. */
 struct face_question {
     char name[FACES_NAME_MAX + 1];
-    float least; /* similarity, 0 … 1; 0: not given */
+    float least; /* least similarity, 0 … 1; 0: not given */
 };
 
-/* Sets "userid" or "min_similarity". Returns false if `own` is neither. Sets *ret to STATUS_INVALID
- * for a wrong value. */
+/* Sets the field `own`, "userid" or "min_similarity"; returns false for any other. *ret is the
+ * status, STATUS_INVALID for a wrong value. */
 bool face_question_set(struct face_question *question, const char *own, const char *value,
                        enum status *ret, struct error *err);
 
-/* Answers a completed request in the form of its dialect. Waits for the disk. */
+/* Answers a completed request in the form of its dialect. May wait for the disk. */
 void faces_answer(struct exchange *exchange, const struct face_question *question);

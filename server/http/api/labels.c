@@ -1,4 +1,4 @@
-/* Encodes the labels of a request. The half for texts encodes those that are not cached. */
+/* Encodes a request's labels: as tokens, or as vectors from the cache or the half for texts. */
 #include "server/http/api/labels.h"
 
 #include <stddef.h>
@@ -92,7 +92,7 @@ static void put_token(struct caption *caption, int64_t id, uint16_t word)
     caption->ids[caption->count++] = id;
 }
 
-/* Adds the tokens of a label, or of the text between labels (`word`: the number of labels). */
+/* Adds a text's tokens. `word`: the label's index; for text between labels, their number. */
 static enum status add_tokens(struct caption *caption, const char *text, uint16_t word,
                               struct error *err)
 {
@@ -162,7 +162,7 @@ static enum status write_caption(struct exchange *x, struct request_labels *labe
     return status;
 }
 
-/* Fills the detector's input with the labels' vectors. The remaining rows get the first one. */
+/* Fills the detector's input with the labels' vectors. The remaining rows get the first vector. */
 static enum status write_vectors(struct exchange *x, struct request_labels *labels,
                                  struct error *err)
 {
@@ -185,7 +185,7 @@ static enum status write_vectors(struct exchange *x, struct request_labels *labe
     return STATUS_OK;
 }
 
-/* Reads how the model scores labels. */
+/* Reads how the model scores labels, and refuses a model that takes none. */
 static enum status read_scores(struct exchange *x, struct request_labels *labels,
                                const struct predict_request *request, struct error *err)
 {
@@ -270,7 +270,7 @@ static char *write_prompts(const struct request_labels *labels)
     return text_close(out, &text);
 }
 
-/* Takes cached vectors. Puts the texts of the other labels into labels->request. */
+/* Copies cached vectors. Puts the texts of the other labels into labels->texts. */
 static enum status find_vectors(struct exchange *x, const struct deployment *deployment,
                                 struct error *err)
 {
@@ -298,7 +298,7 @@ static enum status find_vectors(struct exchange *x, const struct deployment *dep
     return STATUS_OK;
 }
 
-/* Takes the new vectors. Runs on an offload thread. */
+/* Copies the new vectors, also into the cache. Runs on an offload thread. */
 static void take_vectors(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);
@@ -331,8 +331,8 @@ static void labels_encoded(struct predict_request *request)
     exchange_offload(request->context, request->image_count, take_vectors);
 }
 
-/* Takes the cached vectors. Vectors of two deployments are not comparable, so the same deployment
- * of the half for texts encodes the other labels. *ret_is_done: all were cached. */
+/* Copies cached vectors and submits the other labels, both for `deployment`, because vectors of two
+ * deployments are not comparable. *ret_is_done: all vectors were cached. */
 static enum status find_or_encode(struct exchange *x, struct deployment *deployment,
                                   bool *ret_is_done, struct error *err)
 {
@@ -347,7 +347,7 @@ static enum status find_or_encode(struct exchange *x, struct deployment *deploym
     return texts_submit_to(x, &labels->texts, deployment, request, err);
 }
 
-/* Encodes the labels, when the half for texts is loaded. */
+/* Called when the half for texts is loaded: encodes the labels. */
 static void encode_labels(struct exchange *x)
 {
     struct request_labels *labels = labels_of(x);

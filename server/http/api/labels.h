@@ -1,5 +1,5 @@
-/* Words as labels (?labels=a dog,a cat): the model's other half encodes them, and a photo's vector
- * is compared with theirs. */
+/* Labels in a request (?labels=a dog,a cat). For a classifier, the model's half for texts encodes
+ * them, and the photo's vector is compared with theirs. For a detector, they are inputs. */
 #pragma once
 
 #include "server/http/api/texts.h"
@@ -7,18 +7,18 @@
 #define REQUEST_LABELS_MAX   256
 #define REQUEST_LABELS_BYTES 65536 /* of all labels */
 
-/* Zeroed: the request has none. Free with request_labels_done. */
+/* Zeroed: the request has no labels. Free with request_labels_done(). */
 struct request_labels {
     char *list;                            /* the labels, terminated one by one; owned */
     const char *names[REQUEST_LABELS_MAX]; /* in `list` */
     size_t count;
     char prompt[ZERO_SHOT_PROMPT_MAX + 1]; /* "": use the model's, or the default */
     struct zero_shot scores;               /* one vector per label */
-    struct request_words words;            /* of a detector: the labels as rows of its inputs */
-    struct word_input input; /* the input for these words; a classifier has form WORDS_NONE */
-    float *rows;             /* owned: vectors for all rows of the input */
-    uint16_t *of_tokens;     /* owned: words.words.of_tokens */
-    void (*run)(struct exchange *exchange);
+    struct request_words words;            /* for a detector: the labels as rows of its inputs */
+    struct word_input input; /* a detector's input for labels; form WORDS_NONE: a classifier */
+    float *rows;             /* owned: vectors for all rows of `input` */
+    uint16_t *of_tokens;     /* owned; words.words borrows it */
+    void (*run)(struct exchange *exchange); /* request_labels_begin() */
 
     /* The texts of labels whose vectors are not cached. */
     struct request_texts texts;

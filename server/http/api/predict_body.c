@@ -157,7 +157,8 @@ static enum status set_encoding(struct predict_work *work, const char *text, str
     return STATUS_OK;
 }
 
-/* Sets a parameter by its name in the path's API. Refuses track, and ignores unknown names. */
+/* Sets a parameter by its name in the dialect (NULL: /predict's own). A dialect refuses track; one
+ * with names of its own ignores unknown ones. */
 static enum status set_named(struct predict_work *work, const struct dialect *dialect,
                              const char *name, const char *text, size_t size, struct error *err)
 {
@@ -247,12 +248,12 @@ static enum status take_text(struct predict_work *work, const uint8_t *text, siz
     return submission_images(&work->request, 1, err);
 }
 
-/* Takes a part as the only text, with single blanks between its words, as Immich's service does,
- * and with its language, if given, before it. */
+/* Takes a part as the request's only text. Like Immich's service, writes single blanks between the
+ * words and, if given, the language before them. */
 static enum status take_words(struct exchange *x, struct predict_work *work,
                               const struct multipart_part *part, struct error *err)
 {
-    /* In place: the part lies in the body. */
+    /* Writes in place: the part lies in the body. */
     uint8_t *text = x->body.data + (part->data - x->body.data);
     size_t used = 0;
     bool is_between = false;
@@ -275,9 +276,9 @@ static enum status take_words(struct exchange *x, struct predict_work *work,
     return take_text(work, text, used + IMMICH_LANGUAGE, err);
 }
 
-/* True if these bytes, which are not an image, are a text for the path's model or its text half.
- * Undeclared bytes (`is_declared` is false) might be a damaged image. They must also be UTF-8, and
- * the path must name the text model itself. */
+/* True if these bytes are a text for the path's model or its half for texts. `is_declared`: the
+ * request says that they are text. Undeclared bytes might be a damaged image, so they must also be
+ * UTF-8, and the path must name the text model itself. */
 static bool is_text(const struct exchange *x, const uint8_t *data, size_t size, bool is_declared)
 {
     const struct dialect *dialect = exchange_dialect(x);
@@ -296,7 +297,7 @@ enum status predict_set_task(struct exchange *x, struct predict_work *work, stru
     char score[32];
     snprintf(score, sizeof score, "%.6f", (double)asked->least_box);
     x->dialect = asked->dialect;
-    work->request.waits_for_sizes = true; /* no 503: Immich would then consider the server dead */
+    work->request.waits_for_sizes = true; /* after a 503, Immich would consider the server dead */
     TRY(set_model(work, asked->model, err));
     return asked->least_box >= 0 ? set_task_option(work, "confidence", score, err) : STATUS_OK;
 }
@@ -328,7 +329,7 @@ static enum status read_immich(struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* Replaces base64 in a form's field by the image that it encodes. */
+/* Decodes the base64 of an image in a form's field, in place. */
 static enum status read_field_picture(struct exchange *x, struct multipart_part *part,
                                       struct error *err)
 {
@@ -400,7 +401,7 @@ static enum status read_multipart(struct exchange *x, struct predict_work *work,
     return STATUS_OK;
 }
 
-/* Takes the request's "images" as texts, for the half of the model that takes them. */
+/* Takes the texts that predict_json_parse() has put into json->images. */
 static enum status predict_read_texts(struct predict_work *work, struct error *err)
 {
     const struct predict_json *json = work->json;
@@ -460,7 +461,7 @@ static bool begins_json(const struct exchange *x)
     return i < x->body.size && (x->body.data[i] == '{' || x->body.data[i] == '[');
 }
 
-/* True if a body that is not an image may be base64. */
+/* True if the body may be base64: it begins with printable ASCII or white space. */
 static bool looks_like_text(const struct exchange *x)
 {
     for (size_t i = 0; i < x->body.size && i < 64; i++)
@@ -523,7 +524,7 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
         TRY(set_named(work, dialect, p->name, p->value, strlen(p->value), err));
     }
     TRY(read_body(x, work, err));
-    dialect = exchange_dialect(x); /* Immich's form chooses its own model */
+    dialect = exchange_dialect(x); /* read_immich() may have set it */
     if (!dialect || !request_prompt_is_set(&work->prompt))
         return STATUS_OK;
     if (!dialect->takes_prompts)

@@ -1,9 +1,8 @@
 /* Reads a POST /predict: its parameters, and the images or texts in its body.
  *
- * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its bytes
- * decide, so an image may have any Content-Type. The model host reads the images in place: in the
- * body, or for base64 in the JSON text, where they were decoded. So the body must live until
- * on_done. */
+ * The body is a plain photo, multipart/form-data with photos in it, or JSON with base64. Its first
+ * bytes decide, so a plain photo may have any Content-Type. The model host reads the images in
+ * place, in the body or in predict_work.json, so these must live until on_done. */
 #pragma once
 
 #include "proto/dialects.h"
@@ -16,9 +15,9 @@
 
 struct predict_work {
     struct predict_request request; /* first: submission.h */
-    bool as_list;
-    struct multipart multipart; /* zeroed if the body is not a form */
-    struct predict_json *json;  /* NULL if the body is not JSON */
+    bool as_list;                   /* the request is a list, so the answer must be one */
+    struct multipart multipart;     /* zeroed if the body is not a form */
+    struct predict_json *json;      /* NULL if the body is not JSON */
     struct sliced_photo slices;
     struct staged_request *staged; /* NULL: the model is not a pipeline */
     struct request_texts texts;    /* instead of images */
@@ -29,15 +28,15 @@ struct predict_work {
     struct face_question faces;
     struct immich_entries immich; /* zeroed, unless Immich's server sends the request */
     size_t task;                  /* index of the current task in `immich` */
-    char *before;                 /* the answer to the earlier tasks; NULL: none */
-    uint8_t *photo;               /* their decoded photo; owned */
+    char *before;                 /* owned: the answer to the earlier tasks; NULL: none */
+    uint8_t *photo;               /* owned: the photo that the earlier tasks have decoded */
     struct image pixels;          /* the pixels of `photo` */
     char model[128];              /* as requested; "" for the default */
     struct task_options options;
     char classes[32 * TASK_MAX_CLASSES], track[32 * TASK_MAX_CLASSES]; /* borrowed by options */
 };
 
-/* Reads "640x480" (width and height) or "~640x480" (or the nearest compiled size). */
+/* Reads "640x480" (width and height) or "~640x480" (the nearest compiled size); false: neither. */
 bool predict_read_size(const char *text, struct predict_request *request);
 
 /* Reads the query's parameters, and then the body and its parameters. */
@@ -46,5 +45,5 @@ enum status predict_read(struct exchange *x, struct predict_work *work, struct e
 /* Sets model and options for Immich's current task. */
 enum status predict_set_task(struct exchange *x, struct predict_work *work, struct error *err);
 
-/* Adds to an image's error that the client has sent the body as a form. */
+/* If curl --data has removed an image's line ends, adds advice to the image's error. */
 void predict_hint_at_form(const struct exchange *x, struct predict_image *image);

@@ -1,4 +1,4 @@
-/* Runs the halves of a model for a prompt.
+/* Runs a model's encoder and mask decoder for a prompt.
  *
  *     photo ─▶ cached? ─ no ─▶ encoder ─▶ its outputs ─┐
  *                 └───────────────── yes ──────────────┴─▶ decoder, with points ─▶ masks */
@@ -15,10 +15,10 @@
 #include "server/schedule/runtime/image_answer.h"
 #include "server/schedule/runtime/text_cache.h"
 
-/* Maximum number of points: a box needs two rows. */
+/* Maximum number of points in a request. A box takes two more of PROMPT_POINTS_MAX. */
 #define POINTS_MOST (PROMPT_POINTS_MAX - 2)
 
-/* Limit for the encoder's outputs: a float holds counts up to this exactly. */
+/* Limit for each of the encoder's outputs. A float can count its numbers exactly. */
 #define OUTPUT_BYTES_MOST ((size_t)64 << 20)
 
 /* ---- parameters ---- */
@@ -199,7 +199,7 @@ static enum status submit_prompt(struct exchange *x, const struct deployment *en
 
 /* ---- the encoder ---- */
 
-/* Copies the encoder's outputs. */
+/* Copies the encoder's outputs to prompt->embeddings. */
 static enum status take_outputs(struct exchange *x, struct request_prompt *prompt,
                                 struct error *err)
 {
@@ -230,7 +230,7 @@ static enum status take_outputs(struct exchange *x, struct request_prompt *promp
     return STATUS_OK;
 }
 
-/* Caches the encoder's outputs. Runs on an offload thread. */
+/* Caches the encoder's outputs and runs the decoder. Runs on an offload thread. */
 static void take_photo(struct exchange *x)
 {
     struct request_prompt *prompt = prompt_of(x);
@@ -302,7 +302,7 @@ static void decoder_loaded(struct predict_request *request)
     exchange_offload(request->context, SIZE_MAX, encode_photo);
 }
 
-/* Names the halves, and refuses a model without a decoder. */
+/* Sets prompt->model and prompt->decoder, and refuses a model that has no mask decoder. */
 static enum status find_halves(struct exchange *x, struct request_prompt *prompt, struct error *err)
 {
     const struct predict_request *request = x->work;

@@ -1,12 +1,13 @@
-/* Points and a box that mark an object in a photo (?points=120,80,1&box=10,10,200,150). A model's
- * encoder runs on the photo once, and its decoder makes masks of the prompt. */
+/* Prompts: points and a box that show where an object is in a photo
+ * (?points=120,80,1&box=10,10,200,150). A model's encoder runs on the photo once, and its mask
+ * decoder runs on the encoder's outputs and the prompt. */
 #pragma once
 
 #include "server/http/transport/exchange.h"
 #include "server/http/transport/response_cache.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Zeroed: the request has none. Free with request_prompt_done. */
+/* Zeroed: the request has no prompt. Free with request_prompt_done(). */
 struct request_prompt {
     struct prompt_point {
         float x, y;  /* pixels of the photo */
@@ -19,21 +20,21 @@ struct request_prompt {
     struct task_geometry place;                                   /* request->place */
     struct predict_request encoding; /* loads the decoder, then encodes the photo */
     struct predict_image image;
-    char hash[2 * RESPONSE_KEY_BYTES + 1]; /* of the photo; "": it has none */
+    char hash[2 * RESPONSE_KEY_BYTES + 1]; /* response_photo_hash(); "": it failed */
     float *embeddings; /* owned: the photo's width and height, the sizes of the encoder's outputs,
                           the outputs' numbers */
-    size_t count_all;
+    size_t count_all;  /* count of `embeddings` */
     float coordinates[2 * PROMPT_POINTS_MAX], labels[PROMPT_POINTS_MAX];
-    const void *rows[REQUEST_WORD_INPUTS]; /* rows for the decoder's inputs */
-    void (*run)(struct exchange *exchange);
+    const void *rows[REQUEST_WORD_INPUTS];  /* rows for the decoder's inputs */
+    void (*run)(struct exchange *exchange); /* request_prompt_begin() */
 };
 
 bool request_prompt_is(const char *name);
 /* Sets the parameter "points" or "box". STATUS_INVALID says what is expected. */
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
-/* Adds points, "x,y,x,y…", that are "inside" or "outside", or sets the "corners" of the box, by
- * `name`. An empty text adds nothing. *ret_status: as above. Returns false for any other name. */
+/* If `name` is "inside" or "outside", adds points "x,y,x,y…" with that label; if it is "corners",
+ * sets the box; otherwise returns false. Adds nothing for an empty text. STATUS_INVALID. */
 bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
                         enum status *ret_status, struct error *err);
 

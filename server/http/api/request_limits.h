@@ -4,28 +4,27 @@
  *     X-Request-Timeout-Ms: 250     from the request line to the answer; default: --default-timeout
  *     X-Priority: 1                 1 goes first, 8 last; 0 or absent: the default, 4
  *
- * The client is the name of its API key, otherwise its address. Runs on the connection's thread. */
+ * The client is the name of its API key, otherwise its address. */
 #pragma once
 
 #include <stdint.h>
 
 #include "server/http/transport/exchange.h"
 
-/* Sets deadline, priority and client from the headers, `started`, and ?keep_alive= of the query.
- * STATUS_INVALID: a number or time is malformed or out of range. */
+/* Sets started, deadline, priority and client, and keep_alive from the query. STATUS_INVALID: a
+ * number or time is malformed or out of range. */
 enum status request_limits_read(const struct exchange *exchange, struct predict_request *request,
                                 struct error *err) MUST_USE;
 
-/* Applies a time limit from the body (the V2 protocol's `timeout`), in microseconds from the first
- * byte; 0: none. The shortest limit applies. */
+/* Applies a time limit from the body (the V2 protocol's `timeout`), in microseconds from
+ * request->started; 0: none. The shortest limit applies. */
 void request_limits_limit_us(struct predict_request *request, uint64_t microseconds);
 
 /* Applies the V2 protocol's `priority`; 0: the default. STATUS_INVALID above 8. */
 enum status request_limits_set_priority(struct predict_request *request, uint64_t priority,
                                         struct error *err) MUST_USE;
 
-/* For a route's admit: checks that there is room for this request. The caller has set model,
- * version and size of `request` from the request line and headers; this sets the rest. A refusal
- * has Retry-After. */
+/* For a route's admit: asks model_host_would_admit(), and sets Retry-After if that refuses. The
+ * caller has set model, version and size of `request` from the request line and headers. */
 enum status request_limits_ask_room(struct exchange *exchange, struct predict_request *request,
                                     struct error *err) MUST_USE;

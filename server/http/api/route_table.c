@@ -1,4 +1,4 @@
-/* Every path that lensd serves, with its handler. GET / and the OpenAPI test also read it. */
+/* Every HTTP path of lensd, with its handler. GET / and a test of openapi.yaml read this table. */
 #include "server/http/api/route_table.h"
 
 #include "engine/base/size.h"
@@ -18,15 +18,15 @@
         .path = at, .methods = METHOD_POST, .takes_body = true, .handle = handler, .about = text,  \
         .access = ROUTE_##who, __VA_ARGS__                                                         \
     }
-/* Photos, in the form of another server's API. */
+/* A path of another server's API that takes photos. */
 #define PHOTO(at, form, text, ...)                                                                 \
     POST(at, KEY, predict_handle, text, .admit = dialect_admit, .dialect = &form, __VA_ARGS__)
-/* A path below a model, and the same for one of its versions. */
+/* Two routes: a path below a model, and the same path below one of its versions. */
 #define OF_MODEL(method, api, tail, who, handler, text, ...)                                       \
     method(api "/models/{model}" tail, who, handler, text, __VA_ARGS__),                           \
         method(api "/models/{model}/versions/{version}" tail, who, handler,                        \
                "the same for one version", __VA_ARGS__)
-/* Shared memory, which Triton has and lensd has not. */
+/* The paths of Triton's shared memory, which lensd does not have. */
 #define SHARED_MEMORY(kind)                                                                        \
     GET("/v2/" kind "sharedmemory/status", KEY, fixed_handle,                                      \
         "an empty list: there is no shared memory", .fixed = "[]\n"),                              \

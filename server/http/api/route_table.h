@@ -21,7 +21,7 @@ void metrics_handle(struct exchange *exchange);
 void logging_handle(struct exchange *exchange);
 void page_handle(struct exchange *exchange);
 void root_handle(struct exchange *exchange);
-void asset_handle(struct exchange *exchange); /* a file, selected by the route's path */
+void asset_handle(struct exchange *exchange); /* answers with the file for route->path */
 /* Answer with route->fixed: as JSON, or as a refusal with 501. */
 void fixed_handle(struct exchange *exchange);
 void absent_handle(struct exchange *exchange);
@@ -41,7 +41,7 @@ void v2_live_handle(struct exchange *exchange);
 void v2_ready_handle(struct exchange *exchange);
 void v2_server_handle(struct exchange *exchange);
 void v2_model_ready_handle(struct exchange *exchange);
-void v2_document_handle(struct exchange *exchange); /* written by route->document */
+void v2_document_handle(struct exchange *exchange); /* answers with route->document */
 void v2_stats_handle(struct exchange *exchange);
 void v2_infer_handle(struct exchange *exchange);
 void v2_index_handle(struct exchange *exchange);

@@ -1,4 +1,4 @@
-/* Decodes a photo once, predicts in slices, merges the boxes. */
+/* Reads the parameters of slices, submits the slices of a decoded photo, and merges their boxes. */
 #include "server/http/api/slices.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "engine/base/size.h"
 
 enum { SIDE_LEAST = 32 };
-#define OVERLAP_DEFAULT 0.2 /* SAHI's */
+#define OVERLAP_DEFAULT 0.2 /* as in SAHI */
 #define OVERLAP_MOST    0.9
 
 bool slices_is_parameter(const char *name)
@@ -89,7 +89,7 @@ static enum status merge(const struct sliced_photo *slices, struct detections *r
     return status;
 }
 
-/* One failed slice fails the photo. */
+/* Sets the photo's answer from its slices. One failed slice fails the photo. */
 static void answer_photo(struct sliced_photo *slices)
 {
     const struct predict_request *request = &slices->parts.last->request;

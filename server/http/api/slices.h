@@ -1,8 +1,7 @@
 /* POST /predict?slices=640: a photo in overlapping slices (models/tasks/slices.h).
  *
- * - slices_set: reads a parameter.
- * - slices_begin: divides the request for one photo into one part per slice and one part for the
- *   whole photo. All read the same pixels. Afterwards their boxes are merged. */
+ * The request first decodes the photo. Its one part then has an image for each slice and one for
+ * the whole photo, which all refer to the same pixels. Afterwards the boxes are merged. */
 #pragma once
 
 #include "models/tasks/slices.h"
@@ -10,25 +9,25 @@
 
 /* Zeroed: no slices. */
 struct sliced_photo {
-    struct request_parts parts; /* first; without `whole`, the photo is not sliced */
+    struct request_parts parts; /* must be first; `whole` is NULL if the photo is not sliced */
     uint32_t side;              /* 0: no slices requested */
     double overlap;
     bool has_overlap, has_rule;
     enum slices_rule rule;
-    size_t count;
-    struct photo_slice *places; /* places of the slices, then of the whole photo */
+    size_t count;               /* number of slices, without the whole photo */
+    struct photo_slice *places; /* owned: places of the slices, then of the whole photo */
 };
 
 /* True for the names of the parameters: slices, overlap and merge. */
 bool slices_is_parameter(const char *name);
 
-/* Reads one of these parameters. STATUS_INVALID. */
+/* Reads a parameter of slices_is_parameter(). STATUS_INVALID. */
 enum status slices_set(struct sliced_photo *slices, const char *name, const char *text,
                        struct error *err) MUST_USE;
 
-/* Call it when `request` is complete. Does nothing if no slices are requested, or one slice is
- * enough. STATUS_INVALID: more than one image, or more slices than `max_images`, including the
- * whole photo. `slices` must live as long as the request's work. */
+/* Call it when `request` is complete. Does nothing if no slices are requested, one slice is enough,
+ * or the photo cannot be read. STATUS_INVALID: more than one image, or more slices than
+ * `max_images`, including the whole photo. `slices` must live as long as the request's work. */
 enum status slices_begin(struct predict_request *request, size_t max_images,
                          struct sliced_photo *slices, struct error *err) MUST_USE;
 

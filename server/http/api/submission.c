@@ -70,14 +70,14 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
 static enum status expect_predictions(struct exchange *x, const struct predict_request *request,
                                       struct error *err)
 {
-    if (request->raw_outputs) /* charged by the endpoint, which knows its form */
+    if (request->raw_outputs) /* charged by the endpoint, which knows the form of its answer */
         return STATUS_OK;
-    /* The predictions, and their text; the model host refuses more than PREDICT_MAX_TOP_K. */
+    /* Twice: for the predictions, and for their text. */
     size_t each = ENTRY_BYTES + 2 * PREDICTION_BYTES * (size_t)request->top_k, all;
     return charge_answer(x, size_mul(request->image_count, each, &all) ? all : SIZE_MAX, err);
 }
 
-/* sum + count * each, or SIZE_MAX. */
+/* Returns sum + count * each; SIZE_MAX on overflow. */
 static size_t submission_sum_with(size_t sum, size_t count, size_t each)
 {
     size_t product;
@@ -101,7 +101,7 @@ static size_t answer_bytes(const struct predict_request *request, size_t *ret_un
         bytes += image->prediction_count * PREDICTION_BYTES;
         labels +=
             image->prediction_count + image->answer.detections.count + image->answer.segments.count;
-        /* The size of these outputs was unknown until the run. */
+        /* The size of these results was unknown until the run. */
         const size_t own = task_answer_bytes(&image->answer) +
                            (request->wants_picture ? annotate_bytes(image) / 2 : 0);
         bytes += own;
@@ -144,11 +144,11 @@ static void submission_done(struct predict_request *request)
     struct error err;
     size_t bytes;
     if (expect_results(x, request, &bytes, &err) != STATUS_OK) {
-        predict_request_free_results(request); /* now: outputs exceed the memory budget */
+        predict_request_free_results(request); /* at once: the results exceed the budget */
         respond_error(x, &err);
         exchange_resume(x);
     } else if (bytes >= SUBMISSION_LARGE_ANSWER || describe_is_slow(request)) {
-        /* converted to a body's units: see the two limits */
+        /* as a body that takes the same time: see SUBMISSION_LARGE_BODY */
         exchange_offload(x, bytes * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
     } else {
@@ -215,7 +215,7 @@ static void answer_again(struct exchange *x, const struct cached_answer *kept,
     }
     if (x->state == EXCHANGE_SUSPENDED) {
         exchange_answer(x);
-    } else if (size >= SUBMISSION_LARGE_ANSWER) { /* to be compressed */
+    } else if (size >= SUBMISSION_LARGE_ANSWER) { /* compressing it takes long */
         exchange_wait(x, NULL, NULL);
         exchange_offload(x, size * (SUBMISSION_LARGE_BODY / SUBMISSION_LARGE_ANSWER),
                          exchange_answer);
@@ -236,7 +236,7 @@ bool answer_from_cache(struct exchange *x, bool reads_forms)
     x->cache_key.search_ms = clock_ms(clock_now() - begun);
     if (!kept)
         return false;
-    /* A hit skips admission, so headers such as x-priority are checked here. */
+    /* A hit skips the rest of `start`, so check headers such as X-Priority here. */
     struct predict_request asked = {0};
     if (request_limits_read(x, &asked, &err) != STATUS_OK) {
         cached_answer_release(kept);
@@ -396,7 +396,7 @@ void submission_await(struct exchange *x, struct predict_request *request,
         run(x);
         return;
     }
-    exchange_wait(x, request, x->finish); /* called first: the load may end at once */
+    exchange_wait(x, request, x->finish); /* before model_host_await(): the load may end at once */
     if (model_host_await(host, request, &retry_after_s, &err) == STATUS_OK)
         return;
     x->answer.retry_after_s = retry_after_s;
@@ -410,7 +410,7 @@ static void submission_held(struct exchange *x)
     x->awaited(x);
 }
 
-/* On any thread. If the load failed, submitting returns the error. */
+/* Called on any thread when the load has ended. If it failed, submitting returns the error. */
 static void submission_loaded(struct predict_request *request)
 {
     struct exchange *x = request->context;

@@ -5,7 +5,7 @@
 #include "server/http/transport/exchange.h"
 #include "server/schedule/runtime/model_host.h"
 
-/* Zeroed: the request has no texts. Free with texts_done. */
+/* Zeroed: the request has no texts. Free with texts_done(). */
 struct request_texts {
     struct text_item *items; /* owned; what they point to is borrowed */
     size_t count;
@@ -18,7 +18,7 @@ struct request_texts {
 enum status texts_begin(struct request_texts *texts, size_t count, struct error *err) MUST_USE;
 void texts_done(struct request_texts *texts);
 
-/* Makes the rows of the texts for a deployment; charges their memory as part of the body. Errors:
+/* Writes texts->rows, the deployment's inputs for the texts, and charges them to the body. Errors:
  * those of text_rows_make() and upload_charge(); STATUS_INVALID if the model takes no texts. */
 enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
                             const struct deployment *deployment, struct error *err) MUST_USE;
@@ -29,7 +29,7 @@ enum status texts_make_rows(struct exchange *x, struct request_texts *texts,
  * After success the caller must not touch the exchange. */
 enum status texts_submit(struct exchange *x, struct request_texts *texts,
                          struct predict_request *request, struct error *err) MUST_USE;
-/* The same, to a deployment that the caller has acquired. */
+/* Like texts_submit(), to a deployment that the caller has acquired. */
 enum status texts_submit_to(struct exchange *x, struct request_texts *texts,
                             struct deployment *deployment, struct predict_request *request,
                             struct error *err) MUST_USE;

@@ -19,7 +19,8 @@
 
 #define NEEDS_HOST "an HTTP/1.1 request needs a Host header"
 
-/* splitmix64 over a counter: unique in this process, and unlikely to collide with another's. */
+/* Returns splitmix64 of a counter: unique in this process. Thanks to the random id_seed, another
+ * process is unlikely to return the same number. */
 static uint64_t next_number(struct exchange *x)
 {
     uint64_t z =

@@ -28,11 +28,11 @@ struct request_head {
 
 enum head_verdict {
     ADMIT_READ,       /* read the body (and drop it if exchange->discard_body is set) */
-    ADMIT_ANSWER_NOW, /* ready; no body follows, or the client awaits "100 Continue" */
+    ADMIT_ANSWER_NOW, /* the answer is ready; the client sends its body only after "100 Continue" */
     ADMIT_REFUSE,     /* the answer is ready; do not wait for the body */
 };
 
-/* Checks *head and fills in *exchange. The caller has set exchange->target, target_size, server. */
+/* Checks *head and fills in an exchange from exchange_create(). Calls the route's `admit`. */
 enum head_verdict exchange_admit(struct exchange *exchange, const struct request_head *head);
 
 /* Sets the exchange's id and trace to the client's, or to new ones if the headers are NULL. A part
@@ -47,6 +47,6 @@ bool admit_is_foreign(const struct exchange *exchange);
 /* Checks the texts of --allowed-hosts; NULL is valid. STATUS_CONFIG. */
 enum status admit_check_hosts(const char *list, struct error *err) MUST_USE;
 
-/* Answers a request that libmicrohttpd cannot parse. Replaces libmicrohttpd's own answer, which has
- * `status`. *head has the headers parsed so far; head->length is the first Content-Length. */
+/* Sets the answer to a request that libmicrohttpd cannot parse and would answer with `status`.
+ * *head has the headers parsed so far; head->length is the first Content-Length. */
 void exchange_refuse_broken(struct exchange *exchange, const struct request_head *head, int status);

@@ -1,4 +1,4 @@
-/* Takes an answer from handler to socket: calls `finish`, compresses, charges the budget. */
+/* Prepares an answer for sending: calls `finish`, compresses, charges the budget. */
 #include "server/http/transport/answer.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "server/http/transport/http_budget.h"
 #include "server/http/transport/respond.h"
 
-#define COMPRESS_MIN 2048 /* bytes; a packet or two more cost less than the work */
+#define COMPRESS_MIN 2048 /* bytes; for shorter answers, compression saves at most two packets */
 
 static bool answer_is_text(const char *type)
 {

@@ -1,4 +1,4 @@
-/* Prepares and sends a handler's answer. */
+/* Prepares a handler's answer for sending. */
 #pragma once
 
 #include "server/http/transport/exchange.h"
@@ -8,5 +8,5 @@
 void answer_pack(struct exchange *exchange);
 
 /* Ends a wait: calls the handler's `finish` if there is no answer yet, frees the handler's work and
- * the body, and then packs the answer, which thus needs no memory beside them. */
+ * the body, and then packs the answer. A compressed answer thus never exists beside the body. */
 void answer_write(struct exchange *exchange);

@@ -12,7 +12,7 @@
 #define WINDOW_ZLIB 15
 #define WINDOW_GZIP (15 + 16)
 #define WINDOW_RAW  (-15)
-#define LEVEL       4                   /* twice as fast as 6; output is hardly larger */
+#define LEVEL       4                   /* twice as fast as level 6; output is hardly larger */
 #define CHUNK       ((size_t)32 * 1024) /* of input and of output */
 
 struct inflation {
@@ -145,7 +145,7 @@ char *coding_compress(enum coding coding, const char *text, size_t size, size_t 
     unsigned char *out = malloc(size);
     stream.next_out = out;
     stream.avail_out = (unsigned)size;
-    /* Deflating fails unless the result is shorter. */
+    /* `out` has the size of `text`, so deflate() does not reach the end of a longer result. */
     bool done = out && deflate(&stream, Z_FINISH) == Z_STREAM_END;
     deflateEnd(&stream);
     if (!done) {

@@ -14,7 +14,7 @@
 
 #define MILLION INT64_C(1000000)
 
-/* Counters of open connections by a hash of the client. Equal hashes share a counter. */
+/* Number of counters of open connections. Clients whose hashes select the same counter share it. */
 #define CONNECTION_CLIENT_SLOTS 4096
 
 struct connection {
@@ -26,7 +26,7 @@ struct connection {
     struct tls_reader reader;
     struct connections *owner;
     bool is_unix;        /* the kernel does not count bytes of Unix sockets */
-    bool is_spare;       /* beyond limits->total: for probes */
+    bool is_spare;       /* beyond limits.total: serves only probes */
     bool is_admin;       /* came to --admin-port */
     bool is_multiplexed; /* HTTP/2: not watched */
     int64_t opened;      /* clock_now() */
@@ -34,25 +34,25 @@ struct connection {
     /* Used by the connection's own thread only. */
     struct connection_loop *loop;
     struct exchange *exchange;
-    void *pool;       /* of libmicrohttpd; NULL: not known */
+    void *pool;       /* libmicrohttpd's memory pool for this connection; NULL: not known */
     int64_t answered; /* clock_now() at the last answer, while it is in loop->idle; else 0 */
     TAILQ_ENTRY(connection) idle;
 
     /* Guarded by connections->lock. */
-    struct connection_list *list; /* the list of the table that it is in */
+    struct connection_list *list; /* `quiet`, `headers` or `checked` of the table */
     TAILQ_ENTRY(connection) listed;
     enum connection_phase phase;
     bool has_shaken;      /* TLS: the handshake has ended */
     int refusal;          /* HTTP status of the watcher's refusal; 0: none */
-    int64_t since;        /* clock_now() when the phase began */
+    int64_t since;        /* clock_now() when the phase began, or a later period of an answer */
     int64_t header_since; /* when the header's first bytes were read; 0: none yet */
     uint64_t acked;       /* bytes that the client had acknowledged at `since`, during an answer */
     bool knows_acked;
     size_t answer_size; /* size of the answer that is being sent */
     bool gone;
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
-    bool may_ask;  /* an interim answer may be sent */
-    bool has_asked_end;
+    bool may_ask;  /* an interim answer may be sent, to find out if the client has disconnected */
+    bool has_asked_end;    /* that answer was sent */
     bool is_leaving;       /* our side is shut down */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
@@ -60,7 +60,7 @@ struct connection {
     uint64_t taken, run;             /* at the last tick: bytes read from the socket; loop->runs */
     bool had_unread;                 /* at the last tick: more bytes were waiting */
     struct penalty penalty;
-    bool has_asked; /* its first request has looked for a penalty of a closed connection */
+    bool has_asked; /* connection_penalty() has been called */
     int64_t delayed_until;
     struct connection *next_delayed;
     void (*resume)(void *context);
@@ -84,7 +84,7 @@ struct connections {
     struct connection_list quiet;   /* no time limit; the watcher does not visit them */
     struct connection_list headers; /* headers are arriving; ordered by header_since */
     struct connection_list checked; /* a body or an answer is on its way, or one side has ended */
-    bool is_active;                 /* since the last tick a request was in progress */
+    bool is_active;                 /* a request has been in progress since the last tick */
     bool rests; /* the watcher sleeps longer than a tick; wake it when a request begins */
     struct connection *delayed; /* a list by next_delayed */
     struct penalty_table penalties;
@@ -93,9 +93,9 @@ struct connections {
     size_t by_fd_count;
     struct connection_count {
         size_t open, busy, leaving;
-    } counts[2];                            /* for the port, and for --admin-port */
+    } counts[2];                            /* [is_admin] */
     uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections by connection->client */
-    size_t shed;                            /* idle connections closed since the last warning */
+    size_t shed;                            /* idle connections closed for newer ones, not logged */
     int64_t warned_until;                   /* no further warning before then */
     uint32_t generation;
 };
@@ -125,7 +125,8 @@ void connection_leave_locked(struct connections *connections, struct connection 
  * acknowledged. Returns false if the kernel does not report them. */
 bool connection_bytes_passed(int fd, uint64_t *ret_received, uint64_t *ret_acked);
 
-/* Answers with an error, from any thread, and shuts down our sending side. Under TLS the
- * connection's own thread sends it (connection_send_pending_refusal). `code` is a constant. */
+/* Answers with an error and shuts down our sending side, on any thread. Under TLS it only stores
+ * the answer, and the connection's own thread sends it (connection_send_pending_refusal()). `http`:
+ * the HTTP status; `code`: the machine word in the JSON. */
 void connection_refuse_locked(struct connections *connections, struct connection *connection,
                               int http, const char *code, const char *sentence);

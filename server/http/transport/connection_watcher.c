@@ -22,7 +22,8 @@
 
 /* ---- hang-ups ---- */
 
-/* Returns the request to cancel, pinned; NULL if there is none or it reads `cancelled` itself. */
+/* Returns the connection's request, pinned, for model_host_cancel(); NULL if there is none, or if
+ * it cannot be pinned: then its thread reads `cancelled`. */
 static struct predict_request *client_gone_locked(struct connections *connections,
                                                   struct connection *connection)
 {
@@ -36,10 +37,10 @@ static struct predict_request *client_gone_locked(struct connections *connection
     return predict_request_pin(request) ? request : NULL;
 }
 
-/* libmicrohttpd is edge-triggered too, and misses an end of stream that arrives with the last
+/* libmicrohttpd's epoll is edge-triggered and misses an end of stream that arrives with the last
  * bytes. It would hold half a request until the idle timeout. Shutting down our reading side causes
- * another edge, and received bytes can still be read. The watcher gets that edge, too, so it
- * repeats this at every tick, not at every event. */
+ * another edge, and received bytes can still be read. The watcher's epoll gets that edge, too.
+ * Therefore the watcher repeats the shutdown at every tick, not at every event. */
 static void show_end_locked(struct connection *connection)
 {
     if (connection->ended && connection->phase != CONNECTION_WORKING &&
@@ -47,9 +48,10 @@ static void show_end_locked(struct connection *connection)
         (void)shutdown(connection->fd, SHUT_RD);
 }
 
-/* A client that has ended its sending side may still read, or may have disconnected. Over TCP only
- * sending something shows which. The system of a disconnected client answers an interim answer (RFC
- * 9110, section 15.2) with a reset: handle_event() sees it. Other clients ignore the answer. */
+/* A client that has ended its sending side may still read, or may have disconnected. Over TCP the
+ * server finds out only by sending something. To an interim answer (RFC 9110, section 15.2) the
+ * system of a disconnected client replies with a reset, which handle_event() sees. A client that
+ * still reads ignores the interim answer. */
 static void ask_for_end_locked(struct connection *connection, int64_t now)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -97,8 +99,8 @@ static void refuse_late_locked(struct connections *connections, struct connectio
     connection_refuse_locked(connections, connection, 408, "request_timeout", sentence);
 }
 
-/* When the time limit of the headers ends. It starts with their first byte. libmicrohttpd closes
- * idle connections itself (--idle-timeout). */
+/* Returns when the time limit of the headers ends, which starts with their first byte; INT64_MAX:
+ * never. libmicrohttpd closes idle connections itself (--idle-timeout). */
 static int64_t header_deadline_locked(const struct connections *connections,
                                       const struct connection *connection)
 {
@@ -159,7 +161,8 @@ static void check_body_locked(struct connections *connections, struct connection
     if (is_stuck_locked(connection)) {
         connection_refuse_locked(connections, connection, 413, "too_large",
                                  "the line with a chunk's size is too long");
-        connection->since -= (LINGER_MS - SILENT_MS) * MILLION; /* until then the loop is busy */
+        /* The event loop spins until the connection ends, so shorten LINGER_MS to SILENT_MS. */
+        connection->since -= (LINGER_MS - SILENT_MS) * MILLION;
         return;
     }
     int64_t limit = connections->limits.body_timeout_ms;
@@ -168,8 +171,8 @@ static void check_body_locked(struct connections *connections, struct connection
     refuse_late_locked(connections, connection, limit, "body", "it", "--body-timeout");
 }
 
-/* True if a client that has been reading since `since` is too slow. If it is not, its period starts
- * again. */
+/* True if the client has read its answer too slowly since connection->since. Where a period ends
+ * and the client was fast enough, the next period starts. */
 static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int64_t now)
 {
     const uint64_t least = (uint64_t)limit_ms * CONNECTION_MIN_RATE / 1000;
@@ -178,7 +181,7 @@ static bool is_slow_locked(struct connection *connection, int64_t limit_ms, int6
     if (connection->knows_acked && spent_ms < limit_ms)
         return false;
     if (connection->is_unix || !connection_bytes_passed(connection->fd, &received, &acked)) {
-        /* The kernel does not count bytes here. Allow the client the time for the whole answer. */
+        /* Without the kernel's count of bytes, allow the client the time for the whole answer. */
         return spent_ms > limit_ms && (uint64_t)(spent_ms - limit_ms) >
                                           connection->answer_size / CONNECTION_MIN_RATE * 1000;
     }
@@ -209,7 +212,7 @@ static void check_times(struct connections *connections, int64_t now)
 {
     struct connection *c;
     while (refuse_late_headers(connections, now))
-        ; /* that connection has left the list */
+        ; /* each call removes a late connection from the list */
     LOCK(&connections->lock);
     TAILQ_FOREACH(c, &connections->checked, listed)
     {
@@ -246,7 +249,8 @@ static bool has_hung_up(int fd)
     return poll(&end, 1, 0) > 0;
 }
 
-/* Releases penalties of connections that the client has closed but libmicrohttpd still holds. */
+/* Leaves in the table the penalties of connections that this client has closed but libmicrohttpd
+ * still holds, so that the client's next connection can take them over. */
 static void release_penalties_locked(struct connections *connections, uint64_t client, int64_t now)
 {
     if (!connections->refused || now - connections->refused >= 1000 * MILLION)
@@ -383,7 +387,8 @@ static void warn_if_full(struct connections *connections, int64_t now)
                                   "--max-connections or lower --max-connections-per-address"));
 }
 
-/* epoll_wait()'s timeout. `next`: when the next tick may be; `ticks`: it is needed. */
+/* Returns epoll_wait()'s timeout. `next`: the earliest time of the next tick; `ticks`: that tick is
+ * needed even if no request is in progress. */
 static int sleep_ms_locked(struct connections *connections, bool ticks, int64_t next)
 {
     int64_t until = next;

@@ -128,9 +128,9 @@ void connection_leave_locked(struct connections *connections, struct connection 
     connections->counts[connection->is_admin].leaving++;
 }
 
-/* Refuses from the watcher thread. Under TLS that thread must not write, so the connection's own
- * thread sends the answer: when the next bytes arrive (before_session_read), or when check_times()
- * ends the wait for them. */
+/* Refuses on any thread, and frees `answer` or keeps it in the connection. Under TLS only the
+ * connection's own thread sends the answer: when the next bytes arrive (before_session_read()), or
+ * when check_times() ends the wait for them. */
 static void refuse_from_watcher_locked(struct connections *connections,
                                        struct connection *connection, char *answer, size_t size)
 {
@@ -161,7 +161,7 @@ bool connection_send_pending_refusal(struct connections *connections, struct con
     return true;
 }
 
-/* The functions of the reader run on the thread that drives the session. */
+/* The callbacks of struct tls_reader run on the thread that drives the session. */
 static void before_session_read(void *context)
 {
     struct connection *connection = context;
@@ -254,8 +254,8 @@ static uint32_t *held_locked(struct connections *connections, const struct conne
     return &connections->held[connection->client % CONNECTION_CLIENT_SLOTS];
 }
 
-/* The idle connection to close for `newcomer`: the oldest one of the client with the most
- * connections. NULL if none is idle. */
+/* Returns the idle connection to close for `newcomer`: of the client with the most connections, the
+ * one that has been idle longest. NULL if no connection is idle. */
 static struct connection *oldest_idle_locked(struct connections *connections,
                                              const struct connection *newcomer)
 {
@@ -275,14 +275,14 @@ static struct connection *oldest_idle_locked(struct connections *connections,
     return best;
 }
 
-/* Closes an idle connection if the new one exceeds the limit. */
+/* Closes an idle connection if `newcomer` exceeds the limit. */
 static void make_room_locked(struct connections *connections, struct connection *newcomer)
 {
     struct connection *idle;
     int unread = 0;
     if (!is_full_locked(connections, newcomer->is_admin))
         return;
-    /* A connection with unread bytes is not idle: this iteration of the event loop reads them. */
+    /* A connection with unread bytes is not idle: its event loop is about to read them. */
     while ((idle = oldest_idle_locked(connections, newcomer)) &&
            ioctl(idle->fd, FIONREAD, &unread) == 0 && unread > 0)
         idle->since = newcomer->opened;
@@ -532,14 +532,14 @@ void connection_note_idle(struct connection *connection, int64_t answered)
     connection->answered = answered;
 }
 
-/* A page of zeros reads the same after it was returned. libmicrohttpd fills a pool with zeros
- * before it reads the next request; only the first pages may hold bytes of that request. */
+/* Gives a pool's pages of zeros back to the system; they still read as zeros. libmicrohttpd fills a
+ * pool with zeros before it reads the next request. Only the first pages may hold bytes of it. */
 static void release_zeros(unsigned char *pool, size_t size)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t used = size - size % page;
     if ((uintptr_t)pool % page)
-        return; /* it was not allocated by mmap() */
+        return; /* the pool was not allocated by mmap() */
     const size_t whole = used;
     while (used && !pool[used - page] &&
            !memcmp(pool + used - page, pool + used - page + 1, page - 1))

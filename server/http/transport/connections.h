@@ -6,7 +6,7 @@
  *     that has only shut down its sending side is answered. EPOLLRDHUP reports both alike. So the
  *     watcher sends an interim answer; a disconnected client's system replies with a reset;
  *   - time limits for headers and for bodies, even if bytes arrive slowly: 408;
- *   - bodies that libmicrohttpd cannot continue to read: 400;
+ *   - bodies that libmicrohttpd cannot continue to read: 413;
  *   - clients that read their answers more slowly than CONNECTION_MIN_RATE: disconnected;
  *   - the number of connections from one address: 429;
  *   - the number of all connections: a new one replaces an idle one, the oldest from the address
@@ -17,10 +17,11 @@
  * checks those every 100 ms. It never visits the connections that wait for a request.
  *
  * To refuse a connection, the watcher writes the answer directly to its socket and shuts down our
- * side. For a moment it still reads and drops the client's bytes, because a TCP reset would discard
- * the answer while the client is still sending. The watcher writes only while libmicrohttpd has
- * nothing to write. Under TLS only the connection's own thread may write: the answer to late
- * headers or a late body is kept until that thread next reads (connection_send_pending_refusal()).
+ * sending side. For up to two seconds the connection's own thread still reads and drops the
+ * client's bytes: closing the socket at once would send a TCP reset, which discards the answer. The
+ * watcher writes only while libmicrohttpd has nothing to write. Under TLS only the connection's own
+ * thread may write: the answer to late headers or a late body is kept until that thread next reads
+ * (connection_send_pending_refusal()).
  * A late handshake and a connection beyond the limit of its address are closed without an answer.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
@@ -49,7 +50,7 @@ enum connection_phase {
     CONNECTION_BODY,           /* the body is arriving */
     CONNECTION_WORKING,        /* the whole request has arrived */
     CONNECTION_ANSWERING,      /* the answer is being sent */
-    CONNECTION_REFUSED,        /* answered by connection_refuse; further bytes are dropped */
+    CONNECTION_REFUSED,        /* refused, with or without an answer; further bytes are dropped */
 };
 
 /* Connections beyond limits->total. They are accepted for probes when no connection is idle. */
@@ -68,9 +69,9 @@ struct connection_limits {
  * answer_timeout_ms. Modems and the slowest mobile networks (32 kbit/s) reach it. */
 #define CONNECTION_MIN_RATE 4096
 
-/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408); no
- * exchange exists that could log this. `waited`: nanoseconds since their first byte. `tick`: called
- * a few times per second while a request is in progress, or while it returns true. */
+/* Called from the watcher's thread without a lock. `late`: a client's headers were late (408), and
+ * no exchange exists that could log this. `waited`: nanoseconds since their first byte. `tick`:
+ * called ten times per second while a request is in progress, or while `tick` returns true. */
 struct connection_observer {
     void (*late)(void *context, const char *address, int64_t waited);
     bool (*tick)(void *context);
@@ -93,7 +94,7 @@ struct connection_loop {
     struct connections *table;
     _Atomic uint64_t runs;       /* iterations of the loop */
     size_t pool_bytes;           /* size of libmicrohttpd's memory pool of a connection */
-    struct connection_list idle; /* connections that were answered last, the first answered first */
+    struct connection_list idle; /* for connections_release_pools(); oldest answer first */
 };
 
 struct connection_socket {
@@ -105,34 +106,34 @@ struct connection_socket {
     bool is_multiplexed;          /* HTTP/2: the caller checks times and hang-ups itself */
 };
 
-/* Adds a new socket to the table; NULL when out of memory. A connection beyond the limit of its
- * address is refused at once. */
+/* Adds a new socket to the table. Returns NULL when out of memory; the caller still closes the
+ * socket. A connection beyond the limit of its address is refused at once. */
 struct connection *connection_open(struct connections *connections,
                                    const struct connection_socket *socket);
 void connection_close(struct connections *connections, struct connection *connection);
 
-/* The HTTP status with which the watcher has refused the request; 0 if it has not. */
+/* The HTTP status of connection_refuse_locked(); 0 if it has not refused the connection. */
 int connection_refusal(struct connections *connections, struct connection *connection);
 
 /* Returns the open connection of a socket, or NULL. */
 struct connection *connections_find(struct connections *connections, int fd);
 
-/* The current exchange of the connection, or NULL. Call both from the connection's own thread. */
+/* Set and return the current exchange, which may be NULL, on the connection's own thread. */
 void connection_set_exchange(struct connection *connection, struct exchange *exchange);
 struct exchange *connection_exchange(const struct connection *connection);
 
-/* Call this on the connection's own thread after libmicrohttpd has read `bytes`. The time limit of
- * a request's headers begins with its first bytes. libmicrohttpd puts the first bytes of all at the
- * start of the connection's memory pool. */
+/* Call this on the connection's own thread after libmicrohttpd has read into `bytes`. The first
+ * bytes of a request start the time limit of its headers. The address of the connection's very
+ * first bytes is the start of its memory pool. */
 void connections_note_read(struct connections *connections, int fd, void *bytes);
 
 /* Call this on the connection's own thread when libmicrohttpd has sent an answer and keeps the
  * connection. `answered`: clock_now() before it sent the answer. */
 void connection_note_idle(struct connection *connection, int64_t answered);
 
-/* Returns the memory of pools to the system whose connections have been idle for a second. Call it
- * on the loop's thread, outside libmicrohttpd. Returns the milliseconds until the next call; -1:
- * none is necessary before a request is answered. */
+/* Gives memory back to the system: the pools of connections that have been idle for a second. Call
+ * it on the loop's thread, outside libmicrohttpd. Returns the milliseconds until the next call; -1:
+ * no call is necessary before another request is answered. */
 int connections_release_pools(struct connection_loop *loop);
 
 /* True for one of the CONNECTION_SPARE connections beyond limits->total. */
@@ -141,10 +142,10 @@ bool connection_is_spare(const struct connection *connection);
 /* True for a connection to --admin-port. */
 bool connection_is_admin(const struct connection *connection);
 
-/* "127.0.0.1", "::1", or "uid:1000" for a Unix socket; lives as long as the connection. */
+/* The client's address (trusted_proxies_text()); lives as long as the connection. */
 const char *connection_address(const struct connection *connection);
 
-/* Enters a phase. Returns false if the connection has been refused: then do not answer. */
+/* Enters a phase. Returns false, without a change, if the connection was refused: do not answer. */
 bool connection_enter(struct connections *connections, struct connection *connection,
                       enum connection_phase phase);
 
@@ -170,10 +171,10 @@ void connections_count_gone(struct connections *connections);
 /* Counts a client that exceeded a time limit outside the watcher. */
 void connections_count_late(struct connections *connections);
 
-/* Watches for a hang-up on behalf of `request`: when the client disconnects, or has done so, sets
- * request->cancelled and removes its waiting images from the model host. NULL ends the watch.
- * Afterwards the watcher touches the request only if it has pinned it, and a pinned request
- * completes only after it is unpinned. */
+/* Watches for a hang-up on behalf of `request`. When the client disconnects, sets
+ * request->cancelled and removes the request's waiting images from the model host. If the client
+ * has disconnected before, only sets request->cancelled. NULL ends the watch. Afterwards the
+ * watcher uses the request only while it is pinned, and a pinned request does not complete. */
 void connection_watch(struct connections *connections, struct connection *connection,
                       struct predict_request *request);
 
@@ -185,7 +186,7 @@ void connection_set_version(struct connections *connections, struct connection *
 /* True if the client has disconnected. */
 bool connection_is_gone(struct connections *connections, struct connection *connection);
 
-/* Returns when a new request may continue (clock_now()); a time in the past means no wait.
+/* Returns the time (clock_now()) until which a new request must wait; it may have passed already.
  * `forwarded_for`: the client that a trusted proxy names, or NULL. */
 int64_t connection_penalty(struct connections *connections, struct connection *connection,
                            const char *forwarded_for);

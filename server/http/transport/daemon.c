@@ -3,9 +3,8 @@
  *     on_uri         request line                EXCHANGE_NEW
  *     on_request     headers                     may delay a client that was just refused;
  *                                                admit.c; → EXCHANGE_BODY, or refused
- *       … again      parts of the body           collects them, or drops them once there is an
- * answer … again      end of the body             inflates it; then the route's handler answers or
- *                                                waits
+ *       … again      a part of the body          collects it, or drops it if there is an answer
+ *       … again      end of the body             inflates it; the route's handler answers or waits
  *       … again      after exchange_resume()     the handler's finish() answers
  *     on_completed   answer sent, or client gone logs, frees
  *
@@ -103,10 +102,10 @@ static const struct exchange_carrier daemon_carrier = {.header = daemon_header,
 /* A request's head in libmicrohttpd's buffer. */
 struct raw_head {
     struct request_head *head;
-    const char *at, *end; /* bytes not yet matched to a header; NULL: the library makes the check */
+    const char *at, *end; /* bytes not yet matched to a header; NULL: do not match bytes */
 };
 
-/* libmicrohttpd replaces CR LF by two NULs, and a bare LF by one. */
+/* libmicrohttpd has replaced CR LF by two NULs, and a bare LF by one. */
 static bool skip_line_end(struct raw_head *raw)
 {
     if (raw->end - raw->at < 2 || raw->at[0] || raw->at[1])
@@ -210,7 +209,7 @@ static enum MHD_Result last_value(void *context, enum MHD_ValueKind kind, const 
     return MHD_YES;
 }
 
-/* Uses the last header: the nearest proxy adds it. */
+/* Uses the last X-Forwarded-For: the nearest proxy adds it. */
 static void find_client(struct exchange *x)
 {
     const char *value = NULL;
@@ -218,8 +217,7 @@ static void find_client(struct exchange *x)
     exchange_find_client(x, value);
 }
 
-/* Writes an error straight to the socket, without allocating. libmicrohttpd closes the connection
- * after MHD_NO. */
+/* Writes an error to the socket, except under TLS. After MHD_NO libmicrohttpd closes the socket. */
 static enum MHD_Result fail_without_memory(const struct http_server *server,
                                            struct MHD_Connection *handle)
 {
@@ -302,9 +300,9 @@ static void refuse_now(struct exchange *x)
     x->state = EXCHANGE_REFUSED;
 }
 
-/* libmicrohttpd answers a request that it cannot parse with HTML (0.9.75 sometimes twice; 1.0 also
- * one without Host, or with an unknown Transfer-Encoding). It calls its log function first: there
- * lensd writes its own answer to the socket and shuts down the sending side, so that
+/* libmicrohttpd answers a request that it cannot parse with HTML, 0.9.75 sometimes twice; 1.0 also
+ * refuses requests without Host or with an unknown Transfer-Encoding. It calls its log function
+ * first: there lensd writes its own answer to the socket and shuts down the sending side, so that
  * libmicrohttpd's answer is not sent. */
 static void answer_broken(struct http_server *server, unsigned status)
 {
@@ -386,8 +384,8 @@ static void end_delay(void *context)
     exchange_resume(context);
 }
 
-/* Delays a request whose client was refused a moment ago: suspends it; on_request() is called again
- * later, as for a new one. Meanwhile only the part of the body that was read uses memory. */
+/* If the request's client was refused a moment ago, suspends the connection and returns true. Later
+ * on_request() is called again, as for a new request. Meanwhile no further body is read. */
 static bool delay(struct exchange *x, const char *method)
 {
     struct connections *connections = x->server->connections;
@@ -567,7 +565,7 @@ static void on_completed(void *context, struct MHD_Connection *handle, void **ex
     connection_set_exchange(x->connection, NULL);
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK && x->answered)
         connection_note_idle(x->connection, x->answered);
-    /* libmicrohttpd has rejected and answered the request before it called us. */
+    /* Without an answer of ours, libmicrohttpd may have answered the request itself. */
     const union MHD_ConnectionInfo *status =
         MHD_get_connection_info(handle, MHD_CONNECTION_INFO_HTTP_STATUS);
     if (!x->answer.status && status)

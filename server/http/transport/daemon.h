@@ -1,4 +1,4 @@
-/* Private to server/http/transport: starts and stops libmicrohttpd, and stops accepting. */
+/* Private to server/http/transport: starts and stops libmicrohttpd, and accepting connections. */
 #pragma once
 
 #include "server/http/transport/event_loop.h"
@@ -22,25 +22,26 @@ struct daemon_loop {
 struct http_daemon {
     struct daemon_loop *loops;
     size_t loop_count;                     /* started so far */
-    struct listener listener, admin, grpc; /* -1 as fd: not open */
-    struct grpc_server *grpc_server;       /* NULL: none; also zmq_server */
-    struct zmq_server *zmq_server;
-    bool is_quiesced; /* no thread accepts from the listener */
-    struct tls *tls;  /* NULL: plain */
+    struct listener listener, admin, grpc; /* fd -1: not open */
+    struct grpc_server *grpc_server;       /* NULL: no --grpc-port */
+    struct zmq_server *zmq_server;         /* NULL: no --zmq-port */
+    bool is_quiesced;                      /* no thread accepts from the listener */
+    struct tls *tls;                       /* NULL: plain */
     struct metric *certificate_expires;
     struct request_log *log;
 };
 
-/* Starts the threads of server->daemon on its listeners. Returns false if libmicrohttpd fails. */
+/* Starts the threads of server->daemon on its listeners. Returns false if libmicrohttpd fails, or
+ * if memory, threads or descriptors run out; daemon_stop() then ends what has started. */
 bool daemon_start(struct http_server *server, size_t max_connections);
 
 /* Starts or stops accepting connections from the listener, or from the admin listener. */
 void daemon_accept(struct http_server *server, bool is_admin, bool accepts);
 
-/* The number of accepted connections whose PROXY header has not arrived. */
+/* The number of accepted HTTP connections whose PROXY header has not arrived. */
 size_t daemon_unread(const struct http_server *server);
 
-/* Ends its threads and closes its connections, but not the listeners. Also valid before a start. */
+/* Ends the threads, if any, and closes their connections, but not the listeners. */
 void daemon_stop(struct http_server *server);
 
 const char *daemon_version(void);

@@ -42,13 +42,13 @@ static bool begin_run(struct event_loop *loop, bool *ret_accepts)
     return !stop;
 }
 
-/* How many more connections the daemon accepts. */
+/* Returns how many more connections the daemon can take. */
 static size_t room(const struct event_loop *loop)
 {
-    /* This also frees connections that have closed. */
+    /* MHD_get_daemon_info() also frees connections that have closed. */
     const union MHD_DaemonInfo *info =
         MHD_get_daemon_info(loop->mhd, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-    /* Version 1.0 counts a connection only once it has run. */
+    /* libmicrohttpd 1.0 counts a new connection only after MHD_run(). */
     const size_t open = (info ? info->num_connections : 0) + loop->added;
     return open < loop->limit ? loop->limit - open : 0;
 }
@@ -123,7 +123,7 @@ static void *event_loop_run(void *context)
             {.fd = loop->proxied ? proxy_pending_fd(loop->proxied) : -1, .events = POLLIN}};
         is_due = poll(wakers, COUNT_OF(wakers), ms) > 0 && wakers[0].revents;
     }
-    /* On this thread, because its callbacks use a variable of it (recv_hook.c). */
+    /* Stop it on this thread: its callbacks use thread-local variables (recv_hook.c). */
     stop_daemon(loop);
     return NULL;
 }

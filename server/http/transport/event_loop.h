@@ -2,7 +2,7 @@
  *
  * libmicrohttpd's own thread can sleep on requests that have arrived. MHD_epoll() (0.9.75 and
  * 1.0.1) takes at most 128 events from epoll_wait(). When it gets exactly 128, it calls
- * epoll_wait() again before it serves any of them, and this call blocks. So lensd waits in poll()
+ * epoll_wait() again before it serves any of them, and that call blocks. So lensd waits in poll()
  * itself and calls MHD_run(), in which epoll_wait() never blocks. In this mode libmicrohttpd has no
  * wake-up for connections that other threads resume: event_loop_resume() wakes the thread.
  *
@@ -29,7 +29,7 @@ struct event_loop {
     int epoll_fd;           /* the daemon's */
     int wake_fd;            /* an eventfd: readable while `woken` */
     int listen_fd;          /* non-blocking; may be shared */
-    size_t limit;           /* connections at a time */
+    size_t limit;           /* most open connections */
     struct proxy_pending *proxied; /* owned; NULL: no PROXY headers */
     struct connection_loop *connections;
     pthread_t thread;
@@ -37,7 +37,7 @@ struct event_loop {
     /* Used by the thread only. */
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
-    _Atomic size_t unread; /* connections whose PROXY header has not arrived */
+    _Atomic size_t unread; /* connections whose PROXY header has not arrived; others may read it */
 
     pthread_mutex_t lock;
     bool woken, stop, accepts; /* guarded by lock */

@@ -37,7 +37,7 @@ void exchange_wait(struct exchange *x, struct predict_request *request,
                    void (*finish)(struct exchange *exchange))
 {
     bool is_new = x->state != EXCHANGE_SUSPENDED;
-    if (is_new) /* else the connection's thread may be reading it */
+    if (is_new) /* else the connection's thread may be reading the state */
         x->state = EXCHANGE_SUSPENDED;
     x->finish = finish;
     x->carrier->watch(x, request);
@@ -75,7 +75,7 @@ void exchange_free(struct exchange *x)
     FREE_ALL(x->answer.text, x);
 }
 
-/* A client's share of the budget. Clients with the same hash use one share. */
+/* Returns the client's share of the budget. Clients with the same hash use one share. */
 static struct http_budget *share_of(struct http_server *server, const char *client)
 {
     return &server->shares[penalty_client(client, NULL) % COUNT_OF(server->shares)];
@@ -123,7 +123,7 @@ static const char *forwarded_for(const struct exchange *x)
     return x->forwarded[0] ? x->forwarded : NULL;
 }
 
-/* True if a penalty may delay the request: not a probe or dashboard. */
+/* True if a penalty may delay the request. Probes and dashboards use GET and are not delayed. */
 static bool may_wait(const char *method)
 {
     return !(route_method(method) & (METHOD_GET | METHOD_HEAD | METHOD_OPTIONS));

@@ -1,9 +1,9 @@
-/* One request and its answer, for handlers. It hides the carrier (libmicrohttpd, a gRPC call or
- * ZeroMQ). So tests can call handlers with synthetic requests.
+/* An exchange: one request and its answer, for handlers. It hides the carrier (libmicrohttpd, gRPC
+ * or ZeroMQ), so tests can call handlers with synthetic requests.
  *
- * The connection's thread owns it. While it waits (exchange_wait … exchange_resume), an offload
- * thread may own it (exchange_offload); the model host and the watcher use only the request and
- * exchange_resume(). */
+ * The connection's thread owns the exchange. Between exchange_wait() and exchange_resume(), an
+ * offload thread may own it (exchange_offload()); the model host and the watcher use only the
+ * predict_request and exchange_resume(). */
 #pragma once
 
 #include <stdbool.h>
@@ -35,7 +35,7 @@ struct exchange_carrier {
     const struct dialect *dialect; /* form of errors if the route names none; NULL: lensd's */
     /* The value of a request header; NULL if absent. */
     const char *(*header)(const struct exchange *exchange, const char *name);
-    /* The carrier then calls no handler until resume(). Any thread may call resume(), once. */
+    /* Until resume(), which any thread may call once, the carrier calls no handler. */
     void (*suspend)(struct exchange *exchange);
     void (*resume)(struct exchange *exchange);
     /* From any thread: makes the carrier cancel `request` when the client hangs up, or at once if
@@ -47,19 +47,19 @@ struct exchange_carrier {
 struct http_server {
     struct http_options options;
     struct connections *connections;
-    struct http_budget budget, shares[256]; /* a client's share by a hash of its address */
+    struct http_budget budget, shares[256]; /* a hash of a client's address selects its share */
     struct trusted_proxies proxies;
     struct keyring *keys;         /* NULL in tests */
     struct response_cache *cache; /* NULL: answers are not cached */
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
-    const char *confinement;  /* NULL before http_server_open(); borrowed */
+    const char *confinement;  /* http_server_open(); NULL before; borrowed */
     _Atomic uint64_t next_id; /* ids for requests without one */
     uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];
     int port;
-    struct http_daemon *daemon; /* private to daemon.c */
+    struct http_daemon *daemon; /* private to server/http/transport */
     pthread_mutex_t gate;       /* locked until http_server_open(); threads wait for it */
     bool is_open;
 };
@@ -83,8 +83,7 @@ struct answer {
     int retry_after_s; /* 0: no such header */
     bool may_keep;     /* clients may cache it and revalidate it (ETag) */
     bool is_packed;    /* compressed, or not worth it */
-    size_t
-        charged; /* to the server's budget: first the largest possible size, then the actual size */
+    size_t charged;    /* bytes charged to the client's budget: first an estimate, then `size` */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
 };
@@ -118,7 +117,7 @@ struct exchange {
     struct event_loop *loop;          /* private to daemon.c */
     enum exchange_state state;
     int64_t started;  /* clock_now() at the request line */
-    int64_t answered; /* … when the answer was handed to the socket */
+    int64_t answered; /* clock_now() when the answer was handed to the socket; 0: not yet */
 
     char *target; /* the request's target, split and decoded in place: path, then the query */
     size_t target_size;
@@ -127,7 +126,7 @@ struct exchange {
     char method[16];
     const struct route *route; /* NULL: not found */
     struct route_match match;
-    const struct dialect *dialect; /* of the body; NULL: the route's */
+    const struct dialect *dialect; /* the dialect of the body; NULL: the route's */
     bool is_head_method;
     const char *content_type; /* NULL: none given */
     const char *host;         /* NULL: none given */
@@ -136,14 +135,14 @@ struct exchange {
     uint64_t expected; /* Content-Length; 0 if absent */
     bool chunked;
     bool has_length;     /* has a Content-Length, which may be 0 */
-    enum coding coding;  /* of the body, until it has been inflated */
+    enum coding coding;  /* the body's Content-Encoding; CODING_NONE after it has been inflated */
     bool was_delayed;    /* has been delayed by a penalty (penalty.h) */
     bool discard_body;   /* the answer exists: read the body and drop it */
     bool closes;         /* the connection ends with the answer */
     const char *body_at; /* private to daemon.c: the body in libmicrohttpd's buffer; or NULL */
     struct upload body;
 
-    int answer_form; /* for the route: which of its media types the client wants */
+    int answer_form; /* which of the route's media types the client wants; the route numbers them */
     struct answer answer;
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
@@ -152,14 +151,14 @@ struct exchange {
     void *work;
     void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
     void (*free_work)(struct exchange *exchange); /* called before the exchange is freed */
-    struct offload_job offload;                   /* for exchange_offload() only, as the next */
-    void (*offloaded)(struct exchange *exchange);
-    void (*awaited)(struct exchange *exchange); /* continues when the requested model is loaded */
-    prepare_fn *prepare;                        /* reads the body for that model (submission.h) */
-    void (*next)(struct exchange *exchange);    /* called after the last part of its request; NULL:
-                                                   exchange_answer() */
+    struct offload_job offload;                   /* private to exchange_offload() */
+    void (*offloaded)(struct exchange *exchange); /* private to exchange_offload() */
+    void (*awaited)(struct exchange *exchange);   /* called when the requested model is loaded */
+    prepare_fn *prepare;                          /* reads the body for that model (submission.h) */
+    void (*next)(struct exchange *exchange);      /* called when all parts of a divided request are
+                                                     done; NULL: exchange_answer() */
 
-    char key_name[KEY_NAME_MAX + 1];  /* of the API key; "" without one */
+    char key_name[KEY_NAME_MAX + 1];  /* the name of the API key; "" without a key */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */
 
     /* For the log. */
@@ -169,11 +168,11 @@ struct exchange {
     struct exchange_phases phases;
     struct exchange_times times;
     uint64_t bytes_in;
-    struct metric *write_seconds; /* of its model; NULL: none */
+    struct metric *write_seconds; /* the model's metric of the time to send an answer; NULL: none */
 };
 
-/* The sender of the request: "127.0.0.1", "uid:1000", or the client that a trusted proxy names.
- * NULL in tests. */
+/* The address of the request's sender: the client that a trusted proxy names, else the peer of the
+ * connection ("127.0.0.1", "uid:1000"). NULL in tests. */
 const char *exchange_address(const struct exchange *exchange);
 
 /* The client: the name of its key, else its address. Lives as long as the exchange. */
@@ -199,7 +198,7 @@ void exchange_wait(struct exchange *exchange, struct predict_request *request,
 void exchange_offload(struct exchange *exchange, size_t bytes,
                       void (*run)(struct exchange *exchange));
 
-/* The API that requests, answers and errors belong to; NULL: lensd's own. */
+/* The dialect of the request, its answer and its errors; NULL: lensd's own. */
 static inline const struct dialect *exchange_dialect(const struct exchange *exchange)
 {
     return exchange->dialect || !exchange->route ? exchange->dialect : exchange->route->dialect;
@@ -211,7 +210,7 @@ static inline const char *exchange_version(const struct exchange *exchange)
     return exchange->match.version[0] ? exchange->match.version : NULL;
 }
 
-/* For use as `run`: calls `finish`, compresses the answer if worthwhile, and resumes. */
+/* For use as `run` of exchange_offload(): calls answer_write(), then exchange_resume(). */
 void exchange_answer(struct exchange *exchange);
 
 /* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */

@@ -1,5 +1,5 @@
-/* The thread of --grpc-port: accepts connections, waits for their sockets with epoll, and takes
- * back the calls that other threads resume. */
+/* The thread of --grpc-port: accepts connections, waits for their sockets with epoll, and continues
+ * the calls that other threads resume. */
 #include "server/http/transport/grpc.h"
 
 #include <errno.h>
@@ -50,8 +50,8 @@ static void grpc_accept(struct grpc_server *grpc)
     while (left > 0 && grpc_has_room(grpc) &&
            proxy_pending_accept(grpc->proxied, grpc->listen_fd, grpc_take, grpc, &grpc->full_until))
         left--;
-    /* Edge-triggered: a level-triggered socket would keep waking the thread while no more
-     * connections fit. */
+    /* The listening socket is edge-triggered, because a level-triggered one would keep waking the
+     * thread while no more connections fit. So note whether clients may still wait. */
     grpc->may_wait = left == 0 || !grpc_has_room(grpc) || clock_now() < grpc->full_until;
 }
 
@@ -81,7 +81,7 @@ static void grpc_run_resumed(struct grpc_call *call)
     }
 }
 
-/* Checks time limits when a tick is due; frees closed connections. */
+/* Checks time limits if a tick is due, handles held input, frees connections that have ended. */
 static void grpc_look_after(struct grpc_server *grpc, bool is_due, bool is_ending)
 {
     const int64_t now = clock_now();

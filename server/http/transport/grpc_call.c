@@ -7,8 +7,8 @@
  *     the answer  a message, then trailers; an error is trailers alone,
  *                 in a stream an error_message
  *
- * A streaming call handles one message at a time. Later messages are held up to the call's window
- * (GRPC_CALL_WINDOW). The window stays closed, which is the backpressure.
+ * A streaming call handles one message at a time. Later messages are held, up to the call's window
+ * (GRPC_CALL_WINDOW); the window grows again only as they are handled, which is the backpressure.
  *
  * Sources: gRPC over HTTP2 (PROTOCOL-HTTP2.md); statuses: its doc/statuscodes.md. */
 #include <arpa/inet.h>
@@ -31,12 +31,12 @@
 #include "server/http/transport/respond.h"
 
 #define MILLION       INT64_C(1000000)
-#define HEADER_BESIDE 32                  /* bytes that RFC 9113 adds for each header */
+#define HEADER_BESIDE 32                  /* bytes by which RFC 9113 counts each header larger */
 #define PLAIN_MESSAGE ((size_t)128 << 10) /* bytes of the longest message without tensors */
 #define OPEN_MESSAGE  ((size_t)4 << 10)   /* bytes of the longest message that needs no key */
 #define DAY_MS        UINT64_C(86400000)  /* the longest time limit */
 
-/* Bytes of headers over --max-header; beyond this the connection is closed. */
+/* Most bytes of a call's headers beyond --max-header. With more, the connection is closed. */
 #define HEADERS_EXCESS ((size_t)256 << 10)
 
 static const char *call_header(const struct grpc_call *call, const char *name)
@@ -61,7 +61,7 @@ static const char *carrier_header(const struct exchange *x, const char *name)
 
 static void carrier_suspend(struct exchange *x)
 {
-    (void)x; /* the call works until carrier_resume() */
+    (void)x; /* the call stays in CALL_WORKING until carrier_resume() */
 }
 
 static void carrier_resume(struct exchange *x)
@@ -101,7 +101,7 @@ static void call_cancel(struct grpc_call *call)
     pthread_mutex_lock(&grpc->lock);
     call->is_gone = true;
     if (call->watched) {
-        /* Set first: a request that cannot be pinned yet reads the flag later. */
+        /* Set `cancelled` first: a request that cannot be pinned yet reads it later. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }
@@ -142,7 +142,7 @@ static void call_free(struct grpc_call *call)
     FREE_ALL(call->headers, call);
 }
 
-/* `outcome` is for the log; NULL if nothing was asked for. */
+/* Logs and frees the call's exchange. `outcome` NULL: no message has begun, so do not log it. */
 static void exchange_over(struct grpc_call *call, const char *outcome)
 {
     struct exchange *x = call->exchange;
@@ -209,7 +209,7 @@ static int status_of(const struct exchange *x)
     return 13; /* INTERNAL */
 }
 
-/* Percent-encodes everything but printable ASCII (the protocol's Status-Message). */
+/* Percent-encodes '%' and everything but printable ASCII (the protocol's Status-Message). */
 static void set_message(struct grpc_call *call, const char *text, size_t size)
 {
     size_t used = 0;
@@ -253,7 +253,7 @@ static void submit_trailers(struct grpc_call *call)
     (void)nghttp2_submit_trailer(call->connection->session, call->stream, fields, count);
 }
 
-/* Submits the answer's headers; without messages they are the whole answer. */
+/* Submits the answer's headers. If `messages` is NULL, they include the status and end the call. */
 static void submit_head(struct grpc_call *call, const nghttp2_data_provider *messages)
 {
     const struct exchange *x = call->exchange;
@@ -286,7 +286,7 @@ static void call_finish(struct grpc_call *call)
 
 /* ---- messages to the client ---- */
 
-/* Copies the rest of the head and the text; returns the number of bytes. */
+/* Copies the next bytes of the message (its head, then the answer's text); returns their number. */
 static size_t next_bytes(struct grpc_call *call, uint8_t *to, size_t room)
 {
     const struct answer *answer = &call->exchange->answer;
@@ -390,8 +390,8 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     const size_t more = name_size + value_size + 2;
     call->headers_given += name_size + value_size + HEADER_BESIDE;
     if (c->header_room > GRPC_HEADERS + most && call->headers_given <= most)
-        call->headers_given = most + 1; /* refused as if the call itself had too many */
-    /* Answered with 431 once all headers have arrived. */
+        call->headers_given = most + 1; /* refuse as if this call itself had too many headers */
+    /* Drop the headers. When all have arrived, exchange_admit() answers with 431. */
     if (call->headers_given > most)
         return call->headers_given <= most + HEADERS_EXCESS;
     if (call->headers_size + more > call->headers_room) {
@@ -412,7 +412,8 @@ bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_s
     return true;
 }
 
-/* Reads grpc-timeout: up to eight digits and a unit. Keeps a malformed value, refused later. */
+/* Reads grpc-timeout: up to eight digits and a unit. A malformed value becomes a call->timeout that
+ * is no number, so that the handler refuses it. */
 static void read_timeout(struct grpc_call *call)
 {
     static const struct {
@@ -433,7 +434,7 @@ static void read_timeout(struct grpc_call *call)
             us = count / 1000;
     }
     if (us == UINT64_MAX) {
-        snprintf(call->timeout, sizeof call->timeout, "'%.20s'", text); /* no number */
+        snprintf(call->timeout, sizeof call->timeout, "'%.20s'", text);
         return;
     }
     uint64_t ms = (us + 999) / 1000;
@@ -451,7 +452,7 @@ static bool create_exchange(struct grpc_call *call)
 {
     struct http_server *server = call->connection->server->http;
     const char *path = call_header(call, ":path");
-    /* Names of methods need no escapes, and have no queries. */
+    /* The path of a gRPC method has neither escapes nor a query. */
     struct exchange *x =
         exchange_create(server, &grpc_carrier, server->options.grpc_routes, call->connection->entry,
                         path && !strpbrk(path, "%?") ? path : "/");
@@ -464,7 +465,7 @@ static bool create_exchange(struct grpc_call *call)
     return true;
 }
 
-/* Returns false if the exchange was refused; it then has its answer. */
+/* Returns false if the exchange was refused; then its answer is set. */
 static bool admit(struct grpc_call *call)
 {
     struct exchange *x = call->exchange;
@@ -489,7 +490,7 @@ static bool admit(struct grpc_call *call)
     return !x->answer.status;
 }
 
-/* Resets a call that runs out of memory before it can answer. */
+/* Resets the call's stream: the client gets no status. */
 static void call_reset(struct grpc_call *call, uint32_t why)
 {
     call->state = CALL_ENDED;
@@ -563,7 +564,7 @@ void grpc_call_resumed(struct grpc_call *call)
 /* Creates the exchange of the next message in a stream. Returns false if the call has ended. */
 static bool next_exchange(struct grpc_call *call)
 {
-    if (call->exchange) { /* the first, admitted with the call's headers */
+    if (call->exchange) { /* the first message's, admitted with the call's headers */
         call->exchange->started = clock_now();
         return true;
     }
@@ -610,7 +611,7 @@ static void take_body(struct grpc_call *call, const uint8_t *bytes, size_t size)
     send_last_answer(call);
 }
 
-/* Reads until a message is complete; returns the number of bytes read. */
+/* Reads until the call no longer waits for input; returns the number of bytes read. */
 static size_t call_parse(struct grpc_call *call, const uint8_t *bytes, size_t size)
 {
     size_t at = 0;
@@ -710,7 +711,8 @@ static bool call_is_late(const struct grpc_call *call, int64_t limit_ms, int64_t
     return limit_ms && now - call->since >= limit_ms * MILLION;
 }
 
-/* True if the client reads its answer too slowly. If it does not, its period starts again. */
+/* True if the client has read its answer too slowly since call->since. Where a period ends and the
+ * client was fast enough, the next period starts. */
 static bool is_slow(struct grpc_call *call, int64_t limit_ms, int64_t now)
 {
     if (!call_is_late(call, limit_ms, now))
@@ -749,7 +751,7 @@ void grpc_call_tick(struct grpc_call *call, int64_t now)
         }
         break;
     case CALL_ANSWERING:
-    case CALL_ENDED: /* its trailers wait for the window that the client keeps closed */
+    case CALL_ENDED: /* its trailers wait behind data, and the client keeps its window closed */
         if (call->state == CALL_ENDED ? !call_is_late(call, options->answer_timeout_ms, now)
                                       : !is_slow(call, options->answer_timeout_ms, now))
             break;

@@ -6,7 +6,8 @@
  * unread answers to PING and SETTINGS. A credit stops floods that HTTP/2 allows. Frames without a
  * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
  * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
- * before the call runs and little afterwards; GRPC_CALLS bounds the cancelled calls that still run.
+ * before the call's handler runs and little afterwards; calls, cancelled ones included, are at most
+ * 2 * GRPC_CALLS.
  * When its credit is used up, a connection gets ENHANCE_YOUR_CALM and ends. Nothing is read while
  * the socket accepts no output. An endless header block (CONTINUATION) also ends the connection. */
 #include <errno.h>
@@ -31,11 +32,11 @@
 #define FEEDS_PER_RUN 4
 #define FRAME_MOST    (20 * 1024) /* nghttp2's largest write: 16 KiB of data, or our headers */
 #define OUT_ACKS      100
-#define LINGER_MS     2000         /* how long a client may send after GOAWAY */
+#define LINGER_MS     2000         /* how long a client may send after our side was shut down */
 #define CREDIT_SECOND 100          /* credit for each second */
 #define CREDIT_DATA   4            /* credit for each DATA frame sent: a WINDOW_UPDATE follows */
 #define CREDIT_CALL   20           /* credit for each answered call */
-#define COST_RESET    10           /* cost of RST_STREAM before the call runs, or in its read */
+#define COST_RESET    10           /* cost of RST_STREAM before the handler runs, or in that run */
 #define COST_CANCEL   0.5          /* cost of RST_STREAM afterwards; other frames cost 1 */
 #define COST_BYTE     (1.0 / 4096) /* cost of each byte read; DATA restores its own cost */
 
@@ -93,7 +94,7 @@ void grpc_connection_end(struct grpc_connection *c)
     close_calls(c);
 }
 
-/* Ends the connection after everything queued has been sent. */
+/* Queues GOAWAY: the connection ends after everything queued has been sent. */
 static void tell_to_go(struct grpc_connection *c, uint32_t why)
 {
     c->is_ending = true;
@@ -128,7 +129,7 @@ static struct grpc_call *call_of(nghttp2_session *session, int32_t stream)
     return nghttp2_session_get_stream_user_data(session, stream);
 }
 
-/* True if the call's handler has run since before the current read. */
+/* True if the call's handler started in an earlier grpc_connection_run() than the current one. */
 static bool has_worked(nghttp2_session *session, int32_t stream)
 {
     const struct grpc_call *call = call_of(session, stream);
@@ -340,7 +341,7 @@ void grpc_connection_sweep(struct grpc_connection *c)
         connection_done(c);
 }
 
-/* Returns false if the connection is over. An alert tells the reason (`h2` is missing …). */
+/* Returns false if the connection is over; an alert has told the client why. */
 static bool shake_hands(struct grpc_connection *c)
 {
     const int result = gnutls_handshake(c->tls);
@@ -463,7 +464,7 @@ static bool write_all(struct grpc_connection *c)
 {
     if (c->unsent && !write_unsent(c))
         return false;
-    /* Closing: its calls are freed, but not their streams. */
+    /* While closing, the streams still exist but the calls that they read from are freed. */
     if (c->closing || c->refused_http1 || (!c->has_begun && !c->is_ending))
         return true;
     while (!c->unsent) {
@@ -496,8 +497,8 @@ static void feed_calls(struct grpc_connection *c)
     }
 }
 
-/* Marks the connection busy or idle: a busy one is not closed to make room, and drains wait for
- * it. */
+/* Marks the connection busy or idle: a busy one is not closed to make room, and drains wait for it.
+ * Returns false if the connection is over. */
 static bool note_phase(struct grpc_connection *c)
 {
     bool is_busy = false;
@@ -527,8 +528,8 @@ static bool run(struct grpc_connection *c, uint32_t events)
         return false;
     if (c->wants_leave && !c->is_ending && !c->is_leaving)
         leave(c);
-    /* Messages without a forward pass are answered at once: limit them, so that other connections
-     * get their turn. */
+    /* Messages without a forward pass are answered at once. Limit how many one connection has
+     * answered here, so that other connections get their turn. */
     for (int i = 0; i < FEEDS_PER_RUN && (i == 0 || c->wants_feed); i++) {
         if (c->wants_feed)
             feed_calls(c);

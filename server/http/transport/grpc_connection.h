@@ -1,5 +1,5 @@
-/* Private to grpc*.c: the types that the thread, its connections and their calls share. Only that
- * thread uses them, except for the members that grpc_server->lock guards. */
+/* Private to grpc*.c: the types that the thread of --grpc-port, its connections and their calls
+ * share. Only that thread uses them, except for the members that grpc_server->lock guards. */
 #pragma once
 
 #include <gnutls/gnutls.h>
@@ -11,11 +11,11 @@
 
 #include "server/http/transport/exchange.h"
 
-#define GRPC_CALLS       100                 /* open calls of a connection */
+#define GRPC_CALLS       100                 /* most open calls of a connection */
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
-#define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection */
-#define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of all calls together */
-#define GRPC_CREDIT      1000 /* allowed frames without a message: see grpc_connection.c */
+#define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection together */
+#define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of a connection's calls together */
+#define GRPC_CREDIT      1000 /* frames without a message in a burst: see grpc_connection.c */
 #define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
 
 struct grpc_call;
@@ -50,25 +50,25 @@ struct grpc_connection {
     bool has_shaken, has_settings, is_busy, wants_feed;
     bool has_begun;       /* its first bytes have arrived, and they are not HTTP/1.1 */
     bool refused_http1;   /* HTTP/1.1 arrived: the client gets 400, and nothing in HTTP/2 */
-    bool is_ending;       /* it was told to close: nothing more is read */
-    bool wants_leave;     /* it uses a spare connection: its client must open another */
-    bool is_leaving;      /* it makes no more calls */
+    bool is_ending;       /* GOAWAY or a refusal is queued: further input is dropped */
+    bool wants_leave;     /* a spare connection: ask its client to make later calls on another */
+    bool is_leaving;      /* GOAWAY is queued: open calls continue, but the client makes no more */
     bool has_open_header; /* CONTINUATION may follow */
     struct grpc_call *calls;
-    size_t header_room;   /* bytes of all calls' headers */
+    size_t header_room;   /* bytes allocated for the headers of its calls */
     size_t call_count;    /* calls, including those whose stream is closed */
     int64_t opened;       /* clock_now(), like all times here */
     int64_t idle_since;   /* when its last call ended */
-    int64_t closing;      /* when it began to drop all input; 0: not yet */
+    int64_t closing;      /* when our sending side was shut down; 0: not yet */
     int64_t header_since; /* start of a header block that has not ended; 0: none */
-    size_t header_bytes;  /* read since the start of the last frame, except CONTINUATION */
+    size_t header_bytes;  /* bytes read since the start of the last frame but CONTINUATION */
     uint8_t *unsent;      /* malloc'ed; bytes that the socket has not accepted */
     size_t unsent_size, unsent_at;
     int64_t unsent_since; /* when the socket last accepted bytes */
     uint64_t runs;        /* calls of grpc_connection_run() */
-    double credit;
-    int64_t credit_time;
-    uint32_t events; /* the events that epoll watches */
+    double credit;        /* see grpc_connection.c */
+    int64_t credit_time;  /* when `credit` was computed */
+    uint32_t events;      /* the events that epoll watches */
 };
 
 enum grpc_call_state {
@@ -87,7 +87,7 @@ struct grpc_call {
     enum grpc_call_state state;
     bool is_stream;         /* any number of messages */
     bool has_ended;         /* the client sends no more */
-    bool is_gone;           /* the stream was closed while the exchange works */
+    bool is_gone;           /* the stream was closed in CALL_WORKING */
     bool is_broken;         /* no further message can be read */
     bool is_late;           /* the client read its answer too slowly */
     bool has_headers;       /* the answer's headers have been submitted */
@@ -100,9 +100,10 @@ struct grpc_call {
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
     const struct route *route; /* NULL: not found */
     int64_t delayed_until;
-    int64_t since; /* start of its current wait */
+    int64_t since; /* when its current state began, or a later period of an answer */
 
-    struct exchange *exchange; /* of the message; NULL: no message has started */
+    struct exchange *exchange; /* of the current message, the first from the call's headers on; NULL
+                                  between messages */
     uint8_t prefix[5];         /* of the message that is arriving */
     size_t prefix_size, message_left;
     struct upload held; /* input that arrived before the previous message was answered */
@@ -110,7 +111,7 @@ struct grpc_call {
 
     uint8_t head[32]; /* of the message that is being sent */
     size_t head_size, sent;
-    size_t sent_before; /* at `since` */
+    size_t sent_before; /* `sent` at the time `since` */
     int status;         /* grpc-status at the end */
     int retry_after_s;
     char message[1024]; /* grpc-message, percent-encoded */
@@ -121,35 +122,37 @@ struct grpc_call {
 
 /* ---- grpc_connection.c ---- */
 
-/* Takes over `fd`. */
+/* Takes ownership of `fd`. */
 void grpc_connection_open(struct grpc_server *grpc, int fd, const struct sockaddr *address);
 /* Runs the connection after `events` of its socket; UINT32_MAX: after any other event. */
 void grpc_connection_run(struct grpc_connection *connection, uint32_t events);
 /* Checks the time limits. */
 void grpc_connection_tick(struct grpc_connection *connection, int64_t now, bool is_ending);
-/* Closes the socket. Calls whose exchanges work are cancelled, but not freed. */
+/* Shuts down the socket, cancels calls in CALL_WORKING, and frees the other calls. */
 void grpc_connection_end(struct grpc_connection *connection);
 /* Frees the connection if it has ended and has no calls. */
 void grpc_connection_sweep(struct grpc_connection *connection);
 
-/* ---- grpc_call.c; `call` may be NULL where a stream has none ---- */
+/* ---- grpc_call.c ---- */
 
 /* Returns NULL when out of memory. */
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream);
-/* Adds a header. Returns false if the headers are far too long; close the connection then. */
+/* Adds a header. Returns false, to close the connection, without memory or if far too long. */
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
+/* All headers have arrived: refuses or delays the call, or starts to read its messages. */
 void grpc_call_begin(struct grpc_call *call);
-/* Receives a part of the message. Returns how many bytes the client's window may grow now. */
+/* Receives DATA. Returns by how many bytes the call's window may grow now. */
 size_t grpc_call_data(struct grpc_call *call, const uint8_t *bytes, size_t size);
 /* The client has sent everything. */
 void grpc_call_end(struct grpc_call *call);
-/* The stream is closed; the call may be freed. */
+/* The stream is closed, without an error if `is_whole`. May free the call. */
 void grpc_call_closed(struct grpc_call *call, bool is_whole);
-/* Called after the call's exchange was resumed. */
+/* The call's exchange was resumed. Frees the call if its stream was closed meanwhile. */
 void grpc_call_resumed(struct grpc_call *call);
-/* Continues with input that the call has held back. */
+/* Handles held input and the end of the client's messages. */
 void grpc_call_feed(struct grpc_call *call);
+/* Checks the time limits. */
 void grpc_call_tick(struct grpc_call *call, int64_t now);
-/* True while the client waits for an answer. */
+/* False only while a stream is between two messages. */
 bool grpc_call_is_busy(const struct grpc_call *call);

@@ -25,8 +25,8 @@ struct key {
     char name[KEY_NAME_MAX + 1];
     uint8_t hash[HASH_BYTES];
     double rate, burst; /* requests per second, requests; rate 0: no limit */
-    double tokens;      /* requests allowed at once */
-    int64_t filled;     /* clock_now() of `tokens` */
+    double tokens;      /* requests allowed now, as of `filled` */
+    int64_t filled;     /* clock_now() of the last request; 0: none yet */
     bool is_admin;
     struct metric *granted, *limited;
 };
@@ -219,7 +219,7 @@ static struct metric *key_metric(struct metrics *metrics, const char *name, cons
         "result", result);
 }
 
-/* Creates a counter for each name; the operator's files bound their number. */
+/* Creates two counters for each name; the operator's files bound the number of names. */
 static void add_metrics(struct metrics *metrics, struct lines *lines)
 {
     for (size_t i = 0; metrics && i < lines->count; i++) {

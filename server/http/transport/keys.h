@@ -1,6 +1,6 @@
 /* API keys: who may send which requests, and how often.
  *
- * A file has one line for each key: a name, the SHA-256 of the key, and an optional rate limit.
+ * A file has one line for each key: a name, the SHA-256 of the key, and an optional rate limit:
  *
  *     # name   hash                rate: per second   burst: at once
  *     alice    sha256:9f86d081…    rate=10                   burst=20
@@ -22,7 +22,7 @@
 #include "server/observe/metrics.h"
 
 #define KEY_NAME_MAX  63   /* bytes; letters, digits and -_.@ */
-#define KEY_LINES_MAX 1000 /* of a file */
+#define KEY_LINES_MAX 1000 /* half of the most keys in both files together */
 #define KEY_TEXT_MAX  256  /* bytes of the longest key that is compared */
 
 struct keyring;
@@ -34,15 +34,15 @@ struct keyring_options {
     struct metrics *metrics; /* borrowed; NULL: nothing is counted */
 };
 
-/* Reads the files. STATUS_CONFIG with a sentence that names file and line. Texts are borrowed. */
+/* Reads the files. STATUS_CONFIG names file and line; STATUS_NO_MEMORY. Borrows the texts. */
 enum status keyring_create(const struct keyring_options *options, struct keyring **ret,
                            struct error *err) MUST_USE;
 void keyring_free(struct keyring *keyring); /* accepts NULL */
 
-/* Reads the files again. A name keeps its remaining tokens. On failure nothing changes. */
+/* Reads the files again. A name's count of requests does not start again. On failure: no change. */
 enum status keyring_reload(struct keyring *keyring, struct error *err) MUST_USE;
 
-/* Counts the lines of each file. */
+/* Returns the number of keys in keys_file and in admin_file. */
 void keyring_count(struct keyring *keyring, size_t *ret_keys, size_t *ret_admins);
 
 enum key_verdict {
@@ -54,9 +54,9 @@ enum key_verdict {
 };
 
 /* Checks whether `key` (NULL: not given) allows a route with `access`. `name` receives the key's
- * name, "" without a key. With KEY_LIMITED *ret_wait_s is the number of seconds until the next
- * request is allowed. An admin's key allows every route. Only granted requests count towards a
- * rate. Granted and limited requests are counted by the key's name. */
+ * name, "" without a known key. With KEY_LIMITED *ret_wait_s is the number of seconds until the
+ * next request is allowed. An admin's key allows every route. Only granted requests count towards a
+ * rate. Metrics count granted and limited requests for each key's name. */
 enum key_verdict keyring_check(struct keyring *keyring, enum route_access access, const char *key,
                                char name[static KEY_NAME_MAX + 1], int *ret_wait_s);
 

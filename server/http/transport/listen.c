@@ -1,4 +1,4 @@
-/* Opens the listening TCP or Unix socket, and closes it without losing a client. */
+/* Opens the listening TCP or Unix socket, and stops accepting without losing a client. */
 #include "server/http/transport/listen.h"
 
 #include <arpa/inet.h>
@@ -226,7 +226,8 @@ void listen_remove(struct listener *listener)
 
 #define PASSED_FD 3 /* the first descriptor of LISTEN_FDS */
 
-/* How many sockets were passed to this process; the variables may be meant for its parent. */
+/* Returns how many sockets were passed to this process, and clears the variables. They may be meant
+ * for its parent: then the number is 0. */
 static long count_passed(void)
 {
     const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");

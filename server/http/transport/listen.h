@@ -28,15 +28,16 @@ struct listener {
 };
 
 /* Opens the socket. Replaces a socket file without a listener; refuses a socket in use and any
- * other kind of file. STATUS_CONFIG. The caller closes ret->fd. On failure *ret does not change. */
+ * other kind of file. STATUS_NOT_READY: the port or socket is in use, or this machine lacks the
+ * address; STATUS_CONFIG: all else. The caller closes ret->fd. On failure *ret does not change. */
 enum status listen_open(const struct listen_options *options, struct listener *ret,
                         struct error *err) MUST_USE;
 
 /* Makes room for a Unix socket: removes a socket file without a listener; refuses a socket in use
- * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` names the path. */
+ * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` is for the sentence. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
-/* Checks whether a Unix socket can be made there. A socket in use is accepted. STATUS_CONFIG. */
+/* Checks if a Unix socket can be made at `path`. Accepts a socket in use. STATUS_CONFIG. */
 enum status listen_check_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Takes the listening socket that systemd or another supervisor has passed to this process
@@ -47,7 +48,7 @@ enum status listen_take_passed(bool tls, struct listener *ret, struct error *err
 
 /* Checks whether listen_open() would succeed, without listening. The server itself may be running:
  * a socket in use is accepted, and a port in use only sets `warning` (a sentence; "" for none).
- * STATUS_CONFIG. */
+ * STATUS_NOT_READY: this machine lacks the address; STATUS_CONFIG: all else. */
 enum status listen_check(const struct listen_options *options, char *warning, size_t size,
                          struct error *err) MUST_USE;
 

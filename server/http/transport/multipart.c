@@ -70,8 +70,8 @@ static bool parameter(const char *text, size_t length, const char *key, char *re
     return false;
 }
 
-/* A delimiter: its first byte (including the CRLF before it, if any) and the first byte after its
- * line. *ret_last: it is the closing one. */
+/* Offsets of a delimiter: `start` of its first byte, including the CRLF before it, if any; `end` of
+ * the first byte after its line. `last`: it is the closing one, and `end` is after its "--". */
 struct delimiter {
     size_t start, end;
     bool last;

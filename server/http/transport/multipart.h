@@ -26,9 +26,9 @@ struct multipart {
 bool multipart_is(const char *content_type);
 
 /* Splits the untrusted body[0 … size). Allows max_parts parts (else STATUS_TOO_LARGE), each with 16
- * headers of at most 4 KiB together. STATUS_INVALID if the boundary is missing or wrong, if a part
- * has no header or no end, or if there is no part. Free *ret with multipart_done (also valid on
- * zeroed memory); the body must outlive it. */
+ * headers of at most 4 KiB together. STATUS_INVALID if the boundary is missing or wrong, if a
+ * part's headers or the part itself do not end, or if there is no part. Free *ret with
+ * multipart_done() (also valid on zeroed memory); the body must outlive it. */
 enum status multipart_parse(const char *content_type, const uint8_t *body, size_t size,
                             size_t max_parts, struct multipart *ret, struct error *err) MUST_USE;
 void multipart_done(struct multipart *multipart);

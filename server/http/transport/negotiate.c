@@ -17,7 +17,7 @@ static const char *skip_list_blanks(const char *text)
     return text + strspn(text, " \t");
 }
 
-/* Reads "q=0.5" and skips other parameters. A malformed q counts as 0. */
+/* Returns the value of a parameter such as "q=0.5"; malformed: 0; any other parameter: -1. */
 static double read_q(const char *text, size_t length)
 {
     char number[8];
@@ -74,11 +74,10 @@ double negotiate_token(const char *list, const char *token)
     return strcmp(token, "identity") ? 0 : 0.001;
 }
 
-/* How specifically a range matches a type: 0: it does not, 1: all types, 2: all of its family, 3:
- * exactly. */
+/* Returns how a media range matches a type: 0: not, 1: as any type, 2: any subtype, 3: exactly. */
 static int closeness(const struct list_entry *range, const char *type)
 {
-    size_t family = strcspn(type, "/") + 1; /* with its slash */
+    size_t family = strcspn(type, "/") + 1; /* bytes of "type/" */
     if (is_named(range, type))
         return 3;
     if (range->length == family + 1 && range->name[family] == '*' &&

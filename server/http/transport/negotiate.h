@@ -9,7 +9,7 @@
 double negotiate_token(const char *list, const char *token);
 
 /* The index in `offers` of the media type that `accept` ("text/plain, application/json;q=0.5")
- * prefers; the first of equals. With a NULL `accept` it is the first. -1: none is acceptable. Types
+ * prefers; the first of equals. If `accept` is NULL or blank, 0. -1: none is acceptable. The offers
  * are "type/subtype" without parameters. */
 int negotiate_type(const char *accept, const char *const *offers, size_t count);
 

@@ -1,4 +1,4 @@
-/* One lock guards the queues and nothing else; it is not held while a job runs. */
+/* The threads for long work. One lock guards the queues; it is not held while a job runs. */
 #include "server/http/transport/offload.h"
 
 #include <pthread.h>
@@ -6,8 +6,8 @@
 
 #include "engine/base/thread.h"
 
-/* One thread runs only short jobs; of the other two, one is still free during a long job. More
- * threads would not answer sooner: forward passes need the cores. */
+/* One thread runs only short jobs; two run both kinds, so that one of these is free during a long
+ * job. More threads would not answer sooner: forward passes need the cores. */
 #define OFFLOAD_THREADS 3
 
 struct offload_queue {
@@ -19,10 +19,10 @@ struct offload {
         pthread_t handle;
         struct offload *offload;
     } threads[OFFLOAD_THREADS]; /* the first one runs only short jobs */
-    int thread_count;           /* the owner's */
+    int thread_count;           /* used only by the thread that creates and stops */
 
     pthread_mutex_t lock;
-    pthread_cond_t wake_first, wake; /* wakes the first thread; wakes the others */
+    pthread_cond_t wake_first, wake; /* for threads[0]; for the other threads */
     bool first_is_idle;
     struct offload_queue short_jobs, long_jobs;
     bool stop; /* accept no more jobs */

@@ -17,10 +17,10 @@ struct offload_job {
     struct offload_job *next; /* for offload.c only */
 };
 
-/* STATUS_IO if a thread cannot start. Free with offload_free. */
+/* STATUS_IO if a thread cannot start; STATUS_NO_MEMORY. Free with offload_free(). */
 enum status offload_create(struct offload **ret, struct error *err) MUST_USE;
 
-/* From any thread. Without threads (`offload` NULL, or stopped) the job runs at once. */
+/* Queues a job; from any thread. If `offload` is NULL or stopped, runs the job on this thread. */
 void offload_run(struct offload *offload, struct offload_job *job);
 
 /* Ends the threads after they have run every queued job. */

@@ -26,7 +26,7 @@ void penalty_served(struct penalty *penalty)
     penalty->refused = 0;
 }
 
-/* FNV-1a; each part ends with a byte that never occurs in UTF-8. */
+/* FNV-1a. Each hashed text ends with a byte that never occurs in UTF-8. */
 static uint64_t penalty_hash(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
@@ -85,7 +85,7 @@ void penalty_leave(struct penalty_table *table, uint64_t client, const struct pe
         return;
     struct penalty_client *place = penalty_claim(table, client);
     if (is_over(&place->penalty, now))
-        place->fled = 0; /* waits of connections that closed earlier are over */
+        place->fled = 0; /* penalties of connections that closed earlier are over */
     place->penalty = *penalty;
     place->fled++;
 }

@@ -38,8 +38,8 @@ int64_t penalty_until(const struct penalty *penalty);
 void penalty_refused(struct penalty *penalty, bool waited, int64_t now);
 void penalty_served(struct penalty *penalty);
 
-/* Penalties of closed connections, by a hash of the client. A client is forgotten when another one
- * needs its entry. */
+/* Penalties of closed connections and of forwarded clients. A hash of the client selects an entry.
+ * A client is forgotten when another one needs its entry. */
 #define PENALTY_CLIENTS 1024
 struct penalty_table {
     struct penalty_client {
@@ -53,13 +53,13 @@ struct penalty_table {
  * one client, because a single customer has at least a /64. */
 uint64_t penalty_client(const char *address, const char *forwarded_for);
 
-/* The penalty of a client; NULL if it has none. Valid until the next call. */
+/* The entry of a client, valid until the next penalty_add() or penalty_leave(); NULL: none. */
 struct penalty *penalty_find(struct penalty_table *table, uint64_t client);
 
-/* The same, but creates a penalty if the client has none; it may replace another client's. */
+/* Like penalty_find(), but replaces another client's entry if the client has none. */
 struct penalty *penalty_add(struct penalty_table *table, uint64_t client);
 
-/* Keeps the penalty of a connection that has closed. */
+/* Stores the penalty of a connection that has closed, unless the penalty is over. */
 void penalty_leave(struct penalty_table *table, uint64_t client, const struct penalty *penalty,
                    int64_t now);
 

@@ -18,7 +18,7 @@ static void set_client(struct proxy_header *ret, bool is_v6, const void *address
     struct sockaddr_in *v4 = (void *)&ret->client;
     struct sockaddr_in6 *v6 = (void *)&ret->client;
     ret->client.ss_family = is_v6 ? AF_INET6 : AF_INET;
-    v4->sin_port = htons(port); /* has the same place in both */
+    v4->sin_port = htons(port); /* at the same offset as sin6_port */
     if (is_v6)
         memcpy(&v6->sin6_addr, address, sizeof v6->sin6_addr);
     else
@@ -26,7 +26,7 @@ static void set_client(struct proxy_header *ret, bool is_v6, const void *address
     ret->client_size = is_v6 ? sizeof *v6 : sizeof *v4;
 }
 
-/* 0 … 65535 in digits, without leading zeros. */
+/* Accepts 0 … 65535 in decimal digits, without leading zeros. */
 static bool parse_port(const char *text, uint16_t *ret)
 {
     const size_t length = strlen(text);

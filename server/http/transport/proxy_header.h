@@ -19,7 +19,7 @@ enum proxy_header_state {
 struct proxy_header {
     size_t size; /* bytes of the header; the client's bytes begin after it */
     struct sockaddr_storage client;
-    socklen_t client_size; /* 0: the header names no client: the connection is the proxy's own */
+    socklen_t client_size; /* 0: the header names no client with an IP address */
 };
 
 /* `bytes` are all bytes that the connection has received so far. */

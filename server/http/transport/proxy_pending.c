@@ -18,7 +18,7 @@ struct proxy_pending {
     const struct trusted_proxies *proxies;
     int epoll_fd;
     struct metric *invalid_total;
-    bool has_more; /* sockets whose header may have arrived did not fit */
+    bool has_more; /* some headers may have arrived that were not read for lack of `room` */
     size_t count;
     struct proxied_socket {
         int fd;

@@ -1,6 +1,6 @@
 /* Connections from trusted proxies whose PROXY header (proxy_header.h) has not arrived
- * (--proxy-protocol). They wait here before libmicrohttpd gets them. All calls come from the thread
- * of one event loop. */
+ * (--proxy-protocol). They wait here before libmicrohttpd or gRPC gets them. Use a struct
+ * proxy_pending from one thread at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* The most connections that wait here, besides libmicrohttpd's; another replaces the oldest. */
+/* The most connections that wait here, besides those of libmicrohttpd; more replace the oldest. */
 #define PROXY_PENDING_MAX 256
 
 /* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
@@ -29,20 +29,20 @@ struct proxy_pending *proxy_pending_create(const struct trusted_proxies *proxies
 /* Closes the waiting connections. Accepts NULL. */
 void proxy_pending_free(struct proxy_pending *proxied);
 
-/* Readable when proxy_pending_run() has something to do. */
+/* A descriptor that is readable when bytes or hang-ups have arrived for proxy_pending_run(). */
 int proxy_pending_fd(const struct proxy_pending *proxied);
 
-/* Passes at most `room` connections whose header has arrived to `take`, with the address in the
- * header, or the connection's own if the header has none. The header's bytes have been read. Closes
- * connections that sent something else or took too long. */
+/* Passes at most `room` connections whose header has arrived to `take`, which becomes their owner.
+ * `address` is the client in the header, or the connection's peer if the header names none. The
+ * header's bytes have been read. Closes connections that sent something else or took too long. */
 typedef void proxy_pending_take(void *context, int fd, const struct sockaddr_storage *address,
                                 socklen_t size);
 void proxy_pending_run(struct proxy_pending *proxied, size_t room, proxy_pending_take *take,
                        void *context);
 
-/* Accepts one connection from `listen_fd`. It waits here if its address must send a header;
+/* Accepts one connection from `listen_fd`. It waits here if it comes from a trusted proxy;
  * otherwise, or if `proxied` is NULL, `take` gets it as a non-blocking socket. Returns false if no
- * client waits, or accept() fails for lack of resources; *ret_full_until says when to retry. */
+ * client waits, or if resources run out; in that case, *ret_full_until says when to retry. */
 bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pending_take *take,
                           void *context, int64_t *ret_full_until);
 

@@ -20,11 +20,11 @@ struct query {
  * or invalid UTF-8. */
 enum status url_decode(char *text, struct error *err) MUST_USE;
 
-/* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID for a malformed escape, more than
- * QUERY_MAX parameters, or a repeated one. `text` may be NULL or "". */
+/* Splits "a=1&b=2" in place ('+' is a blank). STATUS_INVALID as url_decode(), and for more than
+ * QUERY_MAX parameters or a repeated one. `text` may be NULL or "". */
 enum status query_parse(char *text, struct query *ret, struct error *err) MUST_USE;
 
-/* The value of a parameter, or NULL. */
+/* The value of a parameter; NULL if the query has none of this name. */
 const char *query_value(const struct query *query, const char *name);
 
 /* Finds the field `name` in a form of type application/x-www-form-urlencoded, and decodes its value

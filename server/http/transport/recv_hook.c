@@ -11,7 +11,7 @@
 #include "server/http/transport/connections.h"
 
 static _Thread_local int last = -1;
-static _Thread_local bool notes_reads; /* recv() has been called on this thread */
+static _Thread_local bool notes_reads; /* a function of this file has been called on this thread */
 static _Thread_local struct connections *table;
 
 ssize_t recv(int fd, void *bytes, size_t size, int flags)
@@ -24,7 +24,7 @@ ssize_t recv(int fd, void *bytes, size_t size, int flags)
     return got;
 }
 
-/* libmicrohttpd calls this function for decrypted bytes. GnuTLS calls tls.c for encrypted ones. */
+/* libmicrohttpd calls this function for decrypted bytes. GnuTLS reads encrypted ones by tls.c. */
 ssize_t gnutls_record_recv(gnutls_session_t session, void *bytes, size_t size)
 {
     unsigned char sequence[8];

@@ -18,13 +18,13 @@ struct request_log {
     struct metric *bytes_in, *seconds;
     const struct route_table *routes;
     struct metric *by_status[600]; /* lensd_http_requests_total, created on first use */
-    struct metric **by_path; /* lensd_http_path_requests_total, by route (the last: none) and by the
-                                first digit of the status */
+    struct metric **by_path; /* lensd_http_path_requests_total: a row for each route and a last one
+                                for none; a column for the first digit of the status */
     pthread_mutex_t lock;
     struct log_sample refusals; /* guarded by lock */
 };
 
-#define STATUS_CLASSES 6 /* 1xx … 5xx; the first is not used */
+#define STATUS_CLASSES 6 /* 1xx … 5xx; index 0 is not used */
 
 struct request_log *request_log_create(struct metrics *metrics, const struct route_table *routes)
 {
@@ -190,8 +190,7 @@ static void add_phase(struct trace_record *record, const char *name, int64_t beg
 }
 
 /* Hands the spans of a request to the exporter: read, queue, decode, preprocess, queue, forward,
- * answer, write. Only sampled requests to paths that take a body, because health checks and pages
- * would outnumber them. */
+ * answer, write. Leaves out requests that are not sampled, and health checks and pages. */
 static void trace_request(const struct exchange *x)
 {
     struct trace_exporter *exporter = x->server->options.traces;

@@ -5,7 +5,7 @@
 
 struct request_log;
 
-/* `metrics` may be NULL. Borrows both. NULL when out of memory. */
+/* Borrows `metrics`, which may be NULL, and `routes`. Returns NULL when out of memory. */
 struct request_log *request_log_create(struct metrics *metrics, const struct route_table *routes);
 void request_log_free(struct request_log *log); /* accepts NULL */
 
@@ -14,10 +14,10 @@ void request_log_free(struct request_log *log); /* accepts NULL */
 void request_log_write(struct request_log *log, const struct exchange *exchange,
                        const char *outcome);
 
-/* Does the same for a request with late headers; only its client is known. `waited` is in
- * nanoseconds. Thread-safe. */
+/* Logs and counts a request whose headers were late; only its client is known. `waited`:
+ * nanoseconds since their first byte. Thread-safe. */
 void request_log_late(struct request_log *log, const char *address, int64_t waited);
 
-/* Refusals with Retry-After are sampled (log_sample.h). When their second is over, or now if `end`,
- * this logs how many lines were omitted. True if it has more to report later. Thread-safe. */
+/* Only some refusals with Retry-After are logged (log_sample.h). When their second is over, or now
+ * if `end`, logs how many were left out. Returns true if it must be called again. Thread-safe. */
 bool request_log_tell_left_out(struct request_log *log, bool end);

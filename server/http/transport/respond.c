@@ -11,7 +11,7 @@
 #include "proto/dialects.h"
 #include "server/http/transport/negotiate.h"
 
-#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; parsing them as JSON takes a millisecond */
+#define SETTINGS_MAX ((size_t)128 << 10) /* bytes; so much JSON is parsed in a millisecond */
 
 #define OUT_OF_MEMORY "{\"error\":\"out of memory\",\"code\":\"out_of_memory\"}\n"
 
@@ -64,7 +64,7 @@ void respond_page(struct exchange *exchange, const char *type, char *text, size_
     exchange->answer.may_keep = true;
     respond_header(exchange, "ETag", "%s", etag);
     if (negotiate_etag(exchange_header(exchange, "If-None-Match"), etag))
-        exchange->answer.status = 304; /* goes out without its text, but with its length */
+        exchange->answer.status = 304; /* sent without the text, but with its length */
 }
 
 void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,

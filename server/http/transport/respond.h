@@ -1,4 +1,4 @@
-/* Each handler answers once, with one of these functions. */
+/* The functions with which handlers set their answer. A later answer replaces an earlier one. */
 #pragma once
 
 #include "engine/base/status.h"
@@ -13,20 +13,20 @@
 #define TYPE_JS      "text/javascript; charset=utf-8"
 #define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
 
-/* Takes over `text` (malloc'ed; NULL answers 500: out of memory). */
+/* Takes ownership of `text`, which is malloc'ed. If `text` is NULL, answers 500: out of memory. */
 void respond_text(struct exchange *exchange, int http, const char *type, char *text, size_t size);
 
-/* The same with a JSON text. */
+/* Like respond_text(), with a JSON text. */
 void respond_json(struct exchange *exchange, int http, char *text);
 
-/* Answers without a body: 204. */
+/* Answers without a body, with a status such as 204. */
 void respond_empty(struct exchange *exchange, int http);
 
-/* Answers with a page that clients may cache and revalidate: 200, or 304 if If-None-Match names it.
- * Takes over `text`, as above. */
+/* Answers with a page that clients may cache and revalidate: 200, or 304 if If-None-Match names its
+ * ETag. Takes ownership of `text` like respond_text(). */
 void respond_page(struct exchange *exchange, const char *type, char *text, size_t size);
 
-/* The same with a copy of `bytes`. */
+/* Like respond_page(), with a copy of `bytes`. */
 void respond_asset(struct exchange *exchange, const char *type, const unsigned char *bytes,
                    size_t size);
 
@@ -34,15 +34,15 @@ void respond_asset(struct exchange *exchange, const char *type, const unsigned c
  * err->status. A 503 gets Retry-After. */
 void respond_error(struct exchange *exchange, const struct error *err);
 
-/* The same with an HTTP status that enum status lacks: 405, 408, 414 … `code` is a constant. */
+/* Like respond_error(), with any HTTP status, such as 401 or 414. `code` is a constant. */
 void respond_refusal(struct exchange *exchange, int http, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* If the body is longer than any settings document, refuses it (413) and returns true. Such
- * documents are parsed on the connection's own thread. */
+/* If the body is longer than 128 KiB, refuses it (413) and returns true. For requests whose short
+ * JSON or message is parsed on the connection's own thread. */
 bool respond_if_long(struct exchange *exchange);
 
-/* Adds a header to the answer. Call it before or after the answer is set. `name` is a constant. The
- * text and the header must fit (asserted). */
+/* Adds a header to the answer. Call it before or after the answer is set. `name` is a constant.
+ * Asserts that the header fits into answer.headers, and its text into answer_header.value. */
 void respond_header(struct exchange *exchange, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

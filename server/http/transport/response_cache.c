@@ -16,7 +16,7 @@
 /* Size of a typical answer; the table has about one bucket for each that fits. */
 #define TYPICAL_BYTES 1024
 
-/* Parts of a form besides images. */
+/* The most parts of a form besides images. */
 #define PARAMETER_PARTS 64
 
 LIST_HEAD(cache_bucket, cached_answer);
@@ -30,7 +30,7 @@ struct response_cache {
     pthread_mutex_t lock;         /* guards the rest, and the links of the answers */
     struct cache_bucket *buckets; /* zeroed buckets are empty */
     size_t bucket_count;          /* a power of two */
-    struct cached_answers by_use; /* the last used first */
+    struct cached_answers by_use; /* most recently used first */
     size_t bytes;
 };
 
@@ -131,7 +131,7 @@ bool response_cache_key(const struct response_cache *cache, struct exchange *x, 
         return false;
     bool is_good = hash_field(hash, cache->secret, sizeof cache->secret) &&
                    hash_text(hash, x->key_name) && hash_text(hash, x->path) &&
-                   hash_text(hash, x->match.model) && /* a header may name it */
+                   hash_text(hash, x->match.model) && /* a header may name the model */
                    hash_field(hash, &x->answer_form, sizeof x->answer_form) &&
                    hash_field(hash, &x->query.count, sizeof x->query.count);
     for (size_t i = 0; is_good && i < x->query.count; i++)

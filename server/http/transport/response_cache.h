@@ -32,13 +32,13 @@ struct response_key {
     double search_ms; /* time for hashing and lookup */
 };
 
-/* The model in a request, and which load of the model answered. */
+/* The model and version that a request names, and which load of the model answered. */
 struct cached_model {
     char name[128], version[32]; /* "": the default model; the newest version */
     uint64_t generation;
 };
 
-/* Only response_cache.c may change it. */
+/* A cached answer; read-only outside response_cache.c. */
 struct cached_answer {
     struct cached_model model;
     size_t image_count;
@@ -70,8 +70,8 @@ void response_cache_free(struct response_cache *cache); /* accepts NULL */
 bool response_cache_key(const struct response_cache *cache, struct exchange *exchange,
                         bool reads_forms);
 
-/* The SHA-256 of a photo and of the API key's name, for the same reasons, as hexadecimal digits.
- * Returns false if SHA-256 is not available. */
+/* Writes the SHA-256 of a photo and of the API key's name as hexadecimal digits. The name keeps
+ * clients with different keys apart. Returns false if SHA-256 is not available. */
 bool response_photo_hash(const struct exchange *exchange, const uint8_t *data, size_t size,
                          char ret[static 2 * RESPONSE_KEY_BYTES + 1]);
 
@@ -81,7 +81,7 @@ struct cached_answer *response_cache_find(struct response_cache *cache,
 void cached_answer_release(struct cached_answer *answer);
 
 /* Caches a copy of the exchange's answer, which must not be compressed yet, and replaces any other
- * answer with its key. Does nothing if the answer is larger than half of the cache, or without
- * memory. */
+ * answer with its key. Does nothing if the answer is larger than half of the cache, if it has
+ * several headers of the handler's own or a long one, or when out of memory. */
 void response_cache_keep(struct response_cache *cache, const struct exchange *exchange,
                          const struct cached_model *model);

@@ -6,8 +6,7 @@
 
 #include "engine/base/size.h"
 
-/* Matches a segment of `length` bytes against one of a pattern; {name} matches the text before its
- * literal tail. */
+/* Matches a path's segment against a pattern's; {name} matches the text before its literal tail. */
 static bool match_segment(const char *pattern, size_t pattern_length, const char *text,
                           size_t length, struct route_match *match)
 {

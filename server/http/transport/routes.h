@@ -15,17 +15,17 @@ enum method {
     METHOD_GET = 1u << 0,
     METHOD_HEAD = 1u << 1,
     METHOD_POST = 1u << 2,
-    METHOD_OPTIONS = 1u << 3, /* always allowed; if in the table, the route answers it itself */
+    METHOD_OPTIONS = 1u << 3, /* always allowed; in route->methods: the route's handler answers */
     METHOD_PUT = 1u << 4,
 };
 
 /* Who may use a route (keys.h). */
 enum route_access {
     ROUTE_KEY,          /* any key, if keys are configured; not on --admin-port */
-    ROUTE_STATUS,       /* the same, and also on --admin-port: status for operators */
+    ROUTE_STATUS,       /* like ROUTE_KEY, but also on --admin-port: status for operators */
     ROUTE_OPEN,         /* every client, unless --protect-health: health, metrics, pages */
     ROUTE_ADMIN,        /* only an admin's key; closed if there is none */
-    ROUTE_ADMIN_WRITES, /* ROUTE_KEY for GET, ROUTE_ADMIN for other methods */
+    ROUTE_ADMIN_WRITES, /* ROUTE_STATUS for GET and HEAD, ROUTE_ADMIN for other methods */
 };
 
 /* The parts of a path that match the route's {names}. */
@@ -38,19 +38,19 @@ struct route {
     /* Segments are literal; "{model}" or "{version}", possibly with a literal tail
      * ("{model}:predict"); or "{number}", a version of digits only. */
     const char *path;
-    unsigned methods; /* enum method, several */
+    unsigned methods; /* bits of enum method */
     bool takes_body;
     /* Checks before the body is read whether the request can be handled now; an error becomes the
      * answer. It may also answer the request and return STATUS_OK. May be NULL. */
     enum status (*admit)(struct exchange *exchange, struct error *err);
     /* Called with the complete body: answers (respond.h), or waits (exchange_wait). */
     void (*handle)(struct exchange *exchange);
-    const char *about; /* for GET / */
+    const char *about; /* a description, for GET / */
     enum route_access access;
     const char *advice;            /* advice for a client that used another method; or NULL */
     const struct dialect *dialect; /* for its requests, answers and errors; NULL: lensd's own */
     const char *model;             /* the only model that it uses; NULL: any */
-    const char *fixed;             /* the text of each answer; NULL: the handler makes it */
+    const char *fixed;             /* the constant text of its answers; NULL: `handle` makes it */
     bool is_message;               /* uses Open Inference Protocol messages, not JSON */
     bool streams;                  /* gRPC: any number of messages in both directions */
     /* gRPC: called when the message that names a model has been read; NULL: `handle` reads it. */
@@ -71,9 +71,9 @@ const struct route *route_find(const struct route_table *table, const char *path
 /* The methods that a route allows: its own, HEAD if GET, and OPTIONS. */
 unsigned route_methods(const struct route *route);
 
-/* The bit of a method's name; 0 for a method that no route has. */
+/* The bit of the method with this name; 0 for a name that enum method lacks. */
 unsigned route_method(const char *name);
 
 #define ALLOW_TEXT 64
-/* "GET, HEAD" for the Allow header; returns text. */
+/* Writes names such as "GET, HEAD" for the Allow header; returns `text`. */
 const char *route_allow(unsigned methods, char *text, size_t size);

@@ -22,8 +22,8 @@
 
 #define QUIET_MS 200 /* time without a request before a drain ends */
 
-/* The same without connections. A client whose handshake had begun before SYN was refused may still
- * have to be accepted. A distant client may need longer, but the server does not wait for it. */
+/* QUIET_MS if no connection is open. A client whose handshake had begun before SYN was refused may
+ * still have to be accepted. A distant client may need longer; the drain does not wait for it. */
 #define HANDSHAKE_MS 20
 
 /* Raises the limit of open files to fit every connection; returns how many fit. */
@@ -104,7 +104,7 @@ static struct listen_options main_port(const struct http_options *options)
                                    .tls = options->tls_cert != NULL};
 }
 
-/* --admin-port or --grpc-port. */
+/* Returns the options of the listener of --admin-port or --grpc-port. */
 static struct listen_options other_port(const struct http_options *options, const char *option,
                                         int port)
 {
@@ -258,7 +258,7 @@ enum status http_server_reload(struct http_server *server, struct error *err)
     enum status status = keyring_reload(server->keys, err), tls = STATUS_OK;
     if (server->daemon->tls) {
         tls = tls_reload(server->daemon->tls, status == STATUS_OK ? err : NULL);
-        if (tls == STATUS_OK) /* the old one was warned about before */
+        if (tls == STATUS_OK) /* a warning about the old certificate was logged before */
             look_at_certificate(server->daemon);
     }
     if (status != STATUS_OK || tls != STATUS_OK)
@@ -331,7 +331,7 @@ void http_server_stop_accepting(struct http_server *server)
         (void)shutdown(daemon->listener.fd, SHUT_RDWR);
 }
 
-/* True if some clients are not accepted yet. */
+/* True if some clients of --port or --grpc-port are not accepted yet. */
 static bool someone_waits(const struct http_server *server)
 {
     const struct http_daemon *daemon = server->daemon;
@@ -373,10 +373,10 @@ void http_server_free(struct http_server *server)
         return;
     struct http_daemon *daemon = server->daemon;
     open_gate(server);
-    offload_stop(server->offload); /* no request may wait for it when the connections close */
+    offload_stop(server->offload); /* no request may wait for a job when the connections close */
     if (server->connections) {
         connections_end_delays(server->connections);
-        connections_stop(server->connections); /* its watcher may be about to resume one */
+        connections_stop(server->connections); /* the watcher may be about to resume a connection */
     }
     if (daemon) {
         grpc_stop(daemon->grpc_server);

@@ -29,11 +29,11 @@
  *     submission.c    a predict request from its body to its answer
  *     request_limits.c   time limits, priority and client of a predict request
  *
- * Libraries: libmicrohttpd only in daemon.c and event_loop.c, nghttp2 in grpc_connection.h and the
- * files that include it, GnuTLS in keys.c, tls*, connection*, grpc*, recv_hook.c and
- * response_cache.c, zlib in coding.c. Handlers run on the threads of libmicrohttpd and gRPC and
- * never block: /predict suspends its connection until the model host is done. No request reaches
- * the file system. */
+ * Libraries: libmicrohttpd only in daemon.c, event_loop.c and raw_answer.c; nghttp2 in
+ * grpc_connection.h and the files that include it; GnuTLS in keys.c, tls*, connection*, grpc*,
+ * recv_hook.c and response_cache.c; zlib in coding.c; libzmq in zmq.c. Handlers run on the threads
+ * of event_loop.c, gRPC and ZeroMQ and never wait for a model: /predict suspends its connection
+ * until the model host is done. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,7 +55,7 @@ struct http_options {
     int grpc_port;          /* 0: none */
     const char *zmq_port;   /* "5555", "ADDRESS:PORT" or an endpoint of ZeroMQ; NULL: none */
     int64_t zmq_timeout_ms; /* time limit of an answer to Frigate; 0: none */
-    const char *unix_path;  /* not NULL: a socket of this name instead of host and port */
+    const char *unix_path;  /* path of a Unix socket to use instead of host and port, or NULL */
     unsigned unix_mode;     /* its permissions */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
@@ -74,10 +74,10 @@ struct http_options {
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
     const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
     bool proxy_protocol;         /* connections from these proxies begin with a PROXY header */
-    const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: depends on host */
+    const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: "" on loopback, else "*" */
     struct keyring_options keys;
 
-    const struct route_table *routes; /* borrowed, like the next four */
+    const struct route_table *routes; /* borrowed, like all pointers below */
     const struct route_table *grpc_routes, *zmq_routes;
     struct model_host *model_host; /* outlives the server */
     struct loader *loader;         /* loads and unloads models; NULL: fixed models */
@@ -90,27 +90,27 @@ struct http_options {
 struct http_server;
 
 /* Opens the ports and starts the threads. Clients wait in the kernel's queue until
- * http_server_open(); the same thread calls it. STATUS_CONFIG: an address cannot be used (taken,
- * not allowed, unknown); STATUS_NO_MEMORY; STATUS_IO. Texts of the options are borrowed. */
+ * http_server_open(), which the same thread must call. STATUS_NOT_READY: an address is in use, or
+ * this machine lacks it; STATUS_CONFIG: another option is wrong; STATUS_NO_MEMORY; STATUS_IO.
+ * Borrows the texts of the options. */
 enum status http_server_start(const struct http_options *options, struct http_server **ret,
                               struct error *err) MUST_USE;
 
 /* Checks the address and the files in the options (API keys, certificate) without listening.
- * Warnings are sentences, or "". STATUS_CONFIG as for starting, except that a port in use is only a
- * warning: the running server may use it with these options. */
+ * Warnings are sentences, or "". STATUS_NOT_READY and STATUS_CONFIG as http_server_start(), except
+ * that a port in use is only a warning: the running server may use it with these options. */
 struct http_warnings {
     char port[400], certificate[400];
 };
 enum status http_server_check(const struct http_options *options,
                               struct http_warnings *ret_warnings, struct error *err) MUST_USE;
 
-/* Reads the API keys and the certificate again. On failure nothing changes. One thread at a
- * time. */
+/* Reads the API keys and the certificate again; keeps what it cannot read. One thread at a time. */
 enum status http_server_reload(struct http_server *server, struct error *err) MUST_USE;
 
-/* Starts to serve clients. On a socket that a supervisor has passed (listen_take_passed()) they
- * wait for http_server_accept(). Call it when the process has dropped its rights. `confinement`
- * describes for /health how the process is confined; borrowed. */
+/* Starts to serve clients. On a socket that a supervisor has passed (listen_take_passed()) clients
+ * wait for http_server_accept(). Call this when the process has dropped its rights. `confinement`
+ * says, for /health, how the process is confined; borrowed. */
 void http_server_open(struct http_server *server, const char *confinement);
 
 int http_server_port(const struct http_server *server);
@@ -121,11 +121,11 @@ const char *http_server_where(const struct http_server *server); /* the URL, or 
  * Requests are answered as before. */
 void http_server_begin_drain(struct http_server *server);
 
-/* Starts accepting connections on a socket that a supervisor has passed. Clients wait there until
- * the models are loaded, so that an earlier process can serve in the meantime. */
+/* Starts accepting connections on a socket that a supervisor has passed. Call it when the models
+ * are loaded, so that an earlier process can serve in the meantime. */
 void http_server_accept(struct http_server *server);
 
-/* Stops accepting. Open connections are still served. --admin-port stays open. */
+/* Stops accepting connections, except on --admin-port. Open connections are still served. */
 void http_server_stop_accepting(struct http_server *server);
 
 /* Waits until every accepted request is answered and the remaining clients have stopped sending, or

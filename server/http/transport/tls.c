@@ -1,5 +1,4 @@
-/* Loads and replaces the certificate, gives it to GnuTLS, and sends the refusal of a refused
- * connection. */
+/* Loads and replaces the certificate, gives it to GnuTLS, and sends the last bytes of a session. */
 #include "server/http/transport/tls.h"
 
 #include <gnutls/x509.h>
@@ -24,8 +23,8 @@ struct pair {
     unsigned count;
     gnutls_privkey_t key;
     time_t from, until;
-    bool key_is_public; /* every user can read its file */
-    struct pair *older; /* the previous one */
+    bool key_is_public; /* every user can read the key's file */
+    struct pair *older; /* the pair that this one has replaced */
 };
 
 struct tls {
@@ -34,7 +33,7 @@ struct tls {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct pair *shown; /* guarded by lock */
+static struct pair *shown; /* for new handshakes; guarded by lock */
 
 /* ---- files ---- */
 
@@ -119,7 +118,7 @@ static enum status tls_read_key(const char *path, const gnutls_datum_t *text, st
     return STATUS_OK;
 }
 
-/* The public key of both must be the same. */
+/* The key and the certificate must have the same public key. */
 static enum status check_match(const struct tls *tls, const struct pair *pair, struct error *err)
 {
     gnutls_pubkey_t public = NULL;
@@ -294,7 +293,7 @@ static ssize_t pull(gnutls_transport_ptr_t pointer, void *bytes, size_t size)
     return got;
 }
 
-/* The handshake ends with the client's Finished message, which may follow the server's. */
+/* Finished is the client's last message of the handshake, in TLS 1.2 and 1.3. */
 static int on_finished(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
                        const gnutls_datum_t *message)
 {

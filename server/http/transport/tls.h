@@ -1,8 +1,8 @@
 /* TLS: the server's certificate, replaceable at run time.
  *
- * libmicrohttpd drives the handshakes through GnuTLS and calls tls_on_handshake() for the
- * certificate; tls_reload() replaces it for later handshakes. Handshakes in progress keep their
- * certificate, so a replaced one (some kilobytes) is freed when the server ends.
+ * GnuTLS drives the handshakes and calls tls_on_handshake() for the certificate; tls_reload()
+ * replaces it for later handshakes. Handshakes in progress keep their certificate, so a replaced
+ * one (some kilobytes) is freed when the server ends.
  *
  * A process can have only one struct tls, because GnuTLS passes no context to that callback. */
 #pragma once
@@ -33,7 +33,7 @@ enum status tls_create(const char *cert_file, const char *key_file, struct tls *
 /* Call this after the last handshake. Accepts NULL. */
 void tls_free(struct tls *tls);
 
-/* Reads the files again. On failure the certificate stays. From one thread at a time. */
+/* Reads the files again. On failure the certificate does not change. One thread at a time. */
 enum status tls_reload(struct tls *tls, struct error *err) MUST_USE;
 
 /* Writes a warning about a usable certificate: it has expired, expires within two weeks or is not
@@ -50,8 +50,7 @@ int tls_on_handshake(gnutls_session_t session, const gnutls_datum_t *names, int 
 
 /* For connections that lensd drives without libmicrohttpd. tls_credentials() returns credentials;
  * call gnutls_certificate_free_credentials() after the last connection. tls_session() returns a
- * session for a non-blocking socket that negotiates `protocol` by ALPN; call gnutls_deinit(). Both
- * return false when out of memory. */
+ * session for a non-blocking socket, which negotiates `protocol` by ALPN; call gnutls_deinit(). */
 bool tls_credentials(gnutls_certificate_credentials_t *ret);
 bool tls_session(gnutls_certificate_credentials_t credentials, int fd, const char *protocol,
                  gnutls_session_t *ret);
@@ -68,6 +67,6 @@ struct tls_reader {
  * *reader, which must live as long as the session. */
 void tls_watch(gnutls_session_t session, struct tls_reader *reader);
 
-/* Sends `bytes` unchanged and shuts down our side. Only from the thread that drives the session. If
- * the client does not read, some or all bytes are lost. */
+/* Sends `bytes` and ends our side of the session. Call it only from the thread that drives the
+ * session. If the client does not read, some or all bytes are lost. */
 void tls_send_last(gnutls_session_t session, const void *bytes, size_t size);

@@ -23,8 +23,8 @@ bool trace_begin(struct trace *trace, const char *traceparent, uint64_t random);
  * to record it, too. */
 void trace_make(struct trace *trace, const uint64_t random[static 3], bool sampled);
 
-#define TRACE_SAMPLED 1 /* of flags */
+#define TRACE_SAMPLED 1 /* a bit of trace->flags */
 
-/* Formats "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns text. */
+/* Formats "00-TRACE-SPAN-FLAGS" with our span, for the answer; returns `text`. */
 #define TRACEPARENT_TEXT 56
 const char *trace_text(const struct trace *trace, char text[static TRACEPARENT_TEXT]);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Reads an address. An IPv4-mapped one becomes IPv4: sockets for both families yield these. */
+/* Reads an address. Turns IPv4-mapped ones, which sockets for both families report, into IPv4. */
 static bool read_address(const char *text, int *ret_family, uint8_t ret[static 16])
 {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};

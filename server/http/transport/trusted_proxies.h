@@ -27,7 +27,8 @@ enum status trusted_proxies_parse(const char *list, struct trusted_proxies *ret,
 #define PEER_ADDRESS_MAX INET6_ADDRSTRLEN
 
 /* Writes the address of a socket's peer: "192.0.2.1" (also for IPv4-mapped IPv6), "2001:db8::1",
- * "uid:1000" for a Unix socket. `address`: from accept(), or the client that a proxy names. */
+ * "uid:1000" for a Unix socket, or "local" if its user is unknown. `address`: from accept(), or the
+ * client that a PROXY header names. */
 void trusted_proxies_text(int fd, const struct sockaddr *address,
                           char text[static PEER_ADDRESS_MAX]);
 

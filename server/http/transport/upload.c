@@ -6,7 +6,8 @@
 
 #include "engine/base/size.h"
 
-/* The first allocation. Most images fit, and a false Content-Length costs no more. */
+/* The first allocation for a body with a Content-Length, or less if that is shorter. Most images
+ * fit, and a false Content-Length costs no more. */
 #define FIRST_BYTES ((size_t)1 << 20)
 
 void upload_init(struct upload *upload, struct http_budget *budget, size_t limit, size_t expected)

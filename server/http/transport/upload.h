@@ -13,8 +13,8 @@ struct upload {
     uint8_t *data; /* NULL before the first byte */
     size_t size;
     size_t capacity;   /* of data; charged to the budget */
-    size_t beside;     /* charged in addition by upload_charge() */
-    size_t compressed; /* size of the compressed body; another upload of this request charges it */
+    size_t beside;     /* bytes charged in addition by upload_charge() */
+    size_t compressed; /* bytes charged by this request's other upload, the compressed body */
     size_t limit;      /* bytes allowed in this body */
     size_t expected;   /* Content-Length; 0 if unknown */
     struct http_budget *budget;
@@ -31,7 +31,7 @@ enum status upload_append(struct upload *upload, const void *bytes, size_t size,
                           struct error *err) MUST_USE;
 
 /* Charges memory that the caller derives from the body and keeps until upload_done().
- * STATUS_TOO_LARGE and STATUS_OVERLOADED as above. */
+ * STATUS_TOO_LARGE and STATUS_OVERLOADED as upload_append(). */
 enum status upload_charge(struct upload *upload, size_t bytes, struct error *err) MUST_USE;
 
 /* Frees the bytes but keeps their charge: the caller holds a replacement of the same size. */

@@ -25,7 +25,7 @@
 
 #define MILLION        INT64_C(1000000)
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
-#define PEERS          256 /* the server remembers the models of the clients that sent last */
+#define PEERS          256 /* clients whose model is remembered: those that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
 #define QUESTIONS      128 /* of these, messages without a tensor, which wait for a model to load */
 #define READS_PER_RUN  64
@@ -89,7 +89,7 @@ struct zmq_call {
     char timeout[24]; /* in milliseconds, as text */
     bool is_late;     /* its failure has been sent, but the exchange still runs */
 
-    struct predict_request *watched; /* guarded by the server's lock, as the next two */
+    struct predict_request *watched; /* the server's lock guards it and the next two members */
     struct zmq_call *next_resumed;
     bool is_cancelled;
 };
@@ -118,8 +118,8 @@ struct zmq_server {
     uint64_t failures;        /* failures since the last such line */
 
     pthread_mutex_t lock;
-    bool stop, is_ending;     /* guarded by lock, as the next member */
-    struct zmq_call *resumed; /* a list by next_resumed */
+    bool stop, is_ending;     /* guarded by lock */
+    struct zmq_call *resumed; /* guarded by lock; a list by next_resumed */
 };
 
 /* Frigate's 20 rows of 6 numbers in float32: no detection. */
@@ -178,7 +178,7 @@ static const struct exchange_carrier zmq_carrier = {.dialect = &dialect_grpc,
 
 /* ---- clients ---- */
 
-/* The entry of the client's id; NULL if there is none. */
+/* Returns the client with this id; NULL if the server remembers none. */
 static struct zmq_peer *find_peer(struct zmq_server *server, struct zmq_message *id)
 {
     for (size_t i = 0; i < PEERS; i++) {
@@ -305,7 +305,7 @@ static void call_time_out(struct zmq_call *call)
     pthread_mutex_lock(&server->lock);
     call->is_cancelled = true;
     if (call->watched) {
-        /* Set before pinning: a request that cannot be pinned yet reads the flag later. */
+        /* Set `cancelled` first: a request that cannot be pinned yet reads it later. */
         atomic_store(&call->watched->cancelled, 1);
         pinned = predict_request_pin(call->watched) ? call->watched : NULL;
     }
@@ -400,7 +400,7 @@ static bool read_message(struct zmq_server *server)
         zmq.init(frame);
         if (zmq.receive(frame, server->socket, ZMQ_DONTWAIT) < 0) {
             zmq.drop(frame);
-            break; /* only the first can be missing: libzmq delivers all parts together */
+            break; /* there is no message: libzmq delivers all frames of one together */
         }
         more = zmq.more(frame);
         if (frame == &rest)
@@ -420,7 +420,7 @@ static bool read_message(struct zmq_server *server)
     return true;
 }
 
-/* Ends late calls and retries due ones. Returns the milliseconds until the next one. */
+/* Fails late calls and retries calls that are due. Returns the milliseconds until the next one. */
 static long check_call_times(struct zmq_server *server)
 {
     const int64_t now = clock_now();
@@ -497,7 +497,7 @@ static enum status zmq_load(struct error *err)
                      "libzmq.so.5");
 }
 
-/* A port without an address is on 127.0.0.1. *ret_is_local: other machines cannot connect. */
+/* Makes an endpoint; a port alone gets 127.0.0.1. *ret_is_local: other machines cannot connect. */
 static void zmq_endpoint(const char *given, char *ret, size_t size, bool *ret_is_local)
 {
     static const char *const local[] = {"ipc://", "tcp://127.", "tcp://localhost:", "tcp://[::1]:"};
@@ -509,7 +509,7 @@ static void zmq_endpoint(const char *given, char *ret, size_t size, bool *ret_is
         *ret_is_local |= !strncmp(ret, local[i], strlen(local[i]));
 }
 
-/* There is a ':' in the endpoint. libzmq takes a port modulo 65536. */
+/* `endpoint` has a ':'. Checks the port's range, because libzmq takes a port modulo 65536. */
 static bool is_endpoint(const char *endpoint)
 {
     const char *port = strrchr(endpoint, ':') + 1;
@@ -632,7 +632,7 @@ void zmq_stop(struct zmq_server *server)
     if (server->has_thread)
         pthread_join(server->thread, NULL);
     for (struct zmq_call *call = server->calls, *next; call; call = next) {
-        next = call->next; /* the call waits for its next try */
+        next = call->next; /* a call that is left waits for its next try: it has no exchange */
         call_close(call);
     }
     free(server->spare);

@@ -1,12 +1,12 @@
 /* ZeroMQ on a separate endpoint (--zmq-port), for Frigate's detector of type zmq.
  *
- * libzmq is loaded only for this, and reads the sockets on its own thread. A thread of lensd owns a
- * ROUTER socket. It reads a client's message (an empty frame, as REQ sends it, and one or two
- * others), turns it into an exchange, and sends the answer to the same client. So memory limits,
- * the log, metrics and draining work as for HTTP. ZeroMQ carries no API key.
+ * libzmq is loaded only with --zmq-port, and reads the TCP sockets on its own thread. A thread of
+ * lensd owns a ROUTER socket. It reads a client's message (an empty frame, as REQ sends it, and one
+ * or two more frames), turns it into an exchange, and sends the answer to the same client. So
+ * memory limits, the log, metrics and draining work as for HTTP. ZeroMQ carries no API key.
  *
- * A client never waits beyond its time limit: if the exchange fails or is late, it gets the
- * handler's `failure` instead. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
+ * If the exchange fails or exceeds its time limit, the client gets the handler's `failure` instead
+ * of an answer. Source: libzmq's zmq.h 4.3; rfc.zeromq.org 28 (REQ and ROUTER). */
 #pragma once
 
 #include <stdbool.h>
@@ -23,9 +23,10 @@ struct zmq_server;
 struct zmq_frames {
     const void *header, *tensor; /* borrowed; they live as long as the exchange */
     size_t header_size, tensor_size;
-    bool has_tensor;     /* there are two frames */
+    bool has_tensor;     /* false: the message has only the header */
     char model[128];     /* the model that this client has named; "": none. The handler of a message
-                            without a tensor sets it; it is stored if the answer is 200 */
+                            without a tensor sets it; if the answer is 200, later messages of the
+                            client get it */
     const char *failure; /* constant to send if the answer is not 200; zeros by default. NULL: send
                             nothing, so that the client starts again */
     size_t failure_size;
@@ -38,11 +39,11 @@ struct zmq_frames *zmq_frames_of(struct exchange *exchange);
 enum status zmq_check(const struct http_options *options, struct error *err) MUST_USE;
 
 /* Binds server->options.zmq_port and serves zmq_routes. Borrows the server. STATUS_CONFIG,
- * STATUS_NO_MEMORY, STATUS_IO. */
+ * STATUS_NOT_READY, STATUS_NO_MEMORY, STATUS_IO. */
 enum status zmq_start(struct http_server *server, struct zmq_server **ret,
                       struct error *err) MUST_USE;
 
-/* Takes no more messages. */
+/* Stops reading messages. */
 void zmq_begin_end(struct zmq_server *zmq);
 
 /* True if some messages have no answer yet. Accepts NULL. */
