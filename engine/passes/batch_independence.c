@@ -220,8 +220,8 @@ static bool proof_gather_own(const struct batch_proof *proof, const struct node 
     return true;
 }
 
-/* Returns the span of a scatter's operand, or the block size of a constant that has the same block
- * for each image; adds the block's numbers to the hash. 0: it is neither. */
+/* Returns the span of a scatter's operand, or for a constant with the same block for each image the
+ * size of a block, whose numbers it adds to the hash. 0: the operand is neither. */
 static size_t proof_block(const struct batch_proof *proof, const struct node *node, size_t i)
 {
     const struct value *value = node->inputs[i];

@@ -504,7 +504,6 @@ static void follow(struct layout_pass *layout, struct node *node)
 void pass_layout(struct edit *edit)
 {
     struct graph *graph = edit->graph;
-    /* Values that the pass adds are used where they are made; only others have forms. */
     struct layout_pass layout = {
         .edit = edit,
         .graph = graph,

@@ -32,8 +32,8 @@ static const struct node *masked_places(const struct value *places)
     return from && from->op == OP_NON_ZERO ? from : NULL;
 }
 
-/* Returns the NonZero of whose positions `column` has coordinate `at`, as [count] (`rank` is 1) or
- * [count, 1] (2); NULL: none. */
+/* If `column`, [count] (`rank` is 1) or [count, 1] (2), is coordinate `at` of a NonZero's
+ * positions, returns the NonZero; otherwise NULL. */
 static const struct node *masked_column(const struct value *column, int64_t at, int rank)
 {
     const struct node *node = column->producer;
@@ -79,8 +79,8 @@ static bool masked_is_extent(const struct value *shape, const struct node *from)
     return masked_column(sum, 0, 1) == from;
 }
 
-/* Returns the NonZero of whose positions `part`, [count, 1], has coordinate `at`, also after an
- * Expand to its own length; NULL: none. */
+/* If `part`, [count, 1], is coordinate `at` of a NonZero's positions, perhaps after an Expand to
+ * its own length, returns the NonZero; otherwise NULL. */
 static const struct node *masked_tuple_part(const struct value *part, int64_t at)
 {
     const struct node *last = part->producer;

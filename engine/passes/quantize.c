@@ -22,7 +22,7 @@
  * two. */
 struct stored {
     struct node *producer; /* NULL: none, or another node reads its result or the clamp's */
-    bool clamp;            /* to [low, high], if storing does not clamp by itself */
+    bool clamp;            /* clamp to [low, high], because storing does not do so */
     float low, high;
 };
 

@@ -43,10 +43,10 @@ static bool read_weights(struct edit *edit, const struct node *product, int64_t 
     return !middle || make_signed(edit, ret);
 }
 
-/* A bias of the file, a constant: in float32, or in integers with scales. */
+/* A constant bias: float32 numbers, or integers with one scale for all or one scale each. */
 struct bias {
     const struct tensor *number;
-    const struct tensor *scale; /* of integers: one, or one each; NULL: float32 */
+    const struct tensor *scale; /* NULL: `number` is float32 */
 };
 
 static bool is_zero(const struct tensor *tensor)

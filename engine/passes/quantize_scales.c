@@ -5,7 +5,7 @@
 #include "engine/passes/passes.h"
 #include "engine/passes/quantize.h"
 
-enum { SCALE = 1, SHIFT = 2 }; /* inputs; all others are parts of the image */
+enum { SCALE = 1, SHIFT = 2 }; /* indexes of inputs; the other inputs are parts of the image */
 
 /* Copies scale and shift before they are changed. */
 static bool copy_terms(struct edit *edit, struct node *node)

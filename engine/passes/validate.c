@@ -40,7 +40,7 @@ static size_t node_elements(const struct node *node)
     for (size_t i = 0; i < node->output_count; i++) {
         const struct value *value = node->outputs[i];
         if (value && shape_is_known(&value->shape))
-            elements += shape_count(&value->shape); /* below value_elements each */
+            elements += shape_count(&value->shape); /* check_sizes() has bounded each */
     }
     return elements;
 }

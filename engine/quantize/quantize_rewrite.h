@@ -8,7 +8,7 @@
 struct quantize_weights {
     const struct number_range *ranges; /* by value index: observed ranges; their sums give means */
     int most;                          /* largest absolute weight */
-    bool corrects_biases; /* subtract the mean error that rounded weights cause from biases */
+    bool corrects_biases;              /* subtract from biases the mean error of rounded weights */
 };
 
 /* Returns the number of a layer's output channels. */

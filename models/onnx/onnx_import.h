@@ -20,13 +20,13 @@
 #include "models/onnx/name_map.h"
 #include "models/onnx/onnx_file.h"
 
-/* Limits of one import. Bodies: wire_slim() bounds their nesting in a file, but functions could
- * multiply it. Calls: their nesting, ONNX's own limit. Work: nodes, operands, attribute elements,
+/* Limits of one import. MAX_BODIES and MAX_CALLS limit nesting: wire_slim() bounds that of bodies
+ * in a file, but functions could multiply it. Work counts nodes, operands, attribute elements and
  * expanded functions. */
 #define IMPORT_MAX_BODIES    32
 #define IMPORT_MAX_CALLS     100
 #define IMPORT_MAX_FUNCTIONS 10000
-#define IMPORT_MAX_EXPANDED  (64u << 10) /* calls in total */
+#define IMPORT_MAX_EXPANDED  (64u << 10) /* calls of functions in total */
 #define IMPORT_MAX_OPSETS    256
 #define IMPORT_MAX_WORK      (2u << 20)
 
@@ -60,7 +60,7 @@ struct scope {
         *bindings; /* the call's attributes, and defaults of the function */
     size_t binding_count;
     struct opsets opsets;
-    const char *prefix;      /* before the names of new values and nodes: "" or "call/" */
+    const char *prefix;      /* of the names of new values and nodes: "" or "call/" */
     int bodies, calls;       /* current nesting depths */
     struct name_map names;   /* to struct value, or NULL for an input that the caller omitted */
     struct name_map results; /* for functions: formal outputs to values of the caller */

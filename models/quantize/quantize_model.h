@@ -63,7 +63,7 @@ struct quantize_options {
     struct quantize_photos photos;
     int threads;               /* as session_options.threads */
     int weight_max;            /* for quantizer_create() */
-    const _Atomic int *cancel; /* 1: return STATUS_CANCELLED; or NULL */
+    const _Atomic int *cancel; /* 1 ends the call with STATUS_CANCELLED; may be NULL */
     bool has_report;           /* fill in the whole report, not only its layers and photos */
     double cpu_deadline_ms;    /* limit for this thread's CPU time: after it no layer is tried, and
                                   calibration ends with STATUS_TIMEOUT; 0: none */
