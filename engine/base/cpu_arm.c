@@ -16,7 +16,7 @@ void cpu_read_features(struct cpu_features *ret)
     ret->neon_bf16 = two & HWCAP2_BF16;
 }
 
-/* FZ of FPCR (Arm ARM, C5.2.8). */
+/* Sets FZ of FPCR (Arm ARM, C5.2.8). */
 uint64_t cpu_flush_subnormals(void)
 {
     uint64_t before;

@@ -43,7 +43,7 @@ void cpu_read_features(struct cpu_features *ret)
     ret->fast_bf16 = ret->amx_bf16 || (ret->avx512_bf16 && __builtin_cpu_is("amd"));
 }
 
-/* Bits of MXCSR (SDM volume 1, 10.2.3). */
+/* Sets two bits of MXCSR (SDM volume 1, 10.2.3). */
 uint64_t cpu_flush_subnormals(void)
 {
     enum { DENORMALS_ARE_ZEROS = 0x40, FLUSH_TO_ZERO = 0x8000 };

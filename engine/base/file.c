@@ -59,8 +59,8 @@ static bool read_up_to(int fd, uint8_t *data, size_t size, size_t *ret)
     return true;
 }
 
-/* Fails with errno's reason if `fd` is negative. Fails and closes it if it is not a regular file of
- * at most `limit` bytes. After a failure, errno is as in file.h. */
+/* Fails with errno's reason if `fd` is negative. Fails and closes `fd` if it is not a regular file
+ * of at most `limit` bytes. After a failure, errno is as in file.h. */
 static enum status check_opened(int fd, size_t limit, size_t *ret_size, struct error *err)
 {
     struct stat info;

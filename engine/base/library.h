@@ -14,6 +14,6 @@ struct library_function {
  * one of the functions is missing. After success the library stays loaded. */
 bool library_load(const char *soname, const struct library_function *functions, size_t count);
 
-/* Copies a library's message about a file, truncated to `size` bytes; NULL as "". Bytes that are
- * not printable ASCII become '?', because the message may quote the file. */
+/* Copies a library's message about a file, truncated to `size` bytes; NULL counts as "". Bytes that
+ * are not printable ASCII become '?', because the message may quote the file. */
 void library_text(const char *text, char *ret, size_t size);

@@ -95,8 +95,8 @@ static inline enum status check_memory(bool is_allocated, const char *what, stru
 enum status error_advise(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Puts "prefix: " before the message in *err. If space is short, the prefix's start is cut. Returns
- * as error_advise(). */
+/* Puts "prefix: " before the message in *err. If space is short, the prefix's start is cut. The
+ * return value is as in error_advise(). */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -110,8 +110,8 @@ enum status error_prefix(struct error *err, const char *format, ...)
             return try_status_;                                                                    \
     } while (0)
 
-/* The same for functions that free what they have made at their end: sets `status` to the result of
- * the expression, unless an earlier step has failed. */
+/* For functions that free memory at their end: sets `status` to the result of the expression,
+ * unless an earlier step has failed. */
 #define IF_OK(status, expression)                                                                  \
     do {                                                                                           \
         if ((status) == STATUS_OK)                                                                 \

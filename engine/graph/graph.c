@@ -269,8 +269,8 @@ void graph_count_readers(const struct graph *graph, uint32_t *readers)
 }
 
 struct sort {
-    size_t *waiting; /* by node: operands whose producer has not been placed */
-    size_t *first;   /* by value: where its group in readers[] starts; one more at the end */
+    size_t *waiting; /* for each node: operands whose producer has not been placed */
+    size_t *first;   /* for each value: start of its group in readers[]; one more at the end */
     size_t *readers; /* node positions, grouped by value */
     size_t *heap;    /* positions of ready nodes, smallest first: stable order */
     struct node **order;

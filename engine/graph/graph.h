@@ -198,5 +198,5 @@ bool epilogue_range(const struct epilogue *epilogue, float *ret_low, float *ret_
 #define NODE_TEXT 200
 const char *node_text(const struct node *node, char text[static NODE_TEXT]);
 
-/* The same text, in memory that lasts until the enclosing block ends. */
+/* The text of node_text(), in memory that lasts until the enclosing block ends. */
 #define NODE_STRING(node) node_text((node), (char[NODE_TEXT]){0})

@@ -23,8 +23,8 @@ struct attention {
     bool nan_is_zero;
 };
 
-/* Reads and checks the node's attributes and its operands' known shapes. The attribute "shape" is
- * the result's shape. STATUS_MODEL, STATUS_SHAPE. Thread-safe. */
+/* Reads and checks the node's attributes and operands, whose shapes must be known. The attribute
+ * "shape" is the result's shape. STATUS_MODEL, STATUS_SHAPE. Thread-safe. */
 enum status attention_load(const struct node *node, struct attention *ret, struct shape *ret_shape,
                            struct error *err) MUST_USE;
 

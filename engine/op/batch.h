@@ -18,9 +18,9 @@ enum {
 
 /* How a node reads an input that is the same for all images; other answers are axes, 0 or more. */
 enum {
-    BATCH_WHOLE = -1,   /* every image reads the whole input */
-    BATCH_OTHER = 100,  /* likewise, and the input must be the same for every batch size */
-    BATCH_EXTENTS = 101 /* it matters only for the outputs' shapes, which are compared separately */
+    BATCH_WHOLE = -1,   /* all images read the whole input */
+    BATCH_OTHER = 100,  /* all read it, and it must be the same for every batch size */
+    BATCH_EXTENTS = 101 /* only output shapes depend on it; they are compared separately */
 };
 
 struct batch_rule {
@@ -39,7 +39,8 @@ extern const struct batch_rule batch_mixes;
 extern const struct batch_rule batch_elementwise;
 /* Elementwise on input 0; the other inputs must be free and are read as BATCH_OTHER. */
 extern const struct batch_rule batch_unary;
-/* The elements keep their order. batch_is_independent() needs no axis to follow the images. */
+/* For views: the elements keep their order. batch_is_independent() follows images without an axis.
+ */
 extern const struct batch_rule batch_reshape;
 /* The images lie along dimension 0 of input 0, or of the first two inputs, and do not mix. */
 extern const struct batch_rule batch_by_sample, batch_by_sample_of_two;

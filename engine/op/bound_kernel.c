@@ -1,5 +1,5 @@
-/* Reference kernels as steps: their tensors are created once, and set in the graph's values in a
- * run. */
+/* Reference kernels as steps. Their tensors are created once; a run sets them in the graph's
+ * values. */
 #include "engine/op/bound_kernel.h"
 
 #include <stdlib.h>

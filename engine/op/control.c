@@ -78,7 +78,7 @@ static enum status infer_loop(struct node *node, struct error *err)
     return STATUS_OK;
 }
 
-/* first: position of the first state (Scan-8 has the sequence lengths before it). */
+/* `first` is the position of the first state. In Scan-8, sequence_lens comes before it. */
 static enum status infer_scan_from(struct node *node, size_t first, struct error *err)
 {
     struct graph *body = NULL;
@@ -439,7 +439,7 @@ static enum status take_slice(const struct kernel_args *args, const struct tenso
     return STATUS_OK;
 }
 
-/* Image `batch` of a tensor, without the first dimension. */
+/* Copies image `batch` of a tensor, without the first dimension. */
 static enum status take_image(const struct kernel_args *args, const struct tensor *tensor,
                               size_t batch, struct tensor **ret, struct error *err)
 {

@@ -59,7 +59,7 @@ static int deform_beside(const struct node *node, size_t i, int axis)
 #define PANEL_ROWS    ((size_t)128)
 #define PANEL_COLUMNS ((size_t)256)
 
-/* The input of one group of one image, for the panel. */
+/* The input of one group of one image, from which the panel is filled. */
 struct patches {
     struct window window; /* in 3-D */
     size_t size;          /* bytes of an element */
@@ -106,7 +106,7 @@ static void fill_row_part(const struct patches *p, char *dst, const char *row, i
     zero_bytes(dst + (before + count) * p->size, ((size_t)n - before - count) * p->size);
 }
 
-/* Fills one panel row: pair k of (channel, tap) for output positions t … t+count-1. */
+/* Fills one panel row: channel k / volume, tap k % volume, output positions t … t+count-1. */
 static void fill_panel_row(const struct patches *p, char *dst, size_t k, size_t t, size_t count)
 {
     const struct window *w = &p->window;
@@ -357,7 +357,7 @@ static void find_corners(const struct window *w, const double *position, double 
     }
 }
 
-/* The sampling position of one tap at output position t. */
+/* Computes the position at which one tap samples the input for output position t. */
 static void sample_position(const struct deform *d, size_t group, size_t tap, size_t t, double *ret)
 {
     const struct window *w = &d->window;

@@ -249,7 +249,7 @@ void convert_row(const void *src, enum dtype from, void *dst, enum dtype to, siz
         memcpy(dst, src, n * dtype_size(from));
     else if (from == DTYPE_U64)
         store_unsigned(src, to, dst, n);
-    else if (to == DTYPE_F32) /* wide types need no intermediate block */
+    else if (to == DTYPE_F32) /* a wide type needs no intermediate block */
         load_floats(src, from, dst, n);
     else if (to == DTYPE_F64)
         load_doubles(src, from, dst, n);

@@ -131,7 +131,7 @@ static enum status shape_init(const struct node *node, const struct shape *x, co
 {
     const int64_t group = node_int(node, "group", 1), in = x->dims[1];
     struct conv_shape conv = {0};
-    int64_t channels; /* of all groups, by the weights' second dimension */
+    int64_t channels; /* of all groups: the weights' second dimension times group */
     TRY(check_operands(node, x, w, err));
     if (group < 1)
         return error_set(err, STATUS_SHAPE, "group is %lld, expected at least 1", (long long)group);

@@ -1,7 +1,7 @@
-/* Every operator that rearranges elements (Transpose, Slice, Expand, Tile, Pad, DepthToSpace …) is
- * one strided copy. Dimensions are first merged where both sides allow it. Then the innermost one
- * decides: a contiguous run is memcpy, a repeated element is a fill, anything else is a loop over
- * elements, tiled if it is a transposition, so that both sides stay in cache lines. */
+/* Every operator that rearranges elements (Transpose, Slice, Expand, Tile, DepthToSpace …) is one
+ * strided copy. Dimensions are first merged where source and destination allow it. Then the
+ * innermost one decides: a contiguous run is memcpy, a repeated element is a fill, anything else is
+ * a loop over elements, tiled if it is a transposition, so that both sides stay in cache lines. */
 #include "engine/op/copy.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ static void copy_grid(char *dst, const char *src, size_t item, const struct copy
     BY_ITEM_SIZE(item, grid, dst, src, row, column);
 }
 
-/* Copies rows if they are contiguous in `dst` and, or one element, in `src`; otherwise tiles. */
+/* Copies two dimensions: row by row by memcpy() or fill_row() if possible, otherwise in tiles. */
 static void copy_inner(char *dst, const char *src, size_t item, const struct copy_dim *row,
                        const struct copy_dim *column)
 {

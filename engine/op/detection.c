@@ -60,7 +60,7 @@ struct roi_tap {
 struct roi_axis {
     float start, bin, step;
     int64_t grid;               /* samples per bin, at most MOST_GRID */
-    const struct roi_tap *taps; /* [pooled * grid], the same for each channel; NULL: too many */
+    const struct roi_tap *taps; /* [pooled * grid], for all channels; NULL: too many for a table */
 };
 
 /* With more samples per bin, floats could not distinguish them. */
@@ -90,7 +90,7 @@ static void roi_samples(const struct roi_axis *axis, int64_t at, int64_t extent,
     *first = 0;
     *end = axis->grid;
     if (step > 0) {
-        /* one more on each side: the sample itself is checked again */
+        /* one sample more on each side: roi_tap() checks each of them */
         int64_t low = double_to_int64(floor((-1 - start) / step - 0.5) - 1);
         int64_t high = double_to_int64(ceil(((double)extent - start) / step - 0.5) + 2);
         *first = low > 0 ? low : 0;
@@ -144,8 +144,8 @@ static double roi_pixel(const void *plane, bool wide, size_t at)
     return wide ? ((const double *)plane)[at] : (double)((const float *)plane)[at];
 }
 
-/* What one sample contributes: the interpolated value, or for max the largest of its four weighted
- * neighbours (the definition that ONNX's reference and ONNX Runtime share). */
+/* Returns what one sample contributes: the interpolated value, or for max the largest of its four
+ * weighted neighbours (the definition that ONNX's reference and ONNX Runtime share). */
 static double roi_value(const struct roi_settings *s, const void *plane, struct roi_tap y,
                         struct roi_tap x)
 {

@@ -35,7 +35,7 @@ static enum status infer_cast_like(struct node *node, struct error *err)
     return infer_output(node, 0, node->inputs[1]->dtype, &node->inputs[0]->shape, err);
 }
 
-/* Identity at inference. From opset 12 on, training mode changes nothing if the ratio is 0. */
+/* Dropout is Identity in evaluation mode, and from opset 12 on if the ratio is 0. */
 static enum status check_dropout(const struct tensor *ratio, const struct tensor *training,
                                  struct error *err)
 {
@@ -69,7 +69,7 @@ KERNEL(kernel_cast)
     return STATUS_OK;
 }
 
-/* Of operators that only change the shape. The output may be a view, which needs no copy. */
+/* For operators that only change the shape. The output may be a view, which needs no copy. */
 enum status kernel_view(const struct kernel_args *args, __attribute__((unused)) struct error *err)
 {
     if (args->out[0] && (*args->out[0])->data != args->in[0]->data)
@@ -134,7 +134,7 @@ static size_t operand_at(const struct broadcast *operands, int operand, size_t d
 POW_BLOCK(integers, int64_t, power)
 POW_BLOCK(doubles, double, pow)
 
-/* float32 to a float32 power. Squares are frequent in exported layer normalizations. */
+/* Computes a row in float32. Squares are frequent in exported layer normalizations. */
 static void pow_floats(const struct pow_row *row)
 {
     const struct broadcast *operands = row->operands;

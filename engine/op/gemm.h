@@ -7,7 +7,7 @@
 
 enum arithmetic { ARITHMETIC_F32, ARITHMETIC_F64, ARITHMETIC_U32, ARITHMETIC_U64 };
 
-/* The arithmetic for a dtype. */
+/* The arithmetic in which a dtype is computed. */
 enum arithmetic arithmetic_for(enum dtype dtype);
 
 /* Bytes of one element. */

@@ -133,7 +133,7 @@ static void find_taps(const struct sampler *s, double normalised, int64_t extent
     double n = (double)extent;
     double low = s->align_corners ? 0 : -0.5, high = s->align_corners ? n - 1 : n - 0.5;
     double x = s->align_corners ? (normalised + 1) / 2 * (n - 1) : ((normalised + 1) * n - 1) / 2;
-    x = (float)x; /* as in the reference: affects ties of nearest */
+    x = (float)x; /* as ONNX's reference, which matters for ties of nearest */
     ret->count = 0;
     if (isnan(x) || (isinf(x) && s->padding == PADDING_REFLECTION))
         x = s->padding == PADDING_ZEROS ? -1e9 : 0;

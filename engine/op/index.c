@@ -438,14 +438,14 @@ KERNEL(kernel_one_hot)
     for (size_t i = 0; i < count; i++) {
         int64_t index = tensor_int(indices, i);
         if (index < -depth || index >= depth)
-            continue; /* the specification leaves this row off */
+            continue; /* out of range: all values of this row stay off */
         size_t row = i / inner * (size_t)depth + (size_t)(index < 0 ? index + depth : index);
         memcpy((char *)out->data + (row * inner + i % inner) * item, on, item);
     }
     return STATUS_OK;
 }
 
-/* Flags those of n elements from `start` on that are not zero. */
+/* Sets ret[i] to 1 if element start + i is not zero, else to 0. */
 static void flags_row(const struct tensor *x, size_t start, uint8_t *ret, size_t n)
 {
     convert_row(element(x->data, x->dtype, start), x->dtype, ret, DTYPE_BOOL, n);

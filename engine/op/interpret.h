@@ -12,7 +12,7 @@
 struct node_call {
     const struct node *node;
     const struct tensor *const *in; /* NULL: omitted */
-    const bool *constant; /* by input: it is the same tensor with the same bytes in every run */
+    const bool *constant;           /* [inputs]: the same tensor with the same bytes in every run */
     struct tensor *const *out;
     struct memory_budget *budget; /* for scratch memory; may be NULL */
 };

@@ -30,5 +30,5 @@ size_t window_outputs(const struct window *window);
  * The input position of tap t is at * stride - pad_begin + t * dilation. */
 void window_taps(const struct window *window, int i, int64_t at, int64_t *first, int64_t *end);
 
-/* Taps along axis i inside the input or its padding (with ceil_mode the window may stick out). */
+/* Number of a window's taps along axis i in the input or its padding; not all with ceil_mode. */
 int64_t window_padded_taps(const struct window *window, int i, int64_t at);

@@ -100,7 +100,7 @@ static enum status infer_lrn(struct node *node, struct error *err)
     return infer_like(node, err);
 }
 
-/* Mean and population variance of `runs` runs of n numbers, each `step` after the one before. */
+/* Mean and population variance of `runs` runs of n numbers, which start `step` apart. */
 static void moments(const double *x, size_t runs, size_t n, size_t step, double *ret_mean,
                     double *ret_variance)
 {

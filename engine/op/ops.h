@@ -38,7 +38,7 @@ enum op_trait {
     OP_BROADCAST = 1u << 2,     /* elementwise, numpy broadcasting over all inputs */
     OP_VIEW = 1u << 3,          /* output 0 is input 0's bytes under another shape */
     OP_MOVES = 1u << 4,         /* outputs consist of elements of input 0 */
-    OP_KEEPS_NUMBERS = 1u << 5, /* outputs have the scale of input 0, which may be quantized */
+    OP_KEEPS_NUMBERS = 1u << 5, /* if input 0 is quantized, outputs have its scale */
     OP_PRODUCT = 1u << 6,       /* Conv, Gemm …: takes a bias, residual and activation */
     OP_NORMALIZATION = 1u << 7, /* its inputs after the first are parameters */
     OP_PROBABILITIES = 1u << 8, /* outputs are probabilities, 0 … 1, computed from logits */
@@ -61,8 +61,8 @@ struct op_info {
     const char *attrs; /* its attributes, such as "axis:int mode:string"; NULL = none. Kinds: int,
                           float, string, tensor, graph, ints, floats, strings */
     infer_fn infer;
-    const struct batch_rule *batch;          /* along which axis images pass through it */
-    double (*work)(const struct node *node); /* node_work() in addition to reading and writing */
+    const struct batch_rule *batch;          /* how images of a batch pass through the node */
+    double (*work)(const struct node *node); /* multiply-adds, for node_work() */
     kernel_function *kernel;                 /* engine/op/kernel.h */
 };
 

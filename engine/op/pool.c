@@ -83,7 +83,7 @@ static enum status infer_max_unpool(struct node *node, struct error *err)
     return infer_output(node, 0, x->dtype, &out, err);
 }
 
-/* Ranges of taps for one output position. */
+/* The taps of one output position that lie inside the input, along each axis. */
 struct tap_ranges {
     int64_t first[3], end[3];
 };

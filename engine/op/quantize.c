@@ -137,8 +137,8 @@ static double divide(double x, double scale, enum dtype precision)
 
 /* ---- 8 bits and float32, one scale for `n` neighbours: the usual form of exporters ---- */
 
-/* Exceeds every sum of an 8-bit value and zero point. Adding and subtracting ROUND rounds half to
- * even with vector instructions that every x86-64 CPU has. */
+/* BEYOND exceeds every sum of an 8-bit value and a zero point. Adding and subtracting ROUND rounds
+ * half to even with vector instructions that every x86-64 CPU has. */
 #define BEYOND 1024.0f
 #define ROUND  12582912.0f
 

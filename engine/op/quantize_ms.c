@@ -1,5 +1,5 @@
-/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; Lookup of passes. What
- * depends on one stored number alone is a table of 256. Source: ONNX Runtime's ContribOperators.md.
+/* Operators of com.microsoft on 8-bit tensors: Add, Mul, Concat, pools; and Lookup. What depends
+ * on one stored number alone is a table of 256. Source: ONNX Runtime's ContribOperators.md.
  *
  * Easy to get wrong: results that lie halfway between two stored numbers are common here (scales
  * are round numbers), and ONNX Runtime, which defines these operators, decides them by float32

@@ -5,7 +5,7 @@
 #include "engine/op/family.h"
 #include "engine/op/quant.h"
 
-/* The output of a product: stored as operands `scale` and `scale + 1` say, or (NULL) float32. */
+/* Infers the output: quantized by operands `scale` and `scale + 1`, or float32 without them. */
 static enum status infer_product(struct node *node, size_t scale, const struct shape *shape,
                                  struct error *err)
 {

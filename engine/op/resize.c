@@ -167,7 +167,7 @@ static enum status read_roi(const struct tensor *roi, const int *axes, int count
     return STATUS_OK;
 }
 
-/* resize_plan_init() with separate contents, for kernels; NULL: omitted. */
+/* Like resize_plan_init(), with contents of operands that the caller has; NULL: omitted. */
 static enum status resize_plan_from(const struct node *node, const struct shape *x,
                                     const struct tensor *roi, const struct tensor *scales,
                                     const struct tensor *sizes, struct resize_plan *ret,

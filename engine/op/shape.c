@@ -388,7 +388,7 @@ static int slice_axis(const struct node *node, const int *axes)
                : BATCH_MIXES;
 }
 
-/* The end may be the batch size. */
+/* Input 2, the end, may be the batch size. */
 static int slice_beside(const struct node *node, size_t i, int axis)
 {
     (void)node, (void)axis;

@@ -71,6 +71,6 @@ struct rotary_call {
     bool merged, interleaved;
 };
 
-/* Reads and checks the node, as attention_call_load(). */
+/* Like attention_call_load(). */
 enum status rotary_call_load(const struct node *node, struct rotary_call *ret,
                              struct error *err) MUST_USE;

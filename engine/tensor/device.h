@@ -27,7 +27,7 @@ static inline bool device_equal(struct device_id a, struct device_id b)
 #define DEVICE_TEXT 16
 const char *device_text(struct device_id device, char text[static DEVICE_TEXT]);
 
-/* The same text, in memory that lasts until the enclosing block ends. */
+/* The text of device_text(), in memory that lasts until the enclosing block ends. */
 #define DEVICE_STRING(device) device_text((device), (char[DEVICE_TEXT]){0})
 
 /* Describes one device of this machine. */

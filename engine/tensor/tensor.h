@@ -95,7 +95,7 @@ enum status shape_check(const struct shape *shape, enum dtype dtype, size_t *ret
 #define SHAPE_TEXT 128
 const char *shape_text(const struct shape *shape, char text[static SHAPE_TEXT]);
 
-/* The same text, in memory that lasts until the enclosing block ends. */
+/* The text of shape_text(), in memory that lasts until the enclosing block ends. */
 #define SHAPE_STRING(shape) shape_text((shape), (char[SHAPE_TEXT]){0})
 
 /* A memory limit in bytes for the tensors of one load, or of a session's runs, together. A limit of
