@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <math.h>
 
-/* A candidate this many times slower than the best one gets no further rounds. */
+/* A candidate that is this many times slower than the best one gets no further rounds. */
 #define FAR_BEHIND 2.0
 
 static double least_of(const double *costs, size_t count)

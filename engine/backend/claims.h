@@ -18,8 +18,8 @@ int claim_in_place(const struct node *node, size_t first, size_t second);
 /* True for a Gemm with alpha 1, and with beta 1 and a constant vector C, or without C. */
 bool claim_gemm_is_plain(const struct node *node);
 
-/* Row length of a Softmax or row normalization; 0 if the node does not work on whole trailing rows.
- * claim_is_row(): true if `value` is a float32 constant for such a row. */
+/* Row length of a Softmax or a normalization of rows; 0 if it is not over the last dimensions.
+ * claim_is_row(): true if `value` is a float32 constant with the shape of such a row. */
 size_t claim_row_length(const struct node *node);
 bool claim_is_row(const struct node *node, const struct value *value);
 

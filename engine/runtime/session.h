@@ -43,7 +43,7 @@ struct session_options {
     /* L(b) from an earlier session of the model, ascending; size 0 ends them. If every size has a
      * value, a CPU does not measure, unless part of the graph depends on data. */
     struct session_batch known[SESSION_MAX_BATCHES];
-    size_t image_input; /* index in graph->inputs; SIZE_MAX: the graph takes no image */
+    size_t image_input; /* index of the image in graph->inputs; SIZE_MAX: none */
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* of image_input, or NULL; read by session_create() */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
@@ -54,7 +54,7 @@ struct session_options {
     size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
     struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
                                          outlive the sessions; may be NULL */
-    bool poison;              /* for tests: devices with own memory first fill outputs with NaN */
+    bool poison;                      /* for tests: a GPU fills activations with NaN before a run */
     bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
                                  compile only the batches that fit, and say so in the note */
     size_t input_batches, input_images; /* batches and further images for which the caller has
@@ -90,7 +90,7 @@ struct session_info {
     int depth;               /* number of runs that may be in flight: session_submit() */
     enum dtype image_dtype;  /* of an NHWC image input: DTYPE_F32; with IMAGE_NHWC_ANY also
                                 DTYPE_BF16 */
-    bool takes_pixels;       /* rows of the image input may be bytes (session_pixels) */
+    bool takes_pixels;       /* images may be passed as bytes (struct session_pixels) */
     int best;                /* largest session_want.best; 0: outputs are always complete */
     bool batched;   /* false: graph or memory do not allow batches, so images are run one by one */
     bool rows_mix;  /* images may affect each other's results in a batch, so they never run

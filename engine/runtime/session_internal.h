@@ -12,7 +12,7 @@
 #include "engine/backend/backend.h"
 #include "engine/runtime/session.h"
 
-/* One batch size. */
+/* A batch size and its programs. */
 struct compiled_size {
     int size;
     struct graph *graph; /* static part; constants dropped once compiled */
@@ -48,10 +48,10 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base;    /* only while creating */
+    struct graph *base;    /* not NULL only in session_create() */
     struct graph *single;  /* the graph for one image, until size 1 is compiled; may be NULL */
     bool fixes_batch;      /* the file fixes the batch size (1 or more) */
-    uint64_t rows_hash;    /* of engine/passes/batch_independence.h, first size; 0: none */
+    uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: none */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
         int at, count; /* index and number of the size that is being compiled */
@@ -63,7 +63,7 @@ struct session {
     size_t compiled_count;
     struct memory_budget memory;      /* on a CPU: for folded constants and packed weights */
     struct memory_budget tail_budget; /* for the data-dependent parts of one run */
-    struct backend *tail_backend;     /* runs products of data-dependent parts, if any */
+    struct backend *tail_backend;     /* runs products of the tails; NULL: not needed */
     struct compiled_size *last;       /* the size whose tail outputs are still allocated */
     struct session_options options;
     bool (*stop)(void *context); /* session_set_stop */

@@ -22,7 +22,7 @@ static size_t times(size_t a, size_t b)
     return size_mul(a, b, &product) ? product : SIZE_MAX;
 }
 
-/* Returns the bytes of the input batches that the caller keeps. */
+/* Returns the bytes of the caller's memory for inputs. */
 static size_t input_bytes(const struct session *session, const struct compiled_size *c)
 {
     const struct session_options *options = &session->options;
@@ -125,7 +125,7 @@ enum status session_check_memory(struct session *session, struct error *err)
     const struct compiled_size *c = &session->compiled[last];
     size_t bytes = wanted_bytes(session, c);
     const char *otherwise = "raise --memory";
-    if (session->ops->available_bytes) { /* others may use the device, too */
+    if (session->ops->available_bytes) { /* other programs may use the device, too */
         size_t there = add(session->ops->weight_bytes(session->backend),
                            session->ops->available_bytes(session->backend));
         if (!limit || there < limit) {

@@ -194,7 +194,7 @@ float SIMD_NAMED(score_row)(float *s, size_t n, const float *const *biases, size
     for (; i < n; i += VEC) {
         const size_t width = n - i < VEC ? n - i : VEC;
         vec_store_n(s + i, vec_exp(vec_sub(vec_load_n(s + i, width), m)), width);
-        sum = vec_add(sum, vec_load_n(s + i, width)); /* with zeros after the last */
+        sum = vec_add(sum, vec_load_n(s + i, width)); /* lanes after the last number are 0 */
     }
     return sum_lanes(vec_add(sum, second));
 }

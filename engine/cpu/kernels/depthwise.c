@@ -18,7 +18,7 @@ struct depthwise_tile {
     void *y;
     ptrdiff_t x_at;
     size_t y_at;
-    size_t rows, pixels;             /* results: <= ROWS, <= PIXELS */
+    size_t rows, pixels;             /* size of the result tile, at most ROWS x PIXELS */
     size_t top, bottom, left, right; /* existing source rows and columns, relative to x_at */
     size_t first, last;              /* blocks */
     float *sums;                     /* sums of each block's results; may be NULL */
@@ -122,8 +122,8 @@ ALWAYS_INLINE void activate_block(const struct depthwise *d, vec sum[ROWS][PIXEL
     }
 }
 
-/* Stores the results that exist, and adds them to `sums` unless it is NULL. silu: applies SiLU, so
- * that stores and divisions overlap. */
+/* Stores the results that exist, and adds them to `sums` unless it is NULL. With `silu`, applies
+ * SiLU first: stores and divisions then overlap. */
 ALWAYS_INLINE void store_block(const struct depthwise *d, const struct depthwise_tile *t, size_t at,
                                vec sum[ROWS][PIXELS], float *sums, const bool bf16, const bool silu)
 {

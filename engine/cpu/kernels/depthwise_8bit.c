@@ -10,7 +10,7 @@
  *                  └─ a quad ─┘     result row 1:  0  w0 w1 w2
  *
  * One interleaving serves all columns of the filter and as many result rows as the quads cover. For
- * pairs the order is 0 2 1 3: the even bytes are the first two rows, the odd ones the others. A
+ * pairs the order is 0 2 1 3: the even bytes are the first two rows, the odd bytes the last two. A
  * block has as many channels as a register has sums. Interleaved columns of a segment of a row stay
  * in the first-level cache. Padding is the zero point; `bias` subtracts the zero point times the
  * filter's sum, so padding adds nothing. If the channel count is not a multiple of the block, the
@@ -32,7 +32,7 @@ struct columns {
     uint8_t bytes[MOST_QUADS][MOST_COLUMNS][COLUMN] __attribute__((aligned(64)));
 };
 
-/* One column of a quad: LANES bytes from each of four rows. */
+/* Writes a column of a quad: LANES bytes from each of four rows, interleaved, XORed with flip. */
 #if defined __aarch64__
 
 ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_t *to)
@@ -243,7 +243,7 @@ size_t SIMD_NAMED(depthwise_8bit_pack)(const struct depthwise_8bit *d, const int
         const size_t row = i / reach / LANES / taps % d->rows;
         const size_t part = i / reach / LANES / taps / d->rows % (d->quads * parts);
         const size_t block = i / reach / LANES / taps / d->rows / (d->quads * parts);
-        const size_t tap = part * reach + i % reach - row * d->stride; /* wraps if negative */
+        const size_t tap = part * reach + i % reach - row * d->stride; /* huge if negative */
         const size_t channel = depthwise_first_channel(d->channels, block, LANES) + lane;
         const int16_t weight = tap < taps ? w[(channel * taps + tap) * taps + column] : 0;
         if (d->dot)

@@ -29,8 +29,8 @@ ALWAYS_INLINE vec real_of(const struct tile_columns *c, const int32_t *sums)
                      : vec_add(vec_load((const float *)(const void *)sums), c->real_bias);
 }
 
-/* Copies of members of a tile_finish: the compiler must assume that a store of bytes changes the
- * originals. */
+/* Copies of members of struct tile_finish: the compiler must assume that a store of bytes changes
+ * the originals. */
 struct tile_ending {
     size_t n;
     bool residual, clamp, is_signed;
@@ -55,7 +55,7 @@ ALWAYS_INLINE void store_8bit(const struct tile_ending *e, const vec *v, uint8_t
     const ints zero = _mm512_set1_epi16((short)e->zero);
     const ints low = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero);
     const ints high = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero);
-    const ints mixed = e->is_signed ? _mm512_packs_epi16(low, high) /* four of each register */
+    const ints mixed = e->is_signed ? _mm512_packs_epi16(low, high) /* four numbers of each */
                                     : _mm512_packus_epi16(low, high);
     const ints order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const ints bytes = _mm512_permutexvar_epi32(order, mixed);

@@ -8,18 +8,18 @@
 #define ROWS    GEMM_ROWS
 #define COLUMNS GEMM_COLUMNS
 
-/* A run reads the weights from memory once, and the hardware prefetches them too late: with this,
- * 197 rows of [768, 1536] take 2.9 ms instead of 3.4. Every STEPS steps of k a few lines are
- * fetched into the second-level cache: part of the next panel if several blocks share a panel,
- * otherwise the lines AHEAD floats further on. 4 or 8 steps cost more than they gain. */
+/* A run reads the weights from memory once, and the hardware prefetches them too late. So every
+ * STEPS steps of k this file fetches a few cache lines into the second-level cache: part of the
+ * next panel if several blocks share a panel, otherwise the lines AHEAD floats further on. Thus 197
+ * rows of [768, 1536] take 2.9 ms instead of 3.4. 4 or 8 steps cost more than they gain. */
 enum { STEPS = 16, AHEAD = 512, LINE = 64 / sizeof(float) };
 
 struct fetch {
     const float *from;
-    size_t lines; /* per STEPS steps, which read COLUMNS lines */
+    size_t lines; /* lines to fetch per STEPS steps, which read COLUMNS lines */
 };
 
-/* Copies of a product's members: the compiler must assume that a store to the result changes the
+/* Copies of members of struct gemm: the compiler must assume that a store to the result changes the
  * originals. */
 struct gemm_ending {
     bool accumulate, clamp;
@@ -55,7 +55,7 @@ ALWAYS_INLINE void block(const struct gemm *g, const float *a, const float *b, f
             some = fetch.lines ? smaller(left, STEPS) : left;
             for (size_t l = 0; l < fetch.lines; l++, fetch.from += LINE)
                 __builtin_prefetch(fetch.from, 0, 2);
-/* unrolled twice: 197 rows of [768, 3072] take 2.8 ms instead of 3.0 */
+/* Unrolled twice, 197 rows of [768, 3072] take 2.8 ms instead of 3.0. */
 #pragma GCC unroll 2
             for (const float *stop = b + some * COLUMNS; b < stop; b += COLUMNS) {
                 vec w[2];
@@ -167,8 +167,8 @@ static bool is_near(const struct gemm *g)
 /* With few weights, fetching rows takes the time: the hardware does not prefetch them well either,
  * because they begin far apart. While a panel is multiplied, this fetches its share of the next
  * block's rows, of the source or of the result, whichever are longer; not windows, most of which
- * are in the cache. 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. Rows below LEAST numbers
- * are near enough for the hardware. */
+ * are in the cache. 25,088 rows of [24, 144] take 2.2 ms instead of 3.4. The hardware prefetches
+ * rows of fewer than LEAST numbers. */
 static struct fetch fetch_rows(const struct gemm *g, const float *next, size_t rows, size_t length,
                                size_t depth, size_t column)
 {

@@ -1,6 +1,6 @@
-/* Compiled once for each variant (meson.build): SIMD_VARIANT names the variant, the compiler's -m
- * flags decide the width. The loops are written so that gcc and clang vectorise them: no branches,
- * no libm, selects instead. */
+/* This file is compiled once per variant (meson.build): SIMD_VARIANT names the variant, the
+ * compiler's -m flags decide the width. The loops are written so that gcc and clang vectorise them:
+ * no branches, no libm, selects instead. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
@@ -42,7 +42,7 @@ static void binary(enum binary_kind kind, const float *a, int a_step, const floa
         BINARY_LOOPS(p * q);
     case BINARY_DIV:
         BINARY_LOOPS(p / q);
-    case BINARY_MAX: /* numpy: NaN wins */
+    case BINARY_MAX: /* as in numpy, NaN wins */
         BINARY_LOOPS(p > q || p != p ? p : q);
     case BINARY_MIN:
         BINARY_LOOPS(p < q || p != p ? p : q);

@@ -111,7 +111,7 @@ void SIMD_NAMED(add_8bit)(const void *a, float a_ratio, const void *b, float b_r
         add_row(&sum, a, b, false, y, n);
 }
 
-/* Loads n <= VEC numbers of either type as floats. */
+/* Loads n <= VEC float32 or 8-bit numbers as floats. */
 ALWAYS_INLINE vec load_some(const void *x, size_t at, size_t n, enum dtype dtype)
 {
     if (dtype == DTYPE_F32)
@@ -170,7 +170,7 @@ void SIMD_NAMED(range)(const float *x, size_t n, float *min, float *max)
 {
     vec least = vec_set(*min), most = vec_set(*max);
     FOR_REGISTERS(i, rest, n) {
-        /* NaN selects the second operand; lanes after n repeat the last number */
+        /* NaN selects the second operand. A partial register has only its last number. */
         const vec v = rest == VEC ? vec_load(x + i) : vec_set(x[n - 1]);
         least = vec_min(v, least);
         most = vec_max(v, most);
@@ -224,7 +224,7 @@ void SIMD_NAMED(mul_8bit)(const void *a, int a_zero, const void *b, int b_zero, 
 
 #if defined __AVX512BW__
 
-/* Two tables of 128 in two registers each. */
+/* Looks up in two tables of 128 bytes, each in two registers. */
 __attribute__((target("avx512vbmi"))) static void
 lookup_wide(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t rows, size_t n)
 {
@@ -248,8 +248,8 @@ lookup_wide(const struct lookup_rows *l, const uint8_t *x, uint8_t *y, size_t ro
 
 #if defined __AVX2__
 
-/* Sixteen tables of 16: an index outside a table gets its highest bit set, so a shuffle returns
- * 0. */
+/* Looks up in sixteen tables of 16 bytes. An index outside a table gets its highest bit set, so
+ * that the shuffle returns 0. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const __m256i above = _mm256_set1_epi8(0x70);
@@ -272,7 +272,7 @@ static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, si
 
 #elif defined __aarch64__
 
-/* Four tables of 64. An index outside a table keeps the result of the earlier ones. */
+/* Looks up in four tables of 64 bytes. An index outside a table keeps the earlier result. */
 static void lookup_narrow(const uint8_t *x, const uint8_t *table, uint8_t *y, size_t n)
 {
     const uint8x16x4_t t0 = vld1q_u8_x4(table), t1 = vld1q_u8_x4(table + 64);

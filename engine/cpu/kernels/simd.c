@@ -1,4 +1,4 @@
-/* Selects the widest variant of the row kernels that this CPU supports. */
+/* Selects the widest variant of the kernels that this CPU supports. */
 #include "engine/cpu/kernels/simd.h"
 
 #include <pthread.h>

@@ -26,9 +26,9 @@ struct gemm {
     float *c;
     size_t lda, ldc; /* elements between the starts of rows */
     size_t k, n;
-    size_t run, run_step; /* a row of a: runs of `run` numbers, run_step apart; 0: one run of k */
+    size_t run, run_step; /* a row of a has runs of `run` numbers, run_step apart; 0: a run of k */
     bool accumulate;
-    bool clamp; /* to [low, high]; NaN stays NaN */
+    bool clamp; /* clamp to [low, high]; NaN stays NaN */
     float low, high;
     struct epilogue row; /* the activation; its residual is ignored */
     float *copies;       /* scratch of gemm_copies() numbers, or NULL: rows are read in place */
@@ -43,9 +43,9 @@ struct winograd_tile {
 
 #define WINOGRAD_POINTS 36
 
-/* A depthwise convolution. Steps between pixels are `channels` on both sides. A block has
- * depthwise_channels channels. The last block overlaps the one before if `channels` is not a
- * multiple of depthwise_channels. */
+/* A depthwise convolution. Pixels of the image and of the result are `channels` numbers apart. A
+ * block has depthwise_channels channels. The last block overlaps the one before if `channels` is
+ * not a multiple of depthwise_channels. */
 struct depthwise {
     size_t channels, height, width, out_width; /* channels >= depthwise_channels */
     size_t kernel_height, kernel_width;        /* kernel_width: 3, 5 or 7 */
@@ -78,13 +78,14 @@ static inline size_t depthwise_first_channel(size_t channels, size_t block, size
     return block * lanes < channels - lanes ? block * lanes : channels - lanes;
 }
 
-/* A depthwise convolution of 8-bit integers with a square filter. Results are (sum + bias) * scale,
- * rounded half to even, plus dst_zero, saturated. */
+/* A depthwise convolution of 8-bit integers with a square filter. It reads quads of source rows.
+ * Results are (sum + bias) * scale, rounded half to even, plus dst_zero, saturated. */
 struct depthwise_8bit {
     size_t channels, height, width, out_height, out_width; /* channels >= depthwise_channels */
-    size_t taps, stride;                                   /* 3, 5 or 7; 1 or 2 */
+    size_t taps, stride;                                   /* taps: 3, 5 or 7; stride: 1 or 2 */
     size_t pad_top, pad_left;
-    size_t quads, rows;     /* (taps + 3) / 4; (4 * quads - taps) / stride + 1 */
+    size_t quads, rows;     /* (taps + 3) / 4; result rows of quads: (4 * quads - taps) / stride
+                               + 1 */
     bool dot;               /* use the dot product instructions; requires simd_has_dot() */
     const int8_t *weights;  /* made by depthwise_8bit_pack() */
     const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
@@ -93,7 +94,7 @@ struct depthwise_8bit {
     const float *scales;    /* [block][channel] */
     uint8_t src_zero, flip; /* the zero point as stored; flip: 0x80 or 0 */
     int dst_zero;
-    bool is_signed; /* for the result */
+    bool is_signed; /* the result is signed */
 };
 
 /* c = a * b, or c += a * b. A row of a is `taps` runs of `run` bytes, a multiple of tile_bytes. Run
@@ -126,11 +127,11 @@ struct tile_finish {
     const void *bias;    /* tile_columns int32 numbers; without `scales` n float32, or NULL */
     const float *scales; /* n numbers, for int32 sums; NULL: the sums are float32 */
     size_t n;            /* <= tile_columns */
-    size_t lds, ldy;     /* between the starts of rows: elements of the sums, bytes of y */
+    size_t lds, ldy;     /* distance of rows: lds in elements of the sums, ldy in bytes of y */
     bool residual, clamp;
     float low, high;
     struct epilogue row; /* an activation instead of the clamp; its residual is ignored */
-    enum dtype to;       /* of y: float32, bfloat16, uint8, int8 */
+    enum dtype to;       /* type of y: float32, bfloat16, uint8, int8 */
     float step;          /* 0: do not divide */
     int zero;
 };
@@ -148,7 +149,7 @@ struct simd_kernels {
      * w[p * k_step + j * n_step]. */
     void (*gemm_pack)(const float *w, size_t k_step, size_t n_step, size_t k, size_t n,
                       float *packed);
-    size_t gemm_rows, gemm_columns; /* of the block that is kept in registers */
+    size_t gemm_rows, gemm_columns; /* size of the block that stays in registers */
 
     /* Multiply 1 … tile_rows rows. tile_dot and tile_bf16 are NULL if the variant lacks the
      * instruction; call tile_dot only if simd_has_dot(). dot_is_signed, or with dot_takes_both the
@@ -236,8 +237,8 @@ struct simd_kernels {
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
-    /* The same between float32 and 8 bits, or on 8 bits. 8-bit results are rounded half to even;
-     * low and high are in the type's range, and NaN gives low. y must not be x. */
+    /* As scale_rows, between float32 and 8 bits, or on 8 bits. 8-bit results are rounded half to
+     * even; low and high are in the type's range, and NaN gives low. y must not be x. */
     void (*scale_rows_8bit)(const struct scale_rows *s, const void *x, enum dtype from, void *y,
                             enum dtype to, size_t rows, size_t n);
 
@@ -250,7 +251,7 @@ struct simd_kernels {
     /* y[c] = sum over taps of weights[t] * taps[t][c]; count >= 1. y may be a tap. */
     void (*blend)(const float *const *taps, const float *weights, size_t count, float *y, size_t n);
 
-    /* The same for bfloat16, summed in float32. */
+    /* pool_max and pool_sum for bfloat16, with float32 sums. */
     void (*pool_max_bf16)(const uint16_t *const *taps, size_t count, uint16_t *y, size_t n);
     void (*pool_sum_bf16)(const uint16_t *const *taps, size_t count, float factor, uint16_t *y,
                           size_t n);

@@ -41,7 +41,7 @@
 #define ADD_ROW_7(each) ADD_ROW_6(each) ADD_ROW(each, 6)
 #define ADD_ROW_8(each) ADD_ROW_7(each) ADD_ROW(each, 7)
 
-/* X for the registers of a panel that have columns. */
+/* Applies X to those registers of a panel that have columns. */
 #define EACH_OF_1(X, r) X(r, 0)
 #define EACH_OF_2(X, r) EACH_OF_1(X, r) X(r, 1)
 #define EACH_OF_3(X, r) EACH_OF_2(X, r) X(r, 2)

@@ -48,7 +48,7 @@ typedef __m512 vec;
 #define vec_fma(a, b, c) _mm512_fmadd_ps(a, b, c) /* a * b + c */
 
 #define vec_round(v) _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-/* `less` where a < b */
+/* takes `less` in lanes where a < b */
 #define vec_select_less(a, b, less, otherwise)                                                     \
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, less)
 typedef __m512i ints;
@@ -69,8 +69,9 @@ ALWAYS_INLINE void vec_store_n(float *p, vec v, size_t n)
     _mm512_mask_storeu_ps(p, vec_mask(n), v);
 }
 
-/* bfloat16: widens n numbers (vec_widen: VEC), or rounds them to nearest even; NaN stays NaN. The
- * CPU's instruction for this treats numbers below the smallest normal one (1.2e-38) as 0. */
+/* Widen n numbers of bfloat16 (vec_widen: VEC), or round floats to bfloat16, half to even; NaN
+ * stays. The CPU's instruction for this treats numbers below the smallest normal one (1.2e-38) as
+ * 0. */
 ALWAYS_INLINE vec vec_widen_n(const uint16_t *p, size_t n)
 {
     const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vec_mask(n), p));

@@ -21,7 +21,7 @@ ALWAYS_INLINE vec vec_exp2_fraction(vec r)
 
 #define vec_scale2(p, n) _mm512_scalef_ps(p, n)
 
-/* An estimate of 14 bits and one Newton step. */
+/* Makes one Newton step from an estimate of 14 bits. */
 ALWAYS_INLINE vec vec_inverse(vec x)
 {
     const vec y = _mm512_rcp14_ps(x);
@@ -101,7 +101,7 @@ ALWAYS_INLINE vec vec_silu(vec x, vec slope)
     return vec_div(x, vec_gate_divisor(vec_mul(x, slope)));
 }
 
-/* In this order NaN stays NaN. */
+/* In this order of the operands NaN stays NaN. */
 ALWAYS_INLINE vec vec_clamp(vec v, vec low, vec high)
 {
     return vec_min(high, vec_max(low, v));

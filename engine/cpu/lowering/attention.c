@@ -39,17 +39,17 @@ struct attention_step {
     size_t stride;  /* … and the distance of its rows: not a multiple of 4096 bytes */
     size_t most;    /* rows of the largest block */
     size_t thread_bytes;
-    struct epilogue epilogue; /* of the stored result */
+    struct epilogue epilogue; /* its step and zero quantize an 8-bit result */
 };
 
 /* A thread's scratch memory. */
 struct attention_scratch {
     float *keys, *values;     /* packed, portion by portion */
     float *fetched;           /* copies of rows that are not contiguous */
-    const float **row_of;     /* one entry per key */
-    float *q, *scores, *sums; /* a block's scores; sums: the result before division */
+    const float **row_of;     /* pointers to rows of keys or values */
+    float *q, *scores, *sums; /* of a block; sums: its result before the division */
     float *bias[ATTENTION_BIASES];
-    float *greatest, *total; /* by row of the block */
+    float *greatest, *total; /* one per row of the block */
 };
 
 /* Assigns the scratch memory from `base` on, or only returns its size if base is NULL. */
@@ -260,7 +260,7 @@ STEP_RUN(attention_run)
     for (size_t b = 0; b < s->a.bias_count; b++)
         s->bias[b].data = program->data[s->bias[b].value];
     const size_t items = (size_t)s->a.batch * s->blocks;
-    /* blocks of a matrix share its packed keys and values */
+    /* Of many matrices, a thread takes whole ones, so that it packs keys and values once. */
     const size_t threads = (size_t)program->backend->options.threads;
     const size_t grain = (size_t)s->a.batch >= 2 * threads ? s->blocks : 1;
     parallel_grains((int)threads, items, grain, (size_t)(s->step.flops / (double)items / 64) + 1,

@@ -13,7 +13,7 @@
 #include "engine/op/resolve.h"
 #include "engine/tensor/quantized_number.h"
 
-#define ROWS  16   /* rows at a time: few enough for the cache, enough for a call per part */
+#define ROWS  16   /* rows at a time: few enough for the cache, many enough for a call per part */
 #define PIECE 1024 /* floats widened at a time */
 
 struct concat_part {
@@ -31,7 +31,7 @@ struct concat_step {
     enum dtype dtype; /* dtype of the whole, which is [rows, row] */
     size_t rows, row, count;
     struct concat_part *parts;
-    uint8_t (*tables)[256]; /* QLinearConcat: one per part */
+    uint8_t (*tables)[256]; /* QLinearConcat: one table per part */
     bool splits, scales;
     struct epilogue activation; /* ScaleShift: an activation that is not the clamp to [low, high] */
     float low, high;

@@ -15,7 +15,7 @@ struct transpose_step {
     int rank;
     size_t dims[ACCESS_MAP_PARTS], /* shape of the output */
         steps[ACCESS_MAP_PARTS];   /* steps of the output's dims in x, in elements */
-    size_t offset;                 /* within x, in elements */
+    size_t offset;                 /* of the first element within x, in elements */
     size_t outer;                  /* product of all but the two innermost dims */
 };
 
@@ -113,7 +113,7 @@ STEP_CREATE(lower_transpose)
     step->size = dtype_size(x->dtype);
     step->offset = (size_t)walk.offset;
     const struct access_map_group *group = &walk.group[0];
-    const int missing = group->count < 2 ? 2 - group->count : 0; /* leading dims of extent 1 */
+    const int missing = group->count < 2 ? 2 - group->count : 0; /* dims of extent 1 to add */
     for (int d = 0; d < missing; d++)
         step->dims[d] = 1;
     for (int p = 0; p < group->count; p++) {

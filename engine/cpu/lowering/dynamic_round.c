@@ -9,7 +9,7 @@ enum { PIECE = 4096 };
 
 struct range {
     float min, max;
-    char apart[56]; /* a cache line each */
+    char apart[56]; /* gives each range a cache line */
 };
 
 struct round_step {
@@ -20,7 +20,7 @@ struct round_step {
     const float *x_data;
     float *y_data, scale;
     int zero;
-    struct range *ranges; /* of each thread */
+    struct range *ranges; /* one per thread */
 };
 
 /* Returns how many numbers pieces begin … end - 1 have. */

@@ -20,9 +20,9 @@ struct elementwise_step {
     struct epilogue activation; /* the unary operator itself, or the activation after others */
     uint32_t b;                 /* index of the second operand */
     enum dtype dtype;
-    int rank; /* of the collapsed loops; the innermost has steps 0 or 1 */
+    int rank; /* number of loops after collapse(); the innermost has steps 0 or 1 */
     size_t dims[TENSOR_MAX_RANK], a_steps[TENSOR_MAX_RANK], b_steps[TENSOR_MAX_RANK];
-    size_t rows, row; /* rows of `row` elements */
+    size_t rows, row; /* number of rows, and elements per row */
     const struct simd_kernels *simd;
     /* of this run */
     const void *b_data;

@@ -23,7 +23,7 @@ struct groups_step {
     float epsilon;
     /* of this run and image */
     const float *x_data;
-    float *y_data, *partial, *wrong; /* [pieces, channels] */
+    float *y_data, *partial, *wrong; /* partial, wrong: [pieces, channels] */
     float *mean, *factor, *shift;    /* [channels] */
 };
 

@@ -16,7 +16,7 @@ struct pool_step {
     struct window window; /* extended to two spatial dimensions */
     bool is_max, count_include_pad, global;
     size_t images, channels;
-    size_t pieces; /* per image, for a global mean in float32; otherwise 0 */
+    size_t pieces; /* partial sums per image, for a global mean in float32; otherwise 0 */
     enum dtype dtype;
     float *partial;
 };

@@ -5,7 +5,7 @@
 #include "engine/cpu/lowering/lowering.h"
 #include "engine/cpu/program/compiled_product.h"
 
-/* Creates a step of the product and the node's epilogue. */
+/* Creates a step that computes the product and the node's epilogue. */
 enum status product_step_create(const struct lowering *lowering, const struct product_desc *desc,
                                 struct step **ret, struct error *err) MUST_USE;
 
@@ -13,8 +13,8 @@ enum status product_step_create(const struct lowering *lowering, const struct pr
  * and a result of 8 bits or float32. */
 bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 
-/* Fills *ret with constants, scales and zero points of such a node. Free *ret_scales after creating
- * the step. */
+/* Fills *ret with constants, scales and zero points of a node that qmatmul_claim() accepts. Free
+ * *ret_scales after creating the step. */
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 

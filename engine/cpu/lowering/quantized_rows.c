@@ -29,14 +29,14 @@ struct row_step {
     uint32_t x, b;
     bool is_signed;
     struct scale_zero from, from_b, to;
-    float a_ratio, b_ratio, fixed; /* Add; Mul: a_ratio */
+    float a_ratio, b_ratio, fixed; /* of Add; Mul has only a_ratio */
     uint8_t table[256];            /* Lookup */
     bool by_channel;      /* Add, Mul: b has one number per channel, per image or for all images */
     size_t count;         /* elements, for the elementwise kinds */
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;
-    size_t thread_bytes; /* for a mean: an image's sums */
+    size_t thread_bytes; /* scratch for a mean: an image's sums */
     const unsigned char *b_data;
 };
 
@@ -107,7 +107,7 @@ static void mean_of(const struct row_step *s, const void *const *taps, size_t co
     s->simd->pool_mean_8bit(taps, count, factor, fixed, s->is_signed, y, s->channels);
 }
 
-/* Computes rows of pixels of a pool's result. */
+/* Computes rows begin … end - 1 of a pool's result. */
 static void qrows_pool_rows(void *context, size_t begin, size_t end)
 {
     const struct row_step *s = context;
@@ -225,7 +225,7 @@ static void become_table(struct row_step *s, const struct tensor *number)
     s->kind = ROW_LOOKUP;
 }
 
-/* QLinearAdd and QLinearMul. */
+/* Sets the parameters of a QLinearAdd or QLinearMul. */
 static bool classify_binary(const struct node *node, struct row_step *ret)
 {
     const struct value *a = node->inputs[0], *b = node_input(node, 3), *y = node->outputs[0];

@@ -31,9 +31,9 @@ struct recurrent_step {
     const struct simd_kernels *simd;
     struct recurrent shape;
     size_t gates;
-    size_t row_parts, column_parts; /* units per direction */
-    const float *weights;           /* [direction][gate] panels */
-    size_t packed;                  /* floats per gate's panels */
+    size_t row_parts, column_parts; /* their product is the number of units per direction */
+    const float *weights;           /* packed, [direction][gate][packed] */
+    size_t packed;                  /* floats in the panels of one gate */
     float *bias;                    /* [direction][width] */
     float *product_bias;            /* [direction][hidden] of GRU's resets_product; or NULL */
     float *peepholes;               /* [direction][3 * hidden], or NULL */
@@ -43,7 +43,7 @@ struct recurrent_step {
     const float *x;
     const int32_t *lengths;
     float *y;                             /* NULL: output 0 is omitted */
-    float *gates_data, *h[2], *c, *spare; /* [direction][image][width, hidden …] */
+    float *gates_data, *h[2], *c, *spare; /* [direction][image][width]; the others [hidden] */
     size_t from, to;                      /* steps */
 };
 
@@ -148,8 +148,8 @@ static void unit_multiply(const struct recurrent_step *s, const struct recurrent
     s->simd->gemm(&g, u->last - u->first);
 }
 
-/* Returns image n of the unit in X at this step, and the time in *ret_t; NULL after its
- * sequence. */
+/* Returns the unit's numbers of X for image n at this step, and the time step in *ret_t. Returns
+ * NULL after the end of the image's sequence. */
 static const float *unit_source(const struct recurrent_step *s, const struct recurrent_unit *u,
                                 size_t step, size_t n, size_t *ret_t)
 {
@@ -161,7 +161,7 @@ static const float *unit_source(const struct recurrent_step *s, const struct rec
     return s->x + (recurrent_row(r, *ret_t, n) * r->directions + u->d) * r->width + u->left;
 }
 
-/* Sets the gates to X's part. */
+/* Sets the gates to X's numbers, or to 0 after the end of a sequence. */
 static void unit_load(const struct recurrent_step *s, const struct recurrent_unit *u, size_t step)
 {
     const struct recurrent *r = &s->shape;

@@ -81,7 +81,7 @@ STEP_CREATE(lower_reference)
         step->step.bytes += bound->in[i] ? bound->in[i]->bytes : 0;
     for (size_t i = 0; i < node->output_count; i++)
         step->step.bytes += bound->out[i] ? bound->out[i]->bytes : 0;
-    step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* may be omitted */
+    step->y_count = bound->out[0] ? shape_count(&bound->out[0]->shape) : 0; /* 0: omitted */
     if (node->epilogue.residual) {
         step->residual_in_y = !residual_of(lowering).copy;
         if (step->residual_in_y)

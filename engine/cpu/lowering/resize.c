@@ -17,7 +17,7 @@ struct axis_taps {
     size_t *first; /* [out + 1], indexes into the other arrays */
     size_t *index;
     float *weight;
-    size_t most; /* of one position */
+    size_t most; /* largest number of taps of a position */
 };
 
 struct resize_step {

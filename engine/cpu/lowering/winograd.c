@@ -27,12 +27,12 @@ struct winograd_step {
     const struct simd_kernels *simd;
     struct finish finish;
     const float *weights; /* [panel][tap][channel][column], as a convolution reads them */
-    size_t panel;         /* numbers of one tap in one panel */
+    size_t panel;         /* floats of one tap in one panel */
     size_t panels;
     size_t rows; /* rows of points, SIDE each, for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
-    size_t tile_rows, tile_columns, tiles; /* per image; in all images */
+    size_t tile_rows, tile_columns, tiles; /* tile rows, columns of an image; all images' tiles */
     bool bf16;                             /* the images */
     bool by_points;
     size_t block;        /* tiles per block, or per round */
@@ -99,7 +99,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                            .low = s->finish.low,
                            .high = s->finish.high};
     const size_t at = ((tile / per_image * s->out_height + top) * s->out_width + left) * n;
-    if (s->bf16) { /* has no other activation, see winograd_fits() */
+    if (s->bf16) { /* winograd_fits() allows no other activation */
         s->simd->winograd_sink(&t, &g, m + row * n, rows * n, (uint16_t *)(void *)s->step.y + at,
                                true);
         return;
@@ -131,7 +131,7 @@ static void winograd_multiply(const struct winograd_step *s, size_t point, const
     s->simd->gemm(&g, rows);
 }
 
-/* The unit of work in transforming filters: one panel, some rows of points. */
+/* Returns the first point of a work item, which is one panel and some rows of points. */
 static size_t first_point(const struct winograd_step *s, size_t item)
 {
     return item / s->panels * s->rows * SIDE;

@@ -22,7 +22,7 @@
 #include "engine/cpu/program/parallel.h"
 #include "engine/cpu/program/program.h"
 
-/* The pointers of one run. */
+/* The operands of one run. */
 struct product_call {
     const struct compiled_product *product;
     const unsigned char *src, *weights;
@@ -167,7 +167,7 @@ static void gather_row(const struct compiled_product *p, const unsigned char *sr
                         to);
         }
     }
-    memset(to, 0, (size_t)(end - to)); /* numbers after k, with weights of 0 */
+    memset(to, 0, (size_t)(end - to)); /* padding after k, for weights of 0 */
 }
 
 /* Gathers rows first … first + rows - 1 of the block's part, or multiplies them by their image's
@@ -346,8 +346,8 @@ static void finish_rows(const struct compiled_product *p, const struct tile_fini
     }
 }
 
-/* Fetches a tile's rows of the result, which the hardware does not prefetch well: its parts of rows
- * lie apart. 25,088 rows of [24, 144] in bfloat16 take 1.1 ms instead of 1.4. */
+/* Fetches a tile's rows of the result. The hardware does not prefetch them well, because they are
+ * short and far apart. 25,088 rows of [24, 144] in bfloat16 take 1.1 ms instead of 1.4. */
 static void fetch_rows(const unsigned char *from, size_t step, size_t bytes, size_t rows)
 {
     enum { LINE = 64 };
@@ -362,7 +362,7 @@ static void multiply_panel(const struct compiled_product *p, const struct produc
                            struct tile t, size_t count, const struct tile_finish *f,
                            unsigned char *dst)
 {
-    enum { LEAST = 128 }; /* shorter rows are near enough for the hardware */
+    enum { LEAST = 128 }; /* bytes; the hardware prefetches shorter rows */
     const struct packed_layout *w = &p->weights;
     const size_t most = p->tile_rows, together = finished_together(p, t.n);
     const size_t pointers = tile_pointers(p->simd);
@@ -604,7 +604,7 @@ static void describe_rows(struct compiled_product *p)
     const size_t size = operand_bytes(w);
     p->row_bytes = are_narrow(w) ? padded_run(p, w->k * size, 1) : w->k * size;
     if (!are_narrow(w) && p->row_bytes % 4096 == 0)
-        p->row_bytes += 64; /* see gemm_copies() in simd.h */
+        p->row_bytes += 64; /* against conflicts in the cache: gemm_copies() in simd.h */
     p->is_even = rows_are_even(p);
     p->in_place = reads_in_place(p);
     p->in_windows = reads_in_windows(p);
@@ -644,12 +644,12 @@ static void describe_matrices(struct compiled_product *p, const struct product_d
     p->ldc = (size_t)desc->dst.strides[desc->dst.rank - (matrix ? 2 : 1)];
 }
 
-/* Divides the work of float32 products. Threads share the rows or the columns of a part. Each
- * thread reads all of the other operand, so the other one should be smaller. If rows are gathered,
- * columns are shared only if there are too few rows for every thread. A chunk's source and result
- * stay in the second-level cache. If the weights do not fit there, a chunk has more rows, because
- * it reads all weights (kernels/gemm.c). Each thread gets several chunks of columns, so that idle
- * threads can take some. */
+/* Divides the work of float32 products. Threads divide the rows or the columns of a part. Each
+ * thread reads all of the operand that is not divided, so that should be the smaller one. If rows
+ * are gathered, columns are divided only if there are too few rows for every thread. A chunk's
+ * source and result stay in the second-level cache. If the weights do not fit there, a chunk has
+ * more rows, because it reads all weights (kernels/gemm.c). Each thread gets several chunks of
+ * columns, so that idle threads can take some. */
 static void divide_floats(struct compiled_product *p)
 {
     enum { NEAR = 256 * 1024, ROWS_NEAR = 704 * 1024, DEPTH = 768, EACH = 4 };

@@ -14,8 +14,8 @@ struct product_desc {
     struct tensor *weights_constant; /* NULL: an activation with the layout `weights` */
     struct strided_layout weights;   /* layout of the constant in memory */
     const struct value *bias; /* a constant float32 (with scales int32) vector; NULL: no bias */
-    size_t weights_input;     /* index in node->inputs */
-    int64_t stride[3], dilation[3], pad_begin[3]; /* not for a matrix product */
+    size_t weights_input;     /* their index in node->inputs */
+    int64_t stride[3], dilation[3], pad_begin[3]; /* unused by a matrix product */
     const float *scales; /* for 8-bit integers: result = sum * scales[output channel], plus dst_zero
                             for an 8-bit dst; a float32 dst has a float32 residual. NULL: floats */
     size_t scale_count;

@@ -10,7 +10,7 @@ enum { AXES = 3 };
 struct product_axis {
     int64_t in, out, kernel;
     int64_t result_step, tap_step, offset, divisor;
-    int64_t stride;                 /* in source elements between neighbouring positions */
+    int64_t stride;                 /* source elements from one position to the next */
     int64_t inside_from, inside_to; /* results whose taps are all inside; none with a divisor */
 };
 
@@ -47,12 +47,12 @@ struct compiled_product {
     struct gemm finish;               /* epilogue of float32 products … */
     struct tile_finish narrow_finish; /* … and of the other types */
     unsigned char *outside;           /* numbers of a line of taps in the padding */
-    int64_t *tap_offsets;             /* bytes from the first tap of a window */
+    int64_t *tap_offsets;             /* one per tap: bytes from the first tap of a window */
     bool taps_join;                   /* neighbouring taps of a line form one run */
     /* set by compiled_product_bind() */
     const unsigned char *bound;
     const float *bias;
-    /* 8-bit integers */
+    /* The rest is for 8-bit integers. */
     float *scales;
     int32_t *bias_sums; /* [matrix of weights][whole_columns()]; see bind_sums() */
     uint8_t flip;       /* XORed with stored bytes to make them signed or unsigned */
@@ -76,7 +76,7 @@ static inline void copy_short(const unsigned char *from, size_t bytes, unsigned 
 /* A block of rows and columns of a part's result. */
 struct product_block {
     const unsigned char *src;
-    unsigned char *dst;           /* the address of its first row and column */
+    unsigned char *dst;           /* address of the block's first row and column */
     size_t matrix, channel;       /* channel: index of its first column in bias and scales */
     size_t first, rows, from, to; /* from, to: columns */
     unsigned char *gathered, *result;
@@ -108,10 +108,10 @@ static inline size_t tile_pointers(const struct simd_kernels *simd)
 /* Decides whether and how the product reads strips; if so, the taps become runs. */
 void strips_describe(struct compiled_product *p);
 
-/* Size in bytes of the strip for some lines of the result. */
+/* Size in bytes of the strip for `lines` lines of the result. */
 size_t strip_bytes(const struct compiled_product *p, int64_t lines);
 
-/* Copies the lines that the block needs to b->gathered. */
+/* Copies the source's lines that the block needs to b->gathered. */
 void strip_copy(const struct compiled_product *p, const struct product_block *b);
 
 /* Fills b->taps with the starts of groups of rows: [tile][run][group of the tile]. `taps`: runs per

@@ -14,7 +14,7 @@
 
 #include "engine/base/forkjoin.h"
 
-enum { PARALLEL_SHARES = 64 }; /* with more threads, each thread gets one equal part */
+enum { PARALLEL_SHARES = 64 }; /* at most; with more threads, a loop is split evenly */
 
 /* Splits 0 … n into at most `threads` ranges and calls body(context, begin, end) once per thread.
  * For loops that keep results of a range per forkjoin_member(). Makes a single call if n * cost is

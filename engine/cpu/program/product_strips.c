@@ -72,7 +72,7 @@ static void copy_pixels(const struct compiled_product *p, const unsigned char *f
         return;
     }
     if (bytes < sizeof mask)
-        mask = (UINT64_C(1) << bytes * 8) - 1; /* little-endian, as is each supported CPU */
+        mask = (UINT64_C(1) << bytes * 8) - 1; /* every supported CPU is little-endian */
     for (; wide <= sizeof few && !converts(p) && count * apart >= apart + sizeof few; count--) {
         memcpy(&few, from, sizeof few);
         few &= mask;

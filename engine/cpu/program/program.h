@@ -15,11 +15,11 @@ struct backend {
     struct backend_options options;
     struct weight *weights; /* packed constants that all programs share: weights.c */
     size_t weight_bytes;
-    bool prefers_winograd;         /* for tests: also where it is slower */
+    bool prefers_winograd;         /* for tests: uses Winograd's kernel also where it is slower */
     struct shared_arena *arena;    /* holds the programs' values, except outputs */
     struct shared_arena own_arena; /* used until the backend joins another arena */
     struct backend *next_user;     /* in arena->users */
-    size_t arena_bytes;            /* required by the largest program */
+    size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;
     struct program *programs;  /* list of all programs, linked by `next` */
@@ -38,7 +38,7 @@ struct program {
     const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
-    size_t scratch_bytes; /* largest of the steps; follows the arena's values */
+    size_t scratch_bytes; /* of the step with most; the scratch follows the arena's values */
     unsigned char *scratch;
     uint32_t *input_values; /* values that the caller provides: inputs, and views of them … */
     size_t *input_of;       /* … and the index of the input that each reads */
@@ -49,7 +49,7 @@ struct program {
     size_t constant_count, constant_capacity;
 };
 
-/* STATUS_CANCELLED if the backend must stop (backend_options.is_stopped). */
+/* Returns STATUS_CANCELLED if the run must stop (backend_options.is_stopped). */
 enum status backend_check_stop(const struct backend *backend, struct error *err) MUST_USE;
 
 typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
@@ -58,11 +58,11 @@ typedef enum status (*step_run_fn)(struct step *step, struct program *program, s
 struct step {
     const char *name;     /* the node's, in a copy that the step owns */
     const char *kernel;   /* static text for profiles, such as "gemm" */
-    double flops;         /* multiply-adds count two */
+    double flops;         /* a multiply-add counts as two */
     size_t bytes;         /* minimal traffic: operands read plus results written */
     bool packs_constants; /* the step has its own copy of every constant operand, even of those that
                              folding made: nothing else keeps them */
-    enum precision precision;  /* of its first operand */
+    enum precision precision;  /* precision of its first operand */
     bool is_reference;         /* it runs the node's reference kernel */
     size_t scratch;            /* bytes of program->scratch that it needs during a run */
     uint32_t x_value, y_value; /* indexes of the first operand and the first result */
@@ -93,7 +93,7 @@ void *step_create_as(const struct lowering *lowering, const struct step *proto, 
 
 void step_free(struct step *step); /* NULL is fine */
 
-/* Runs a step of the program. Its operands must have addresses. */
+/* Runs a step of the program, whose values must have addresses. */
 enum status program_step(struct program *program, struct step *step, struct error *err) MUST_USE;
 
 /* Keeps a reference to a constant and makes it readable through program->data. */

@@ -28,7 +28,7 @@ enum {
 };
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct packed_block
-    *blocks[BLOCK_LISTS]; /* by hash; blocks_lock guards the lists and their blocks */
+    *blocks[BLOCK_LISTS]; /* lists by hash; blocks_lock guards them and their blocks */
 
 struct weight {
     struct weight *next;
