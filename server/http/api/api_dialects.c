@@ -144,7 +144,7 @@ static void respond_labelled(struct exchange *x)
     exchange_resume(x);
 }
 
-/* On an offload thread: models may have many thousands of labels. */
+/* Answers on an offload thread, because models may have many thousands of labels. */
 void labelled_models_handle(struct exchange *x)
 {
     exchange_wait(x, NULL, NULL);

@@ -25,7 +25,7 @@ static const struct asset {
     {"/openapi.json", TYPE_JSON, openapi_json, &openapi_json_size},
     {"/console.css", TYPE_CSS, console_css, &console_css_size},
     {"/console.js", TYPE_JS, console_js, &console_js_size},
-    {"/favicon.ico", TYPE_SVG, console_icon, &console_icon_size}, /* browsers ask for this name */
+    {"/favicon.ico", TYPE_SVG, console_icon, &console_icon_size}, /* browsers request this path */
 };
 
 static void respond_file(struct exchange *x, const char *path)

@@ -37,7 +37,7 @@ static void infer_free_work(struct exchange *x)
 {
     struct infer_work *work = x->work;
     struct infer_work rest = *work;
-    submission_free(x); /* first, because the members below hold its images */
+    submission_free(x); /* before the memory that its images point into */
     v2_request_free(rest.v2);
     for (size_t i = 0; rest.memory && i < rest.input_count; i++)
         free(rest.memory[i]);
@@ -272,7 +272,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     struct v2_bytes *bytes;
     size_t at;
     TRY(find_tensor(deployment, false, input->name, &at, err));
-    if (deployment->model->text.kinds[at] != TEXT_IDS) /* all its inputs take tokens */
+    if (deployment->model->text.kinds[at] != TEXT_IDS)
         return error_set(
             err, STATUS_INVALID,
             "texts (BYTES) belong in the input of token ids, but '%.80s' is another input",
@@ -292,7 +292,7 @@ static enum status take_texts(struct exchange *x, struct infer_work *work,
     return infer_make_images(work, input->count, err);
 }
 
-/* Takes a body without JSON as the single input: one row, or an image, perhaps after its length. */
+/* Takes a body without JSON as the single input: one row, or an image that may follow 4 bytes. */
 static enum status infer_take_raw(struct exchange *x, struct infer_work *work,
                                   const struct deployment *deployment, struct error *err)
 {

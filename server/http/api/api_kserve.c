@@ -27,7 +27,7 @@ static void kserve_free_work(struct exchange *x)
 {
     struct kserve_work *work = x->work;
     struct kserve_work rest = *work;
-    submission_free(x); /* first, because the members below hold its images */
+    submission_free(x); /* before the memory that its images point into */
     texts_done(&rest.texts);
     v1_request_free(rest.v1);
     free(rest.numbers);

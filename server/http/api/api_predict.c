@@ -372,7 +372,7 @@ static void predict_submit_photos(struct exchange *x)
         submit_or_refuse(x, status, &err);
 }
 
-/* Keeps the answer to a task of Immich's, and begins the next one with the decoded photo. */
+/* Stores the answer to one task of Immich's server, and begins its next task with the photo. */
 static void predict_next_task(struct exchange *x)
 {
     struct predict_work *work = x->work;

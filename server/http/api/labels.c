@@ -92,7 +92,7 @@ static void put_token(struct caption *caption, int64_t id, uint16_t word)
     caption->ids[caption->count++] = id;
 }
 
-/* Adds a text's tokens. `word`: the label's index; for text between labels, their number. */
+/* Adds a text's tokens. `word`: the label's index, or labels->count for text between labels. */
 static enum status add_tokens(struct caption *caption, const char *text, uint16_t word,
                               struct error *err)
 {

@@ -1,5 +1,6 @@
-/* Labels in a request (?labels=a dog,a cat). For a classifier, the model's half for texts encodes
- * them, and the photo's vector is compared with theirs. For a detector, they are inputs. */
+/* Labels in a request (?labels=a dog,a cat). The model's half for texts turns them into vectors. A
+ * classifier compares a photo's vector with theirs; a detector takes the vectors as an input, or
+ * takes the labels as tokens. */
 #pragma once
 
 #include "server/http/api/texts.h"

@@ -18,7 +18,7 @@
 /* Maximum number of points in a request. A box takes two more of PROMPT_POINTS_MAX. */
 #define POINTS_MOST (PROMPT_POINTS_MAX - 2)
 
-/* Limit for each of the encoder's outputs. A float can count its numbers exactly. */
+/* Limit for an output of the encoder, so that a float can store its number of elements exactly. */
 #define OUTPUT_BYTES_MOST ((size_t)64 << 20)
 
 /* ---- parameters ---- */

@@ -34,7 +34,7 @@ bool request_prompt_is(const char *name);
 enum status request_prompt_set(struct request_prompt *prompt, const char *name, const char *text,
                                struct error *err) MUST_USE;
 /* If `name` is "inside" or "outside", adds points "x,y,x,y…" with that label; if it is "corners",
- * sets the box; otherwise returns false. Adds nothing for an empty text. STATUS_INVALID. */
+ * sets the box; otherwise returns false. Ignores an empty text. *ret_status may be an error. */
 bool request_prompt_add(struct request_prompt *prompt, const char *name, const char *text,
                         enum status *ret_status, struct error *err);
 

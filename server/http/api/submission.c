@@ -45,8 +45,8 @@ enum status charge_answer(struct exchange *x, size_t bytes, struct error *err)
     struct http_budget *budget = x->body.budget;
     const size_t most = http_budget_most(budget);
     size_t own = x->body.capacity + x->body.beside + x->answer.charged;
-    /* Smaller answers are not charged: a connection alone needs this much memory, so a refusal
-     * after an upload would save little. Many such pieces (masks, crops) are charged. */
+    /* Charge small answers without a limit: a connection alone needs this much memory, so a refusal
+     * after an upload would save little. The limit applies to many small pieces (masks, crops). */
     if (bytes < SUBMISSION_LARGE_ANSWER && x->answer.charged < SUBMISSION_LARGE_ANSWER) {
         http_budget_settle(budget, &x->answer.charged, x->answer.charged + bytes);
         return STATUS_OK;

@@ -53,7 +53,7 @@ void submission_handle(struct exchange *exchange, void (*start)(struct exchange 
 size_t submission_output_bytes(const struct served_tensor *output, size_t rows, bool as_json);
 
 /* Charges additional memory for the answer. Call it from `prepare` for raw outputs; submit_work()
- * charges predictions. STATUS_OVERLOADED: no room now; STATUS_TOO_LARGE: never any. */
+ * charges predictions. STATUS_OVERLOADED: no room now; STATUS_TOO_LARGE: more than the limit. */
 enum status charge_answer(struct exchange *exchange, size_t bytes, struct error *err) MUST_USE;
 
 /* Call it before submitting a request with request->parts. Offload threads then submit the parts,
@@ -92,7 +92,8 @@ enum status refuse_pipeline(const struct exchange *exchange, const char *model, 
 void submission_when_loaded(struct exchange *exchange, const char *model, const char *version,
                             void (*run)(struct exchange *exchange));
 
-/* Like submission_when_loaded(), for the model in the path. Without exchange->work, calls `run`. */
+/* Like submission_when_loaded(), for the model in the path. If exchange->work is NULL, calls `run`
+ * at once. */
 void submission_when_named(struct exchange *exchange, void (*run)(struct exchange *exchange));
 
 /* Replaces *deployment, which the caller has acquired, by the model compiled for the height and

@@ -86,7 +86,7 @@ static void check_framing(struct exchange *x, const struct request_head *head)
         x->expected = head->length ? strtoull(head->length, NULL, 10) : 0;
         return;
     }
-    /* The end of the body is unknown, so nothing after it may be read as a request. */
+    /* The body's end is unknown. After the refusal of a chunked body the connection is closed. */
     x->chunked = true;
 }
 
@@ -271,7 +271,7 @@ static void check_route(struct exchange *x)
 {
     x->route = route_find(x->routes, x->path, &x->match);
     if (!x->route && !strcmp(x->path, "*") && !strcmp(x->method, "OPTIONS")) {
-        respond_empty(x, 204); /* asks about the whole server (RFC 9110, section 9.3.7) */
+        respond_empty(x, 204); /* OPTIONS * is about the whole server (RFC 9110, section 9.3.7) */
         x->answer.allow = METHOD_GET | METHOD_HEAD | METHOD_POST | METHOD_OPTIONS;
     } else if (!x->route) {
         respond_refusal(x, 404, "not_found",

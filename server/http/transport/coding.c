@@ -13,7 +13,7 @@
 #define WINDOW_GZIP (15 + 16)
 #define WINDOW_RAW  (-15)
 #define LEVEL       4                   /* twice as fast as level 6; output is hardly larger */
-#define CHUNK       ((size_t)32 * 1024) /* of input and of output */
+#define CHUNK       ((size_t)32 * 1024) /* bytes of input, and of output, for one inflate() */
 
 struct inflation {
     enum coding coding;

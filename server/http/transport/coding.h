@@ -34,5 +34,5 @@ enum coding coding_choose(const char *accept_encoding);
 enum status coding_inflate(enum coding coding, const void *bytes, size_t size, size_t max_ratio,
                            struct upload *upload, struct error *err) MUST_USE;
 
-/* Returns `text` compressed, malloc'ed; NULL for CODING_NONE, without memory, or if longer. */
+/* Returns `text` compressed, malloc'ed; NULL for CODING_NONE, out of memory, or a longer result. */
 char *coding_compress(enum coding coding, const char *text, size_t size, size_t *ret_size);

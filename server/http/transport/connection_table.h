@@ -28,14 +28,14 @@ struct connection {
     bool is_unix;        /* the kernel does not count bytes of Unix sockets */
     bool is_spare;       /* beyond limits.total: serves only probes */
     bool is_admin;       /* came to --admin-port */
-    bool is_multiplexed; /* HTTP/2: not watched */
+    bool is_multiplexed; /* HTTP/2: the watcher does not watch it */
     int64_t opened;      /* clock_now() */
 
     /* Used by the connection's own thread only. */
     struct connection_loop *loop;
     struct exchange *exchange;
     void *pool;       /* libmicrohttpd's memory pool for this connection; NULL: not known */
-    int64_t answered; /* clock_now() at the last answer, while it is in loop->idle; else 0 */
+    int64_t answered; /* clock_now() at the last answer; 0: the connection is not in loop->idle */
     TAILQ_ENTRY(connection) idle;
 
     /* Guarded by connections->lock. */
@@ -53,7 +53,7 @@ struct connection {
     int64_t ended; /* when the client shut down its sending side; 0: not yet */
     bool may_ask;  /* an interim answer may be sent, to find out if the client has disconnected */
     bool has_asked_end;    /* that answer was sent */
-    bool is_leaving;       /* our side is shut down */
+    bool is_leaving;       /* shut down in both directions; no longer counts towards limits.total */
     char *pending_refusal; /* owned; see connection_send_pending_refusal */
     size_t pending_refusal_size;
     struct predict_request *request; /* in progress; NULL: none */
@@ -81,9 +81,10 @@ struct connections {
     bool stop;
     bool delays_ended;
     /* Every connection is in one of three lists. */
-    struct connection_list quiet;   /* no time limit; the watcher does not visit them */
+    struct connection_list quiet;   /* connections without a time limit, which no tick visits */
     struct connection_list headers; /* headers are arriving; ordered by header_since */
-    struct connection_list checked; /* a body or an answer is on its way, or one side has ended */
+    struct connection_list checked; /* visited at every tick: they have a body or an answer on its
+                                       way, or have been refused or ended by the client */
     bool is_active;                 /* a request has been in progress since the last tick */
     bool rests; /* the watcher sleeps longer than a tick; wake it when a request begins */
     struct connection *delayed; /* a list by next_delayed */
@@ -95,8 +96,8 @@ struct connections {
         size_t open, busy, leaving;
     } counts[2];                            /* [is_admin] */
     uint32_t held[CONNECTION_CLIENT_SLOTS]; /* open connections by connection->client */
-    size_t shed;                            /* idle connections closed for newer ones, not logged */
-    int64_t warned_until;                   /* no further warning before then */
+    size_t shed;          /* idle connections closed to make room since the last warning */
+    int64_t warned_until; /* no further warning before then */
     uint32_t generation;
 };
 

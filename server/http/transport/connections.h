@@ -21,8 +21,8 @@
  * client's bytes: closing the socket at once would send a TCP reset, which discards the answer. The
  * watcher writes only while libmicrohttpd has nothing to write. Under TLS only the connection's own
  * thread may write: the answer to late headers or a late body is kept until that thread next reads
- * (connection_send_pending_refusal()).
- * A late handshake and a connection beyond the limit of its address are closed without an answer.
+ * (connection_send_pending_refusal()). A late handshake and, under TLS or gRPC, a connection beyond
+ * the limit of its address are closed without an answer.
  *
  * Thread-safe: one lock guards the table, the phases and the pointers to requests. No other lock is
  * taken while it is held: a request is pinned under the lock and cancelled after it is released. */
@@ -89,7 +89,7 @@ void connections_stop(struct connections *connections);
 /* Every connection must be closed. Accepts NULL. */
 void connections_free(struct connections *connections);
 
-/* What the connections of an event loop of libmicrohttpd share. Only its thread uses `idle`. */
+/* State that all connections of one event loop share. Only the loop's thread uses `idle`. */
 struct connection_loop {
     struct connections *table;
     _Atomic uint64_t runs;       /* iterations of the loop */

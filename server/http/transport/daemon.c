@@ -37,7 +37,8 @@
 #include "server/http/transport/tls.h"
 #include "server/observe/log.h"
 
-#define POOL_BYTES (32 * 1024) /* of a connection; half of it is the read buffer */
+#define POOL_BYTES (32 * 1024) /* a connection's memory without headers; half is its read buffer   \
+                                */
 
 static const char *outcome(const struct exchange *x, bool was_cut,
                            enum MHD_RequestTerminationCode how)
@@ -288,7 +289,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     return fail_without_memory(x->server, x->handle);
 }
 
-/* Bypasses libmicrohttpd; later parts of the body are dropped as they arrive. */
+/* Sends the answer past libmicrohttpd. Later parts of the body are dropped as they arrive. */
 static void refuse_now(struct exchange *x)
 {
     size_t size = 0;

@@ -18,8 +18,8 @@
 #include "server/http/transport/recv_hook.h"
 
 #define MILLION         INT64_C(1000000)
-#define ACCEPTS_PER_RUN 64 /* so that open connections are served between them */
-#define RUNS_PER_POLL   8  /* while libmicrohttpd has work left */
+#define ACCEPTS_PER_RUN 64 /* limited, so that open connections are served in between */
+#define RUNS_PER_POLL   8  /* most calls of MHD_run() without poll(), while work is left */
 
 static void wake_locked(struct event_loop *loop)
 {

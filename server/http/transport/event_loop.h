@@ -29,7 +29,7 @@ struct event_loop {
     int epoll_fd;           /* the daemon's */
     int wake_fd;            /* an eventfd: readable while `woken` */
     int listen_fd;          /* non-blocking; may be shared */
-    size_t limit;           /* most open connections */
+    size_t limit;           /* maximum number of open connections */
     struct proxy_pending *proxied; /* owned; NULL: no PROXY headers */
     struct connection_loop *connections;
     pthread_t thread;
@@ -37,7 +37,7 @@ struct event_loop {
     /* Used by the thread only. */
     int64_t full_until; /* accept() failed for lack of resources: do not call it before this time */
     size_t added;       /* connections handed to the daemon since its last run */
-    _Atomic size_t unread; /* connections whose PROXY header has not arrived; others may read it */
+    _Atomic size_t unread; /* connections whose PROXY header has not arrived; for any thread */
 
     pthread_mutex_t lock;
     bool woken, stop, accepts; /* guarded by lock */

@@ -86,7 +86,7 @@ struct exchange *exchange_create(struct http_server *server, const struct exchan
                                  const char *target)
 {
     const size_t size = strlen(target);
-    /* Of a target that is too long, keep the beginning for the log. */
+    /* If the target is too long, keep its beginning for the log. */
     const size_t kept = size > EXCHANGE_TARGET_MAX ? 256 : size;
     struct exchange *x = calloc(1, sizeof *x + kept + 1);
     if (!x)

@@ -54,7 +54,7 @@ struct http_server {
     struct offload *offload;      /* NULL in tests */
     _Atomic int draining;
     const char *confinement;  /* http_server_open(); NULL before; borrowed */
-    _Atomic uint64_t next_id; /* ids for requests without one */
+    _Atomic uint64_t next_id; /* a counter, for ids of requests and traces */
     uint64_t id_seed;
     int64_t started; /* clock_now() */
     char url[320];
@@ -79,10 +79,10 @@ struct answer {
     size_t size;
     const char *type;  /* Content-Type; a constant; NULL: none, without a body */
     const char *code;  /* of an error, for the log; a constant; NULL: none */
-    unsigned allow;    /* methods for Allow; 0: no such header */
-    int retry_after_s; /* 0: no such header */
+    unsigned allow;    /* methods in the Allow header; 0: no such header */
+    int retry_after_s; /* the Retry-After header; 0: no such header */
     bool may_keep;     /* clients may cache it and revalidate it (ETag) */
-    bool is_packed;    /* compressed, or not worth it */
+    bool is_packed;    /* the text is compressed, or is not to be compressed */
     size_t charged;    /* bytes charged to the client's budget: first an estimate, then `size` */
     struct answer_header headers[ANSWER_HEADERS_MAX]; /* respond_header() */
     size_t header_count;
@@ -147,7 +147,7 @@ struct exchange {
     struct response_key cache_key;
     bool is_cached; /* the answer came from the response cache */
 
-    /* For a handler that waits. */
+    /* Members for handlers that wait. */
     void *work;
     void (*finish)(struct exchange *exchange);    /* answers; called if there is no answer yet */
     void (*free_work)(struct exchange *exchange); /* called before the exchange is freed */
@@ -161,7 +161,7 @@ struct exchange {
     char key_name[KEY_NAME_MAX + 1];  /* the name of the API key; "" without a key */
     char forwarded[INET6_ADDRSTRLEN]; /* the client that a trusted proxy names; or "" */
 
-    /* For the log. */
+    /* Members for the log. */
     struct trace trace;
     char model[64];
     size_t image_count;
@@ -213,7 +213,7 @@ static inline const char *exchange_version(const struct exchange *exchange)
 /* For use as `run` of exchange_offload(): calls answer_write(), then exchange_resume(). */
 void exchange_answer(struct exchange *exchange);
 
-/* From any thread, once after exchange_wait(); the exchange must not be touched afterwards. */
+/* Call it from any thread, once after exchange_wait(). Do not touch the exchange afterwards. */
 void exchange_resume(struct exchange *exchange);
 
 /* ---- for carriers ---- */

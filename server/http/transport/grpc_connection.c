@@ -6,8 +6,8 @@
  * unread answers to PING and SETTINGS. A credit stops floods that HTTP/2 allows. Frames without a
  * message (PING, SETTINGS, RST_STREAM, PRIORITY, WINDOW_UPDATE, empty DATA) cost credit, as do all
  * bytes outside messages; time, answered calls and sent data restore some. RST_STREAM costs much
- * before the call's handler runs and little afterwards; calls, cancelled ones included, are at most
- * 2 * GRPC_CALLS.
+ * before the call's handler runs and little afterwards; with the cancelled calls that still run, a
+ * connection has at most 2 * GRPC_CALLS calls.
  * When its credit is used up, a connection gets ENHANCE_YOUR_CALM and ends. Nothing is read while
  * the socket accepts no output. An endless header block (CONTINUATION) also ends the connection. */
 #include <errno.h>

@@ -15,8 +15,8 @@
 #define GRPC_CALL_WINDOW ((size_t)1 << 20)   /* bytes that a client may send ahead in one call */
 #define GRPC_WINDOW      ((size_t)4 << 20)   /* … in all calls of a connection together */
 #define GRPC_HEADERS     ((size_t)256 << 10) /* bytes of headers of a connection's calls together */
-#define GRPC_CREDIT      1000 /* frames without a message in a burst: see grpc_connection.c */
-#define GRPC_OUT         ((size_t)64 << 10) /* bytes gathered for one write */
+#define GRPC_CREDIT      1000                /* largest value of `credit`: see grpc_connection.c */
+#define GRPC_OUT         ((size_t)64 << 10)  /* bytes gathered for one write */
 
 struct grpc_call;
 struct proxy_pending;
@@ -100,7 +100,7 @@ struct grpc_call {
     char timeout[24];          /* grpc-timeout in milliseconds, as text */
     const struct route *route; /* NULL: not found */
     int64_t delayed_until;
-    int64_t since; /* when its current state began, or a later period of an answer */
+    int64_t since; /* when `state` began; while the client reads an answer, when the period began */
 
     struct exchange *exchange; /* of the current message, the first from the call's headers on; NULL
                                   between messages */
@@ -137,7 +137,7 @@ void grpc_connection_sweep(struct grpc_connection *connection);
 
 /* Returns NULL when out of memory. */
 struct grpc_call *grpc_call_create(struct grpc_connection *connection, int32_t stream);
-/* Adds a header. Returns false, to close the connection, without memory or if far too long. */
+/* Adds a header. False when out of memory or far beyond --max-header: then close the connection. */
 bool grpc_call_header(struct grpc_call *call, const uint8_t *name, size_t name_size,
                       const uint8_t *value, size_t value_size);
 /* All headers have arrived: refuses or delays the call, or starts to read its messages. */

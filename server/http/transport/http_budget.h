@@ -1,6 +1,6 @@
 /* Limits the memory of all request bodies and answers together (--max-upload-memory). A body and
  * the data derived from it count until the request is answered. An answer counts until it has been
- * sent, an expected large one already before it exists. Any thread may use the budget.
+ * sent; a large one counts from before it is computed. Any thread may use the budget.
  * The requests of one client together get a share, so that no client can block all others. */
 #pragma once
 

@@ -39,7 +39,7 @@ enum status keyring_create(const struct keyring_options *options, struct keyring
                            struct error *err) MUST_USE;
 void keyring_free(struct keyring *keyring); /* accepts NULL */
 
-/* Reads the files again. A name's count of requests does not start again. On failure: no change. */
+/* Reads the files again. A key's name keeps its count of requests. On failure nothing changes. */
 enum status keyring_reload(struct keyring *keyring, struct error *err) MUST_USE;
 
 /* Returns the number of keys in keys_file and in admin_file. */

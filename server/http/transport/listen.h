@@ -12,7 +12,7 @@ struct listen_options {
     int port;              /* 0: any free one */
     const char *option;    /* the option for the port: "--port" */
     const char *unix_path; /* path of a Unix socket to use instead of host and port, or NULL */
-    unsigned unix_mode;    /* its permissions; users who may write to it may connect */
+    unsigned unix_mode;    /* permissions of unix_path; users who may write to it may connect */
     bool tls;              /* only changes the URL */
 };
 
@@ -34,7 +34,7 @@ enum status listen_open(const struct listen_options *options, struct listener *r
                         struct error *err) MUST_USE;
 
 /* Makes room for a Unix socket: removes a socket file without a listener; refuses a socket in use
- * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). `option` is for the sentence. */
+ * (STATUS_NOT_READY) and any other kind of file (STATUS_CONFIG). *err names `option`. */
 enum status listen_clear_path(const char *path, const char *option, struct error *err) MUST_USE;
 
 /* Checks if a Unix socket can be made at `path`. Accepts a socket in use. STATUS_CONFIG. */

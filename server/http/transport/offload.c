@@ -19,7 +19,7 @@ struct offload {
         pthread_t handle;
         struct offload *offload;
     } threads[OFFLOAD_THREADS]; /* the first one runs only short jobs */
-    int thread_count;           /* used only by the thread that creates and stops */
+    int thread_count;           /* started; only offload_create() and offload_stop() use it */
 
     pthread_mutex_t lock;
     pthread_cond_t wake_first, wake; /* for threads[0]; for the other threads */

@@ -125,7 +125,7 @@ bool proxy_pending_accept(struct proxy_pending *proxied, int listen_fd, proxy_pe
 static enum proxy_header_state proxy_pending_read(int fd, struct proxy_header *ret)
 {
     uint8_t bytes[PROXY_HEADER_MAX];
-    /* Not recv(): recv_hook.c must note what libmicrohttpd reads, and nothing else. */
+    /* Do not call recv(): recv_hook.c must note only what libmicrohttpd reads. */
     ssize_t got = recvfrom(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return PROXY_HEADER_MORE;

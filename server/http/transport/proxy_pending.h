@@ -11,14 +11,14 @@
 #include "server/http/transport/trusted_proxies.h"
 #include "server/observe/metrics.h"
 
-/* The most connections that wait here, besides those of libmicrohttpd; more replace the oldest. */
+/* The most connections that wait here. A further connection replaces the oldest one. */
 #define PROXY_PENDING_MAX 256
 
 /* Time limit for a header. A proxy sends it at once; 3 seconds allow TCP to resend it, as the
  * protocol requires. */
 #define PROXY_PENDING_MS 3000
 
-#define ACCEPT_PAUSE_MS 100 /* after accept() failed for lack of descriptors or memory */
+#define ACCEPT_PAUSE_MS 100 /* pause after accept() failed for lack of descriptors or memory */
 
 struct proxy_pending;
 

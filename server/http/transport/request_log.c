@@ -182,7 +182,7 @@ static void audit(const struct exchange *x)
               LOG_INT("status", x->answer.status));
 }
 
-/* Leaves out phases that took no time, such as the decoding of tensors. */
+/* Adds a phase, unless it took no time, such as the decoding of tensors. */
 static void add_phase(struct trace_record *record, const char *name, int64_t begin, int64_t end)
 {
     if (end > begin)

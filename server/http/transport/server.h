@@ -56,7 +56,7 @@ struct http_options {
     const char *zmq_port;   /* "5555", "ADDRESS:PORT" or an endpoint of ZeroMQ; NULL: none */
     int64_t zmq_timeout_ms; /* time limit of an answer to Frigate; 0: none */
     const char *unix_path;  /* path of a Unix socket to use instead of host and port, or NULL */
-    unsigned unix_mode;     /* its permissions */
+    unsigned unix_mode;     /* permissions of unix_path */
     const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
     bool is_immich;                 /* GET / and /ping answer like Immich's service */
     int threads;                    /* 1 … */
@@ -73,7 +73,7 @@ struct http_options {
     size_t max_inflate_ratio;    /* of a compressed body: output bytes per input byte */
     const char *cors_origin;     /* "https://a.example,https://b.example" or "*"; NULL: none */
     const char *trusted_proxies; /* "10.0.0.0/8,::1"; NULL: none */
-    bool proxy_protocol;         /* connections from these proxies begin with a PROXY header */
+    bool proxy_protocol;         /* connections from trusted proxies begin with a PROXY header */
     const char *allowed_hosts;   /* "a.example,b.example" or "*"; NULL: "" on loopback, else "*" */
     struct keyring_options keys;
 

@@ -27,7 +27,7 @@
 #define ID_MAX         255 /* bytes of a client's id in ZeroMQ */
 #define PEERS          256 /* clients whose model is remembered: those that sent last */
 #define CALLS          256 /* messages that wait for an answer; further ones fail at once */
-#define QUESTIONS      128 /* of these, messages without a tensor, which wait for a model to load */
+#define QUESTIONS      128 /* part of CALLS: messages without a tensor that wait for a model */
 #define READS_PER_RUN  64
 #define MODEL_LIMIT_MS 25000 /* time limit of a message without a tensor; Frigate waits 30 s */
 #define AGAIN_MS       250   /* interval of new tries while the model is being loaded */
@@ -115,7 +115,7 @@ struct zmq_server {
     size_t question_count; /* number of calls without a tensor */
     struct metric *dropped;
     int64_t next_failure_log; /* when the next line about failures may be written */
-    uint64_t failures;        /* failures since the last such line */
+    uint64_t failures;        /* failures since the last line about them */
 
     pthread_mutex_t lock;
     bool stop, is_ending;     /* guarded by lock */
