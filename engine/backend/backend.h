@@ -18,7 +18,7 @@ struct backend_options {
     struct device_id device;
     enum precision precision;
     int threads; /* CPU only; less than 1: device_cpu_threads() */
-    bool poison; /* session_options.poison */
+    bool poison; /* as session_options.poison */
     /* The format of photos as bytes, read by open(); NULL: the caller sends no bytes. */
     const struct session_pixels *pixels;
     size_t pixels_input; /* index of the graph input that receives the pixels */
@@ -133,8 +133,8 @@ struct backend_ops {
      * CPU time. */
     double (*cpu_ms)(const struct backend *backend);
 
-    /* Milliseconds of `runs` consecutive passes without the copies before and after them. NULL:
-     * there are no copies. */
+    /* Measures the milliseconds of `runs` consecutive passes without the copies before and after
+     * them. NULL: there are no copies. */
     enum status (*time)(struct program *program, const void *const *inputs, int runs,
                         double *ret_ms, struct error *err);
 };

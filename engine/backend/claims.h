@@ -36,7 +36,7 @@ struct scale_zero {
  * constant zero point of `dtype`, which is optional for uint8. Returns false for other operands. */
 bool scale_zero_of(const struct node *node, size_t at, enum dtype dtype, struct scale_zero *ret);
 
-/* The parts of a Concat, QLinearConcat or Split, and the inputs that a ScaleShift joins; NULL for
- * an output of Split without readers. */
+/* Returns part p of a Concat, QLinearConcat or Split, or of the image that a ScaleShift joins; NULL
+ * for an output of Split without readers. */
 const struct value *concat_part(const struct node *node, size_t p);
 size_t concat_part_count(const struct node *node);

@@ -17,7 +17,7 @@ struct shared_arena {
     struct backend *users;      /* linked by next_user; guarded by lock */
     const struct backend *last; /* the backend whose program ran last; guarded by lock */
     _Atomic size_t bytes;       /* changes under the lock */
-    size_t booked;              /* by budget_book_arena(), in bytes; guarded by the budget's lock */
+    size_t booked;              /* bytes; budget_book_arena() sets it under the budget's lock */
 };
 
 static inline void shared_arena_init(struct shared_arena *arena)

@@ -171,7 +171,7 @@ char *tuning_folder(const char *option)
         n = asprintf(&folder, "%s", option);
     else if (base && base[0] == '/') /* the XDG base directory specification ignores other values */
         n = asprintf(&folder, "%s/lensd", base);
-    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* the value may be a typo */
+    else if (home && home[0] == '/' && access(home, F_OK) == 0) /* $HOME may be wrong */
         n = asprintf(&folder, "%s/.cache/lensd", home);
     return n < 0 ? NULL : folder;
 }

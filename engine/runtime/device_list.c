@@ -19,7 +19,7 @@ static void describe_cpu(struct device_info *ret)
     cpu_memory(&ret->total_bytes, &ret->free_bytes);
     ret->cores = ret->threads = cpu_available_cores();
     cpu_instructions(features, ret->isa, sizeof ret->isa);
-    ret->bf16 = features->fast_bf16; /* the CPU has no float16 kernels */
+    ret->bf16 = features->fast_bf16; /* fp16 stays false: the CPU has no such kernels */
     ret->int8 =
         features->avx512_vnni || features->avx_vnni || features->amx_int8 || features->neon_dot;
 }

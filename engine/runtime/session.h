@@ -47,18 +47,19 @@ struct session_options {
     enum image_layout image_layout;
     const struct session_pixels *pixels; /* of image_input, or NULL; read by session_create() */
     bool image_channels_last;            /* the file declares [N, H, W, C], not [N, C, H, W] */
-    int image_height, image_width;       /* values for symbolic H and W; 0 = the file's own */
+    int image_height, image_width;       /* sizes where the file leaves H and W free; 0: it does
+                                            not */
     size_t memory_limit; /* bytes for weights, activations and the caller's inputs; 0 = no limit */
-    size_t batch_memory; /* as memory_limit, but for all sizes except the smallest, unless max_batch
-                            is pinned; leaves memory for other models; 0 = memory_limit */
+    size_t batch_memory; /* memory_limit of all sizes but the smallest if max_batch is not pinned:
+                            leaves memory for other models; 0 = memory_limit */
     size_t batch_activations; /* limit for the activations of each size but the smallest; 0: none */
     struct memory_budget *run_memory; /* for data-dependent parts of all sessions' runs; must
                                          outlive the sessions; may be NULL */
     bool poison;                      /* for tests: a GPU fills activations with NaN before a run */
-    bool max_batch_is_pinned; /* report an error if max_batch exceeds memory_limit; otherwise
-                                 compile only the batches that fit, and say so in the note */
-    size_t input_batches, input_images; /* batches and further images for which the caller has
-                                           memory, counted in memory_limit */
+    bool max_batch_is_pinned; /* if max_batch does not fit memory_limit, report an error instead of
+                                 compiling only the batches that fit, with a note */
+    size_t input_batches, input_images; /* whole batches and single images whose inputs the caller
+                                           allocates, for memory_limit */
     /* session_create() calls it on its thread with the current phase ("compiling") and the finished
      * share, 0 … 1. May be NULL. */
     void (*on_progress)(void *context, const char *phase, double fraction);

@@ -20,7 +20,7 @@ void compiled_done(struct session *session, struct compiled_size *c)
         tensor_unref(c->tail_inputs[i]);
     graph_free(c->tail);
     FREE_ALL(c->static_data, c->tensors, c->tail_inputs, c->tail_outputs);
-    graph_free(c->graph); /* its arena contains output_of */
+    graph_free(c->graph); /* also frees output_of */
     *c = (struct compiled_size){0};
 }
 

@@ -43,7 +43,7 @@ static bool all_readers_round(const struct edit *edit, const struct value *image
 static void remove_casts(struct edit *edit, struct value *last)
 {
     struct graph *graph = edit->graph;
-    /* backwards: readers of replaced values have already been visited */
+    /* Backwards, because nodes that now read `last` must not be visited afterwards. */
     for (size_t n = graph->node_count; n-- > 0;) {
         struct node *node = graph->nodes[n];
         if (node->op == OP_NONE || node->input_count < 1 || node->inputs[0] != last)

@@ -22,7 +22,7 @@ struct compiled_size {
     struct program *program;
     const void **static_data;
     struct tensor **tensors; /* the session's outputs: wrappers of static data, or tail results */
-    struct tensor **tail_inputs; /* wrappers of these outputs */
+    struct tensor **tail_inputs; /* tensors around the tail's inputs */
     struct tensor **tail_outputs;
 };
 
@@ -48,13 +48,13 @@ struct session {
     const struct backend_ops *ops;
     struct backend *backend;
     struct session_info info;
-    struct graph *base;    /* not NULL only in session_create() */
+    struct graph *base;    /* NULL after session_create() */
     struct graph *single;  /* the graph for one image, until size 1 is compiled; may be NULL */
     bool fixes_batch;      /* the file fixes the batch size (1 or more) */
     uint64_t rows_hash;    /* batch_is_independent()'s hash for the first size; 0: none */
     bool rows_are_refused; /* a size was dropped because images may affect each other */
     struct {
-        int at, count; /* index and number of the size that is being compiled */
+        int at, count; /* index of the size that is now compiled; number of sizes */
         bool is_over;  /* all sizes are compiled; the backend reserves memory and tunes kernels */
     } compiling;
     size_t input_count, output_count;
@@ -81,7 +81,7 @@ struct session {
 
 /* ---- session_state.c ---- */
 
-/* Returns whether to stop (session_set_stop()); backend_options.is_stopped for a struct session. */
+/* True if the session's run must stop (session_set_stop()); for backend_options.is_stopped. */
 bool session_is_stopped(void *session);
 
 /* The smallest compiled size for n images; NULL when n is less than 1 or above the largest. */

@@ -76,7 +76,7 @@ struct session_measurement {
     struct session *session;
     struct feed feed;
     const struct tensor **outputs;
-    int runs, most;      /* runs made so far, and most runs of all rounds */
+    int runs, most;      /* runs made so far; runs of all rounds, at most */
     double wall_per_cpu; /* lowest ratio of wall-clock time to CPU time of any run */
 };
 

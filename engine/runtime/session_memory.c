@@ -67,8 +67,8 @@ void session_begin_memory(struct session *session)
     session->base->budget = &session->memory;
 }
 
-/* Returns the bytes of the constants that nodes read, each counted once; `packed`: only packed
- * ones. Tables of Gather are read in place. */
+/* Returns the bytes of the constants that nodes read, each counted once; With `packed`, only of
+ * constants that are packed: tables of Gather are read in place. */
 static enum status constant_bytes(const struct graph *graph, bool packed, size_t *ret,
                                   struct error *err)
 {

@@ -89,7 +89,7 @@ static int under_way(const struct session *session)
     return (int)(session->submitted - session->collected);
 }
 
-/* A tail reads whole batches, so it needs all rows of all outputs. */
+/* Makes the backend's request. A tail reads whole batches, so it needs all rows of all outputs. */
 static struct run_request request_of(struct session *session, const struct compiled_size *c,
                                      const struct session_request *run)
 {

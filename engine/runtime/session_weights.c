@@ -12,7 +12,7 @@ static enum status settle(const struct tensor *tensor, struct error *err)
     if (!mapping)
         return STATUS_OK;
     const struct tensor *owner = tensor->base ? tensor->base : tensor;
-    bool kept = atomic_load(&owner->refs) > 1; /* not only by the caller's graph */
+    bool kept = atomic_load(&owner->refs) > 1; /* a program holds it, too */
     enum status status = STATUS_OK;
     if (kept)
         status = mapping_settle(mapping, err);

@@ -8,7 +8,7 @@
 
 #if defined __AVX512F__
 
-/* to[c * step + r] = rows[r][c] for 16 rows and columns */
+/* to[c * step + r] = rows[r][at + c] for 16 rows and columns */
 ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, size_t step)
 {
     __m512 a[16], b[16];
@@ -20,7 +20,7 @@ ALWAYS_INLINE void turn_block(const float *const *rows, size_t at, float *to, si
         b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
         b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
     }
-    /* a[4 q + c]: column c of each 128-bit lane, from rows 4 q … 4 q + 3 */
+    /* a[q + c]: column c of each 128-bit lane, from rows q … q + 3 */
 #pragma GCC unroll 4
     for (int q = 0; q < 16; q += 4) {
         const __m512d low = _mm512_castps_pd(b[q]), high = _mm512_castps_pd(b[q + 1]);

@@ -77,7 +77,7 @@ ALWAYS_INLINE void interleave(const uint8_t *const rows[4], uint8_t flip, uint8_
 
 #endif
 
-/* Fills columns from … from + count - 1 (perhaps outside) of the quads that start at row `top`. */
+/* Fills columns from … from + count - 1 (some are in the padding) of quads from row `top` on. */
 static void fill_columns(const struct depthwise_8bit *d, const uint8_t *x, ptrdiff_t top,
                          ptrdiff_t from, size_t count, struct columns *to)
 {

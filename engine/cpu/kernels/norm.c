@@ -7,7 +7,7 @@
 /* Four partial results, because additions to a single register would wait for each other. */
 #define WIDE 4
 
-/* Combines the lanes of `v` by `join` (two floats into one). */
+/* Sets `result` to the lanes of `v`, combined by `join` (two floats into one). */
 #define REDUCE(v, join)                                                                            \
     do {                                                                                           \
         float lanes[VEC];                                                                          \

@@ -1,5 +1,5 @@
 /* Maximum and sum over rows of channels, compiled once per instruction set. Four registers of
- * channels stay in place for all rows. */
+ * results are kept while the rows are read. */
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 

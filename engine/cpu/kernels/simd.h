@@ -84,8 +84,8 @@ struct depthwise_8bit {
     size_t channels, height, width, out_height, out_width; /* channels >= depthwise_channels */
     size_t taps, stride;                                   /* taps: 3, 5 or 7; stride: 1 or 2 */
     size_t pad_top, pad_left;
-    size_t quads, rows;     /* (taps + 3) / 4; result rows of quads: (4 * quads - taps) / stride
-                               + 1 */
+    size_t quads, rows;     /* per band: quads, (taps + 3) / 4, and result rows, (4 * quads - taps)
+                               / stride + 1 */
     bool dot;               /* use the dot product instructions; requires simd_has_dot() */
     const int8_t *weights;  /* made by depthwise_8bit_pack() */
     const int32_t *bias;    /* [block][channel], minus the source's zero point times the weights.
@@ -139,8 +139,8 @@ struct tile_finish {
 struct simd_kernels {
     const char *name; /* "avx512" … */
 
-    /* The product for m rows. Columns are processed in panels of gemm_columns. To compute columns
-     * from `first` on, which must start a panel, pass b + k * first. */
+    /* Computes the product for m rows. Columns are processed in panels of gemm_columns. To compute
+     * columns from `first` on, which must start a panel, pass b + k * first. */
     void (*gemm)(const struct gemm *g, size_t m);
     /* Number of floats of scratch that let gemm() read copies of rows that lie a multiple of 4096
      * bytes apart and so compete for one set of the first-level cache. 0 for other rows. */
@@ -164,7 +164,8 @@ struct simd_kernels {
     /* Writes `rows` rows of results and overwrites their sums. */
     void (*finish_tile)(const struct tile_finish *f, int32_t *sums, size_t rows, void *y);
 
-    /* Packs n <= gemm_columns rows of k as one panel, like gemm_pack() of their transpose. */
+    /* Packs n <= gemm_columns rows of k numbers as one panel, like gemm_pack() of their transpose.
+     */
     void (*pack_rows)(const float *const *rows, size_t n, size_t k, float *packed);
     /* Packs all panels of a k x n matrix with its rows at rows[]. */
     void (*pack_columns)(const float *const *rows, size_t k, size_t n, float *packed);
@@ -233,7 +234,7 @@ struct simd_kernels {
     void (*binary)(enum binary_kind kind, const float *a, int a_step, const float *b, int b_step,
                    float *y, size_t n);
 
-    /* Rows: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps agree. */
+    /* Per row: y[c] = x[c] * scale[c] + shift[c], clamped; NaN stays. y may be x if steps agree. */
     void (*scale_rows)(const struct scale_rows *s, const float *x, float *y, size_t rows, size_t n);
     void (*scale_rows_bf16)(const struct scale_rows *s, const uint16_t *x, uint16_t *y, size_t rows,
                             size_t n);
@@ -286,12 +287,11 @@ struct simd_kernels {
                      bool is_rms, float *y, size_t n);
 
     void (*widen_bf16)(const uint16_t *x, float *y, size_t n);
-    /* Rounds to nearest even; NaN stays NaN. Where the avx512_bf16 variant writes bfloat16, numbers
+    /* Rounds half to even; NaN stays NaN. Where the avx512_bf16 variant writes bfloat16, numbers
      * below the smallest normal one (1.2e-38) become 0. */
     void (*narrow_bf16)(const float *x, uint16_t *y, size_t n);
     void (*widen_f16)(const uint16_t *x, float *y, size_t n);
-    /* Rounds to nearest even; numbers beyond the range of float16 become infinite; NaN stays NaN.
-     */
+    /* Rounds half to even; numbers beyond the range of float16 become infinite; NaN stays NaN. */
     void (*narrow_f16)(const float *x, uint16_t *y, size_t n);
     /* y[i] = (x[i] ^ flip) - zero */
     void (*widen_8bit)(const uint8_t *x, uint8_t flip, int zero, int16_t *y, size_t n);

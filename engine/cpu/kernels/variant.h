@@ -6,7 +6,7 @@
 
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b)  SIMD_JOIN_(a, b)
-#define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_name */
+#define SIMD_NAMED(name) SIMD_JOIN(SIMD_JOIN(simd, SIMD_VARIANT), name) /* simd_avx2_gemm */
 /* avx512_bf16 differs from avx512 only in kernels that write bfloat16, which have an instruction
  * for it. All others are avx512's functions. */
 #if defined __AVX512BF16__

@@ -9,7 +9,7 @@
 #include "engine/cpu/kernels/variant.h"
 #include "engine/cpu/kernels/vec.h"
 
-#define P 0.70710678118654752f /* the smaller point, half the larger */
+#define P 0.70710678118654752f /* the smaller point; Q, the larger one, is its double */
 #define Q 1.41421356237309505f
 
 /* t = B' d, for one column or row of six numbers. */

@@ -45,7 +45,7 @@ struct attention_step {
 /* A thread's scratch memory. */
 struct attention_scratch {
     float *keys, *values;     /* packed, portion by portion */
-    float *fetched;           /* copies of rows that are not contiguous */
+    float *fetched;           /* copies of rows that are not contiguous float32 */
     const float **row_of;     /* pointers to rows of keys or values */
     float *q, *scores, *sums; /* of a block; sums: its result before the division */
     float *bias[ATTENTION_BIASES];

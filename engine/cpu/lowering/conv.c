@@ -63,7 +63,7 @@ enum status conv_product(const struct lowering *lowering, struct product_desc *d
     return STATUS_OK;
 }
 
-/* True if the node can multiply its image by a gate. */
+/* True if the step of this node can multiply its image by a gate. */
 static bool multiplies_gate(const struct node *node)
 {
     const struct value *x = node->inputs[0];
@@ -97,7 +97,7 @@ STEP_CREATE(lower_conv)
 
 const struct cpu_kernel cpu_conv = {{"conv", {OP_CONV}, conv_claim}, lower_conv};
 
-/* Describes ONNX's [C, M / group, K…] as a deconvolution's [group,] M / group, C / group, K…. */
+/* Describes weights [C, M / group, K…] as a deconvolution's [group,] M / group, C / group, K…. */
 static struct strided_layout transposed_weights(const struct tensor *weights, int64_t group)
 {
     struct strided_layout layout = {.dtype = weights->dtype};

@@ -9,7 +9,7 @@
 
 #define PIECE 1024 /* floats widened at a time */
 
-#define ROWS 16 /* rows that use one vector, which stays in the cache */
+#define ROWS 16 /* rows per call: the vector stays in the cache */
 
 enum elementwise_kind { KIND_UNARY, KIND_BINARY, KIND_ROWS };
 
@@ -17,7 +17,7 @@ struct elementwise_step {
     struct step step;
     enum elementwise_kind kind;
     enum binary_kind binary;
-    struct epilogue activation; /* the unary operator itself, or the activation after others */
+    struct epilogue activation; /* the unary operator, or a binary one's epilogue */
     uint32_t b;                 /* index of the second operand */
     enum dtype dtype;
     int rank; /* number of loops after collapse(); the innermost has steps 0 or 1 */

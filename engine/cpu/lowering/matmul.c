@@ -25,7 +25,7 @@ static struct strided_layout operand_of(const struct value *value)
     return operand;
 }
 
-/* Describes [a, b, c] as [a * b, c]. */
+/* Describes a tensor [a, b, c] as a matrix [a * b, c]. */
 static struct strided_layout flattened(const struct value *value)
 {
     const struct shape *shape = &value->shape;

@@ -101,7 +101,7 @@ static void pool_rows(void *context, size_t begin, size_t end)
                        ox);
 }
 
-/* Maximum number of pixels per partial sum, and of partial sums, that are added in float32. */
+/* At most so many pixels, or partial sums, are added in float32; more are added in double. */
 #define LONGEST_SUM 512
 #define FEW_PIECES  16
 

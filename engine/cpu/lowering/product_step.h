@@ -18,7 +18,7 @@ bool qmatmul_claim(const struct node *node, struct kernel_caps *ret);
 enum status qmatmul_describe(const struct node *node, struct product_desc *ret, float **ret_scales,
                              struct error *err) MUST_USE;
 
-/* Describes ONNX's [M, C / group, K…] (row-major) as a product's weights, grouped if group > 1. */
+/* Describes ONNX's weights [M, C / group, K…] as a product's weights, grouped if group > 1. */
 struct strided_layout conv_weights(const struct tensor *weights, int64_t group);
 
 /* For a Conv or QLinearConv on channels-last operands: completes *desc and calls

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* True if the result is float32, or has 8 bits and a scale at `result` or in the epilogue. */
+/* True if the result is float32, or has 8 bits and a scale as input `result` or in the epilogue. */
 static bool makes_result(const struct node *node, size_t result)
 {
     const struct value *y = node->outputs[0];

@@ -32,7 +32,7 @@ struct row_step {
     float a_ratio, b_ratio, fixed; /* of Add; Mul has only a_ratio */
     uint8_t table[256];            /* Lookup */
     bool by_channel;      /* Add, Mul: b has one number per channel, per image or for all images */
-    size_t count;         /* elements, for the elementwise kinds */
+    size_t count;         /* number of elements, for the elementwise kinds */
     struct window window; /* pools */
     bool count_include_pad;
     size_t images, channels, pixels;

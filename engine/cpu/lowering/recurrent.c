@@ -32,7 +32,7 @@ struct recurrent_step {
     struct recurrent shape;
     size_t gates;
     size_t row_parts, column_parts; /* their product is the number of units per direction */
-    const float *weights;           /* packed, [direction][gate][packed] */
+    const float *weights;           /* panels of R: [direction][gate][packed] */
     size_t packed;                  /* floats in the panels of one gate */
     float *bias;                    /* [direction][width] */
     float *product_bias;            /* [direction][hidden] of GRU's resets_product; or NULL */
@@ -126,7 +126,7 @@ static void gru_cells(const struct recurrent_step *s, const struct recurrent_uni
     simd->binary(BINARY_ADD, candidate, 1, spare, 1, h, n);
 }
 
-/* Adds `a`, rows of hidden numbers, times its part of R to gate `gate` of the unit's rows. */
+/* Adds `a`, rows of hidden numbers, times R's part for `gate` to that gate of the unit's rows. */
 static void unit_multiply(const struct recurrent_step *s, const struct recurrent_unit *u,
                           size_t gate, const float *a)
 {
@@ -344,7 +344,7 @@ static void pack_gates(const void *context, const struct tensor *constant, float
                            packed + i * s->packed);
 }
 
-/* Adds B's two halves, except the part that GRU's reset gate multiplies. */
+/* Adds up B's two halves, except the part that GRU's reset gate multiplies. */
 static bool add_biases(struct recurrent_step *s, const struct value *bias)
 {
     const struct recurrent *r = &s->shape;

@@ -29,7 +29,7 @@ struct winograd_step {
     const float *weights; /* [panel][tap][channel][column], as a convolution reads them */
     size_t panel;         /* floats of one tap in one panel */
     size_t panels;
-    size_t rows; /* rows of points, SIDE each, for which filters are transformed at once */
+    size_t rows; /* rows of SIDE points for which filters are transformed at once */
     size_t images, height, width, channels, out_height, out_width, out_channels;
     ptrdiff_t pad_top, pad_left;
     size_t tile_rows, tile_columns, tiles; /* tile rows, columns of an image; all images' tiles */
@@ -112,7 +112,7 @@ static void winograd_sink_tile(const struct winograd_step *s, size_t tile, const
                           e->activation, e->alpha, e->beta);
 }
 
-/* Multiplies by the filters of some panels of columns, transformed for one point. */
+/* Multiplies v by the filters of some panels of columns, transformed for one point. */
 static void winograd_multiply(const struct winograd_step *s, size_t point, const float *filters,
                               const float *v, float *m, size_t rows, size_t first_panel,
                               size_t panels)

@@ -18,7 +18,7 @@ struct backend {
     bool prefers_winograd;         /* for tests: uses Winograd's kernel also where it is slower */
     struct shared_arena *arena;    /* holds the programs' values, except outputs */
     struct shared_arena own_arena; /* used until the backend joins another arena */
-    struct backend *next_user;     /* in arena->users */
+    struct backend *next_user;     /* next one in arena->users */
     size_t arena_bytes;            /* bytes that the largest program needs */
     unsigned char *outputs;        /* memory for outputs; the programs use it in turn */
     size_t output_bytes;
@@ -34,7 +34,7 @@ struct program {
     struct weight *weights_before; /* backend->weights when compilation started */
     struct plan plan;
     size_t value_count;
-    void **data;               /* by value index */
+    void **data;               /* address of each value, by index */
     const unsigned char *base; /* the arena's base when `data` was set */
     struct step **steps;
     size_t step_count;
@@ -54,7 +54,7 @@ enum status backend_check_stop(const struct backend *backend, struct error *err)
 
 typedef enum status (*step_run_fn)(struct step *step, struct program *program, struct error *err);
 
-/* A compiled node. Implementations have it as their first member. */
+/* A compiled node. The steps of lowerings have a struct step as their first member. */
 struct step {
     const char *name;     /* the node's, in a copy that the step owns */
     const char *kernel;   /* static text for profiles, such as "gemm" */
@@ -124,12 +124,12 @@ enum status programs_place(struct backend *backend, struct error *err) MUST_USE;
 bool pages_resize(unsigned char **pages, size_t before, size_t bytes);
 
 /* Makes the arena as large as its users' largest program needs. Returns false and changes nothing
- * when out of memory. The three functions take the arena's lock. */
+ * when out of memory. Like arena_join() and arena_leave(), it takes the arena's lock. */
 bool arena_fit(struct shared_arena *arena);
 /* Moves the backend to `arena` and enlarges that if needed. Returns false and moves nothing when
  * out of memory. */
 bool arena_join(struct backend *backend, struct shared_arena *arena);
-void arena_leave(struct backend *backend); /* the backend may have none */
+void arena_leave(struct backend *backend); /* the backend may have no arena */
 
 /* ---- epilogues (epilogue.c) ---- */
 
